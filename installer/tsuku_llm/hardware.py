@@ -1,0 +1,159 @@
+"""What a probe concludes about a machine: values only, no way of finding them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class GpuKind(str, enum.Enum):
+    """What sort of device a driver says it is (the values are Vulkan's device types)."""
+
+    DISCRETE = "discrete"
+    INTEGRATED = "integrated"
+    VIRTUAL = "virtual"
+    SOFTWARE = "software"
+    OTHER = "other"
+
+
+class ApiState(str, enum.Enum):
+    """How far a driver API got when it was asked."""
+
+    OK = "ok"
+    """It initialised and enumerated its devices (maybe none)."""
+    ABSENT = "absent"
+    """Its library is not there."""
+    FAILED = "failed"
+    """Its library is there and returned an error."""
+    TIMED_OUT = "timed-out"
+    CRASHED = "crashed"
+    NOT_ASKED = "not-asked"
+    """It does not exist on this operating system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One question to the machine and its answer, as text."""
+
+    call: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A named situation: ``slug`` for programs, one sentence, and one fix.
+
+    ``transient`` ones (a driver that waits for a reboot, a GPU asleep) must never be
+    remembered as "this machine has no GPU".
+    """
+
+    slug: str
+    text: str
+    fix: str
+    transient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device as one API enumerates it. The same card appears once per API.
+
+    ``memory`` is in bytes, None where the API does not tell; ``index`` is the position
+    in the API's own enumeration; ``compute_capability`` is NVIDIA's ("9.0"), ``gfx``
+    AMD's ("gfx1100"), ``api_version`` the device's own version of the API.
+    """
+
+    api: str
+    index: int
+    name: str
+    kind: GpuKind
+    memory: int | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+    compute_capability: str | None = None
+    gfx: str | None = None
+    api_version: str | None = None
+    driver: str | None = None
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What one driver API answered.
+
+    ``name`` is one of ``cuda``, ``rocm``, ``vulkan``, ``level_zero``, ``opencl``,
+    ``openvino``, ``metal``. ``version`` is the API version that the library supports
+    ("13.0" for CUDA: the newest toolkit whose PTX it can compile), ``driver`` the
+    driver's own version text.
+    """
+
+    name: str
+    state: ApiState
+    library: str | None = None
+    version: str | None = None
+    driver: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    problem: Problem | None = None
+
+    @property
+    def hardware_gpus(self) -> tuple[Gpu, ...]:
+        """The devices that are not software renderers."""
+        return tuple(gpu for gpu in self.gpus if gpu.kind is not GpuKind.SOFTWARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Libc:
+    """The C library: ``name`` is ``glibc``, ``musl`` or ``unknown``."""
+
+    name: str
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """The processor: ``level`` is the x86-64 level (1 to 4), None on other processors."""
+
+    vendor: str | None
+    name: str | None
+    features: tuple[str, ...] = ()
+    level: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A whole machine, as far as the choice of a variant depends on it.
+
+    ``os`` is ``linux``, ``darwin`` or ``windows``; ``arch`` is ``amd64``, ``arm64`` or
+    the machine's own word for it. ``libstdcxx`` is the newest GLIBCXX symbol version
+    that the system's libstdc++ defines ("3.4.30"), None where it is not known.
+    ``simulated`` names the snapshot when the machine is a replayed one.
+    """
+
+    os: str
+    arch: str
+    os_version: str | None = None
+    libc: Libc | None = None
+    libstdcxx: str | None = None
+    vcruntime: str | None = None
+    cpu: Cpu | None = None
+    memory: int | None = None
+    apis: tuple[Api, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    simulated: str | None = None
+
+    @property
+    def platform(self) -> str:
+        """The manifest's platform key, such as ``linux-amd64``."""
+        return f"{self.os}-{self.arch}"
+
+    def api(self, name: str) -> Api:
+        """The answer of one API; one that was never asked is ``not-asked``."""
+        for api in self.apis:
+            if api.name == name:
+                return api
+        return Api(name, ApiState.NOT_ASKED)
+
+    @property
+    def all_problems(self) -> tuple[Problem, ...]:
+        """Every named situation, the machine's own first, then one per API."""
+        return self.problems + tuple(api.problem for api in self.apis if api.problem)

@@ -1,0 +1,297 @@
+"""The release files of the signed manifest: platform → variant → artifacts.
+
+Types and one parser. The parser takes ``VerifiedBytes`` and nothing else: what is not
+signed is never interpreted. Fields that this version does not know are ignored, except
+inside ``requires``: there an unknown key is kept by name and makes the variant
+incompatible, as a requirement that cannot be checked is not met.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tsuku_llm.errors import ManifestError
+from tsuku_llm.trust import VerifiedBytes
+
+FORMAT = 1
+
+Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}$")]
+Architecture = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,2}\.[0-9]a?$")]
+GfxTarget = Annotated[str, msgspec.Meta(pattern=r"^gfx[0-9a-f]{3,8}$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}$")]
+RelativePath = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*$",
+        max_length=255,
+    ),
+]
+Url = Annotated[str, msgspec.Meta(pattern=r"^(https://[!-~]+|pkg:pypi/[!-~]+)$", max_length=2000)]
+
+Backend = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRequirement:
+    """What a CUDA build carries: device code per compute capability, and its toolkit.
+
+    ``sass`` entries run as they are ("8.6", or "12.0a" for that device exactly);
+    ``ptx`` entries are compiled on the user's machine by a driver at least as new as
+    ``toolkit``.
+    """
+
+    toolkit: Dotted
+    sass: tuple[Architecture, ...]
+    ptx: tuple[Architecture, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RocmRequirement:
+    """``gfx``: the targets a ROCm build was compiled for; ``runtime``: its ROCm line."""
+
+    runtime: Dotted
+    gfx: tuple[GfxTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenclRequirement:
+    """``device``: a text that the name of a usable OpenCL device contains."""
+
+    device: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What a machine must have for a variant. None: not required.
+
+    ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are
+    lowest versions; ``vulkan`` is the lowest instance and device version;
+    ``level_zero`` and ``openvino`` ask for an Intel device; ``memory`` is in bytes.
+    ``unknown`` holds the keys that this version cannot check.
+    """
+
+    glibc: Dotted | None = None
+    libstdcxx: Dotted | None = None
+    macos: Dotted | None = None
+    vcruntime: Dotted | None = None
+    x86_64_level: Annotated[int, msgspec.Meta(ge=1, le=4)] | None = None
+    memory: Bytes | None = None
+    vulkan: Dotted | None = None
+    cuda: CudaRequirement | None = None
+    rocm: RocmRequirement | None = None
+    opencl: OpenclRequirement | None = None
+    level_zero: bool = False
+    openvino: bool = False
+    metal: bool = False
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One regular file of an artifact, after ``root`` was taken off its path."""
+
+    path: RelativePath
+    size: Bytes
+    sha256: Sha256
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEntry:
+    """One symbolic link of an artifact; ``target`` is relative to the link's folder."""
+
+    path: RelativePath
+    target: RelativePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """SHA-256 of every ``size`` bytes of the archive, the last piece being shorter."""
+
+    size: Annotated[int, msgspec.Meta(ge=65536, le=1 << 26)]
+    sha256: tuple[Sha256, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One archive to fetch.
+
+    ``size`` is in bytes, None where upstream published none. ``root`` is the folder
+    inside the archive whose content is installed; "" means all of it.
+    """
+
+    url: Url
+    sha256: Sha256
+    size: Bytes | None = None
+    format: Literal["tar.gz", "zip", "wheel"]
+    root: RelativePath | Literal[""] = ""
+    files: tuple[FileEntry, ...] | None = None
+    links: tuple[LinkEntry, ...] = ()
+    pieces: Pieces | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One build of a release for one platform.
+
+    ``server`` is the path of the executable in the installed tree; ``arguments`` always
+    come before the user's own (``--device none`` for the CPU variant of a GPU build).
+    """
+
+    name: Name
+    backend: Backend
+    server: RelativePath
+    requires: Requirements
+    artifacts: tuple[Artifact, ...]
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def download_size(self) -> int | None:
+        """Bytes of all its archives; None if one of them is not known."""
+        total = 0
+        for artifact in self.artifacts:
+            if artifact.size is None:
+                return None
+            total += artifact.size
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """The variants for one platform, best first within a backend.
+
+    ``preference`` orders backends by policy (``portable``, ``native``).
+    """
+
+    name: str
+    default: str
+    preference: Mapping[str, tuple[str, ...]]
+    variants: tuple[Variant, ...]
+
+    def variant(self, name: str) -> Variant | None:
+        """The variant of that name."""
+        return next((variant for variant in self.variants if variant.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release of one publisher. ``release`` is upstream's tag ("b11429")."""
+
+    release: str
+    version: str | None
+    publisher: str
+    published: str
+    revoked: bool
+    platforms: Mapping[str, Platform]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variant:
+    backend: Backend
+    server: RelativePath
+    requires: dict[str, Any]
+    artifacts: Annotated[tuple[Artifact, ...], msgspec.Meta(min_length=1, max_length=8)]
+    arguments: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Platform:
+    default: Name
+    preference: dict[Literal["portable", "native"], tuple[Backend, ...]]
+    variants: dict[Name, _Variant]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Release:
+    format: Literal[1]
+    release: Name
+    publisher: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    published: Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    platforms: dict[Name, _Platform]
+    version: Dotted | None = None
+    revoked: bool = False
+
+
+def parse_release(data: VerifiedBytes) -> Release:
+    """Read one release file.
+
+    Raises ``ManifestError`` for anything that is not a release file of format 1: wrong
+    types, duplicate keys, floats, digests or paths of the wrong form, a default that is
+    no variant.
+    """
+    try:
+        raw = msgspec.convert(_strict_json(data), _Release)
+        return Release(
+            release=raw.release,
+            version=raw.version,
+            publisher=raw.publisher,
+            published=raw.published,
+            revoked=raw.revoked,
+            platforms={name: _platform(name, value) for name, value in raw.platforms.items()},
+        )
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise ManifestError(
+            "a release file of the manifest cannot be understood",
+            facts=(str(error)[:300],),
+            hint="update tsuku-llm: the repository may use a newer format",
+        ) from error
+
+
+def _platform(name: str, raw: _Platform) -> Platform:
+    if raw.default not in raw.variants:
+        message = f"platform {name}: the default {raw.default!r} is not one of its variants"
+        raise ValueError(message)
+    return Platform(
+        name=name,
+        default=raw.default,
+        preference={policy: tuple(order) for policy, order in raw.preference.items()},
+        variants=tuple(
+            Variant(
+                name=key,
+                backend=value.backend,
+                server=value.server,
+                requires=_requirements(value.requires),
+                artifacts=value.artifacts,
+                arguments=value.arguments,
+            )
+            for key, value in raw.variants.items()
+        ),
+    )
+
+
+_REQUIREMENTS = frozenset(Requirements.__dataclass_fields__) - {"unknown"}
+
+
+def _requirements(raw: dict[str, Any]) -> Requirements:
+    known = {key: value for key, value in raw.items() if key in _REQUIREMENTS}
+    unknown = tuple(sorted(raw.keys() - _REQUIREMENTS))
+    return msgspec.convert({**known, "unknown": unknown}, Requirements)
+
+
+def _strict_json(data: bytes) -> Any:
+    """Decode JSON of which two readers cannot have two opinions (RFC 8785's inputs)."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            message = "an object has the same key twice"
+            raise ValueError(message)
+        return result
+
+    def refuse(text: str) -> Any:
+        message = f"the number {text} is not an integer"
+        raise ValueError(message)
+
+    return json.loads(
+        data.decode("utf-8"),
+        object_pairs_hook=unique,
+        parse_float=refuse,
+        parse_constant=refuse,
+    )

@@ -1,0 +1,385 @@
+"""Which variants fit a machine, best first, and for every other one the fact that decided.
+
+Pure: no host, no files, no network. The rules about CUDA device code follow NVIDIA's
+compatibility guide: SASS runs on devices of the same major capability with an equal or
+higher minor; PTX runs on any later device, if the driver's CUDA is at least the toolkit's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import get_args
+
+from packaging.version import Version
+
+from tsuku_llm.errors import SelectionError, UnknownRequest
+from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware
+from tsuku_llm.manifest import Backend, CudaRequirement, Platform, Release, Requirements, Variant
+
+BACKENDS: tuple[str, ...] = get_args(Backend)
+REQUESTS: tuple[str, ...] = ("auto", "gpu", *BACKENDS)
+POLICIES: tuple[str, ...] = ("portable", "native")
+
+API_OF_BACKEND = {
+    "cuda": "cuda",
+    "rocm": "rocm",
+    "sycl": "level_zero",
+    "vulkan": "vulkan",
+    "opencl": "opencl",
+    "openvino": "openvino",
+    "metal": "metal",
+}
+
+_CLASS_RANK = {
+    GpuKind.DISCRETE: 0,
+    GpuKind.INTEGRATED: 1,
+    GpuKind.VIRTUAL: 2,
+    GpuKind.OTHER: 3,
+}
+_CPU_RANK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a variant does not fit: ``slug`` for programs, ``text`` for people."""
+
+    slug: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A variant that fits; ``gpu`` is the best device it can use, None for the CPU."""
+
+    variant: Variant
+    gpu: Gpu | None
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A variant that does not fit, and the one fact that decided."""
+
+    variant: Variant
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for: a word of ``REQUESTS`` or a variant's name.
+
+    ``prefer`` is a policy name of the manifest or the user's own order of backends.
+    """
+
+    backend: str = "auto"
+    prefer: str | tuple[str, ...] = "portable"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Every variant of a platform: ``compatible`` best first, and ``rejected``."""
+
+    requested: str
+    detected: tuple[str, ...]
+    compatible: tuple[Candidate, ...]
+    rejected: tuple[Rejection, ...] = field(default=())
+
+    @property
+    def selected(self) -> Candidate:
+        """The best candidate.
+
+        Raises ``SelectionError`` with every reason when there is none.
+        """
+        if self.compatible:
+            return self.compatible[0]
+        raise SelectionError(
+            f"no variant fits this machine and the request {self.requested!r}",
+            facts=tuple(f"{r.variant.name}: {r.reason.text}" for r in self.rejected),
+            hint="ask for another backend: tsuku-llm config set llm.backend auto",
+        )
+
+
+def select(release: Release, hardware: Hardware, request: Request) -> Selection:
+    """Sort the platform's variants into those that fit, best first, and the others.
+
+    Raises ``UnknownRequest`` when the release has nothing for the platform or the
+    request names neither a backend nor a variant.
+    """
+    platform = platform_of(release, hardware)
+    check_request(platform, request.backend)
+    fitting: list[tuple[Variant, Gpu | None]] = []
+    rejected: list[Rejection] = []
+    for variant in platform.variants:
+        reason = not_requested(variant, request.backend) or why_not(variant, hardware)
+        if reason is None:
+            fitting.append((variant, best_gpu(variant, hardware)))
+        else:
+            rejected.append(Rejection(variant, reason))
+    order = _preference(platform, request.prefer)
+    positions = {variant.name: index for index, variant in enumerate(platform.variants)}
+    fitting.sort(key=lambda pair: (_class_rank(pair[1]), order(pair[0]), positions[pair[0].name]))
+    return Selection(
+        requested=request.backend,
+        detected=detected(hardware),
+        compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
+        rejected=tuple(rejected),
+    )
+
+
+def platform_of(release: Release, hardware: Hardware) -> Platform:
+    """The release's entry for this machine, or ``UnknownRequest`` with what it has."""
+    try:
+        return release.platforms[hardware.platform]
+    except KeyError:
+        raise UnknownRequest(
+            f"release {release.release} has no build for {hardware.platform}",
+            facts=(f"it has builds for: {', '.join(sorted(release.platforms))}",),
+            hint="choose another release or channel: tsuku-llm list --available",
+        ) from None
+
+
+def check_request(platform: Platform, backend: str) -> None:
+    """Refuse a request that is neither a backend nor a variant of this platform."""
+    names = tuple(variant.name for variant in platform.variants)
+    if backend not in REQUESTS and backend not in names:
+        raise UnknownRequest(
+            f"there is no backend or variant {backend!r}",
+            facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
+            hint="tsuku-llm config set llm.backend auto",
+        )
+
+
+def detected(hardware: Hardware) -> tuple[str, ...]:
+    """The backends for which this machine has a hardware device, and always the CPU."""
+    return tuple(
+        backend
+        for backend in BACKENDS
+        if backend == "cpu" or hardware.api(API_OF_BACKEND[backend]).hardware_gpus
+    )
+
+
+def not_requested(variant: Variant, backend: str) -> Reason | None:
+    """Why the user's request excludes a variant, whatever the machine."""
+    if backend in ("auto", variant.backend, variant.name):
+        return None
+    if backend == "gpu" and variant.backend != "cpu":
+        return None
+    return Reason("not-requested", f"{backend} was requested, this is {variant.backend}")
+
+
+def why_not(variant: Variant, hardware: Hardware) -> Reason | None:
+    """The first fact that keeps a variant from running on a machine; None if it fits."""
+    return next(_obstacles(variant, hardware), None)
+
+
+def best_gpu(variant: Variant, hardware: Hardware) -> Gpu | None:
+    """The device that a compatible variant should use, None for the CPU.
+
+    Discrete before integrated, then the one with the most memory, then the driver's order.
+    """
+    return min(_usable(variant, hardware), key=_gpu_order, default=None)
+
+
+def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
+    for check in _SYSTEM_CHECKS:
+        reason = check(variant.requires, hardware)
+        if reason:
+            yield reason
+    if variant.backend == "cpu":
+        return
+    api = hardware.api(API_OF_BACKEND[variant.backend])
+    reason = _api_obstacle(api)
+    if reason:
+        yield reason
+        return
+    rule = _DEVICE_RULES.get(variant.backend, _any_device)
+    reasons = [rule(variant.requires, api, gpu) for gpu in api.hardware_gpus]
+    if None not in reasons:
+        yield next(reason for reason in reasons if reason)
+
+
+def _usable(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
+    if variant.backend == "cpu":
+        return ()
+    api = hardware.api(API_OF_BACKEND[variant.backend])
+    rule = _DEVICE_RULES.get(variant.backend, _any_device)
+    return tuple(gpu for gpu in api.hardware_gpus if rule(variant.requires, api, gpu) is None)
+
+
+def _gpu_order(gpu: Gpu) -> tuple[int, int, int]:
+    return _CLASS_RANK[gpu.kind], -(gpu.memory or 0), gpu.index
+
+
+def _class_rank(gpu: Gpu | None) -> int:
+    return _CPU_RANK if gpu is None else _CLASS_RANK[gpu.kind]
+
+
+def _preference(platform: Platform, prefer: str | tuple[str, ...]) -> Callable[[Variant], int]:
+    order = platform.preference.get(prefer, ()) if isinstance(prefer, str) else prefer
+    return lambda variant: order.index(variant.backend) if variant.backend in order else len(order)
+
+
+# --- the machine -----------------------------------------------------------------------
+
+
+def check_known(requires: Requirements, _: Hardware) -> Reason | None:
+    """A requirement that this version cannot check is not met."""
+    if not requires.unknown:
+        return None
+    names = ", ".join(requires.unknown)
+    return Reason("unknown-requirement", f"needs {names}: update tsuku-llm to check that")
+
+
+def check_glibc(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """The floor of the symbol versions that the build links to."""
+    if requires.glibc is None or hardware.libc is None:
+        return None
+    libc = hardware.libc
+    if libc.name != "glibc":
+        return Reason("libc", f"needs glibc {requires.glibc}, this system has {libc.name}")
+    return _at_least("glibc", requires.glibc, libc.version)
+
+
+def check_libstdcxx(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """The floor of GLIBCXX; a system without libstdc++ is left to the gate to judge."""
+    if requires.libstdcxx is None or hardware.libstdcxx is None:
+        return None
+    return _at_least("libstdcxx", requires.libstdcxx, hardware.libstdcxx, "GLIBCXX")
+
+
+def check_macos(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """The deployment target of the build."""
+    return _at_least("macos", requires.macos, hardware.os_version, "macOS")
+
+
+def check_vcruntime(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """The Visual C++ runtime of a Windows build."""
+    return _at_least("vcruntime", requires.vcruntime, hardware.vcruntime, "Visual C++ runtime")
+
+
+def check_x86_level(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """The x86-64 level, as the psABI numbers them."""
+    level = hardware.cpu.level if hardware.cpu else None
+    if requires.x86_64_level is None or level is None or level >= requires.x86_64_level:
+        return None
+    text = f"needs x86-64-v{requires.x86_64_level}, this processor is x86-64-v{level}"
+    return Reason("x86-64-level", text)
+
+
+def check_memory(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """The machine's memory, where a variant asks for some."""
+    if requires.memory is None or hardware.memory is None or hardware.memory >= requires.memory:
+        return None
+    text = f"needs {requires.memory:,} bytes of memory, this machine has {hardware.memory:,}"
+    return Reason("memory", text)
+
+
+_SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = (
+    check_known,
+    check_glibc,
+    check_libstdcxx,
+    check_macos,
+    check_vcruntime,
+    check_x86_level,
+    check_memory,
+)
+
+
+def _at_least(slug: str, floor: str | None, have: str | None, name: str = "") -> Reason | None:
+    if floor is None or have is None or Version(have) >= Version(floor):
+        return None
+    name = name or slug
+    return Reason(slug, f"needs {name} {floor}, this system has {have}")
+
+
+# --- the devices -----------------------------------------------------------------------
+
+
+def _api_obstacle(api: Api) -> Reason | None:
+    """Why an API offers no hardware device at all."""
+    if api.problem:
+        return Reason(api.problem.slug, api.problem.text)
+    if api.state is not ApiState.OK:
+        return Reason(f"api-{api.state.value}", f"{api.name}: {_STATES[api.state]}")
+    if not api.gpus:
+        return Reason("no-device", f"{api.name}: the driver lists no device")
+    if not api.hardware_gpus:
+        names = ", ".join(gpu.name for gpu in api.gpus)
+        return Reason("software-only", f"{api.name}: only software devices ({names})")
+    return None
+
+
+_STATES = {
+    ApiState.ABSENT: "its driver library is not installed",
+    ApiState.FAILED: "its driver did not initialise",
+    ApiState.TIMED_OUT: "its driver did not answer in time",
+    ApiState.CRASHED: "its driver crashed when it was asked",
+    ApiState.NOT_ASKED: "it does not exist on this system",
+}
+
+
+def _any_device(_requires: Requirements, _api: Api, _gpu: Gpu) -> Reason | None:
+    return None
+
+
+def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
+    cuda = requires.cuda
+    if cuda is None or gpu.compute_capability is None or api.version is None:
+        return None
+    capability, driver, toolkit = gpu.compute_capability, Version(api.version), Version(cuda.toolkit)
+    if any(sass_serves(entry, capability) for entry in cuda.sass):
+        # Minor-version compatibility: SASS of 12.8 runs on every driver of CUDA 12.
+        if driver.major >= toolkit.major:
+            return None
+        text = (
+            f"{gpu.name}: needs a driver for CUDA {toolkit.major}, this one is for {api.version}"
+        )
+        return Reason("cuda-driver", text)
+    if not any(Version(entry.rstrip("a")) <= Version(capability) for entry in cuda.ptx):
+        text = f"{gpu.name}: compute capability {capability} is older than the build supports"
+        return Reason("cuda-capability", text)
+    if driver >= toolkit:
+        return None
+    return Reason("cuda-ptx", _ptx_text(gpu.name, capability, cuda, api.version))
+
+
+def _ptx_text(name: str, capability: str, cuda: CudaRequirement, driver: str) -> str:
+    return (
+        f"{name}: the build has only PTX for compute capability {capability}, which needs a "
+        f"driver for CUDA {cuda.toolkit}; this one is for CUDA {driver}"
+    )
+
+
+def sass_serves(entry: str, capability: str) -> bool:
+    """Whether machine code for ``entry`` runs on a device of that compute capability."""
+    if entry.endswith("a"):
+        return entry[:-1] == capability
+    code, device = Version(entry), Version(capability)
+    return code.major == device.major and code.minor <= device.minor
+
+
+def _rocm_device(requires: Requirements, _api: Api, gpu: Gpu) -> Reason | None:
+    if requires.rocm is None or gpu.gfx in requires.rocm.gfx:
+        return None
+    return Reason("rocm-gfx", f"{gpu.name}: {gpu.gfx or 'its gfx target'} is not in the build")
+
+
+def _vulkan_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
+    return _at_least("vulkan", requires.vulkan, api.version, "a Vulkan loader of") or _at_least(
+        "vulkan", requires.vulkan, gpu.api_version, f"{gpu.name}: Vulkan"
+    )
+
+
+def _opencl_device(requires: Requirements, _api: Api, gpu: Gpu) -> Reason | None:
+    if requires.opencl is None or requires.opencl.device.lower() in gpu.name.lower():
+        return None
+    return Reason("opencl-device", f"{gpu.name} is not an {requires.opencl.device} device")
+
+
+_DEVICE_RULES: dict[str, Callable[[Requirements, Api, Gpu], Reason | None]] = {
+    "cuda": _cuda_device,
+    "rocm": _rocm_device,
+    "vulkan": _vulkan_device,
+    "opencl": _opencl_device,
+}

@@ -1,0 +1,1 @@
+"""The signed manifest repository, as published: static TUF metadata and targets."""
