@@ -297,17 +297,17 @@ def _at_least(slug: str, floor: str | None, have: str | None, name: str = "") ->
 
 
 def _api_obstacle(api: Api) -> Reason | None:
-    """Why an API offers no hardware device at all."""
+    """Why an API offers no hardware device at all; a device that is there outweighs a complaint."""
+    if api.hardware_gpus:
+        return None
     if api.problem:
         return Reason(api.problem.slug, api.problem.text)
     if api.state is not ApiState.OK:
         return Reason(f"api-{api.state.value}", f"{api.name}: {_STATES[api.state]}")
     if not api.gpus:
         return Reason("no-device", f"{api.name}: the driver lists no device")
-    if not api.hardware_gpus:
-        names = ", ".join(gpu.name for gpu in api.gpus)
-        return Reason("software-only", f"{api.name}: only software devices ({names})")
-    return None
+    names = ", ".join(gpu.name for gpu in api.gpus)
+    return Reason("software-only", f"{api.name}: only software devices ({names})")
 
 
 _STATES = {
@@ -327,14 +327,16 @@ def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
     cuda = requires.cuda
     if cuda is None or gpu.compute_capability is None or api.version is None:
         return None
-    capability, driver, toolkit = gpu.compute_capability, Version(api.version), Version(cuda.toolkit)
+    capability, driver, toolkit = (
+        gpu.compute_capability,
+        Version(api.version),
+        Version(cuda.toolkit),
+    )
     if any(sass_serves(entry, capability) for entry in cuda.sass):
         # Minor-version compatibility: SASS of 12.8 runs on every driver of CUDA 12.
         if driver.major >= toolkit.major:
             return None
-        text = (
-            f"{gpu.name}: needs a driver for CUDA {toolkit.major}, this one is for {api.version}"
-        )
+        text = f"{gpu.name}: needs a driver for CUDA {toolkit.major}, this one is for {api.version}"
         return Reason("cuda-driver", text)
     if not any(Version(entry.rstrip("a")) <= Version(capability) for entry in cuda.ptx):
         text = f"{gpu.name}: compute capability {capability} is older than the build supports"

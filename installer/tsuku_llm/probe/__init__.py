@@ -1,0 +1,1 @@
+"""What the machine has: one module per source of facts."""
