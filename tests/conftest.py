@@ -1,0 +1,21 @@
+"""What holds for every test: nothing of the developer's own settings or installs is seen."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.tools import REQUIRED
+
+
+def pytest_configure() -> None:
+    """Forget the developer's settings, before the widest fixture runs."""
+    for name in [name for name in os.environ if name.startswith("TSUKU_") and name != REQUIRED]:
+        del os.environ[name]
+
+
+@pytest.fixture(autouse=True)
+def tsuku_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of each test's own; it does not exist until the program makes it."""
+    home = tmp_path / "tsuku-home"
+    monkeypatch.setenv("TSUKU_HOME", str(home))
+    return home

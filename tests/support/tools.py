@@ -1,0 +1,32 @@
+"""What a test needs from the system: skipped without it, failed where CI promised it.
+
+A newcomer's machine may lack nginx or a C compiler, and the tests then say what they could
+not show. CI installs everything and sets ``TSUKU_LLM_REQUIRE_TOOLS=1``: there a missing
+tool is a failure, so that no test is lost without a word.
+"""
+
+import ctypes.util
+import os
+import shutil
+
+import pytest
+
+REQUIRED = "TSUKU_LLM_REQUIRE_TOOLS"
+
+
+def require_tool(name: str) -> str:
+    """The path of a program ("nginx", "gcc"); administrators' folders are looked at too."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+    return shutil.which(name, path=places) or missing(f"the program {name}")
+
+
+def require_library(name: str) -> str:
+    """The file name of a shared library, by its short name ("vulkan" for libvulkan.so.1)."""
+    return ctypes.util.find_library(name) or missing(f"the library {name}")
+
+
+def missing(what: str) -> str:
+    """Skip the test for want of ``what``, or fail it where everything has to be there."""
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{what} is not installed, and {REQUIRED}=1 promises that it is")
+    pytest.skip(f"{what} is not installed")
