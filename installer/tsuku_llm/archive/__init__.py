@@ -1,0 +1,12 @@
+"""Unpack an artifact into a folder, every member checked before it is written.
+
+No network and no store: what comes in is a verified file (or a stream of verified
+bytes), what goes out is a list of what was written. The containers are read by loops of
+our own, not by ``tarfile`` or ``zipfile``: their checks differ between Python 3.10 and
+3.14, and ``tarfile``'s filters are no defence (CVE-2025-4517) or absent (3.11.2).
+"""
+
+from tsuku_llm.archive.budget import Budget
+from tsuku_llm.archive.unpack import Unpacked, UnpackedFile, UnpackedLink, unpack
+
+__all__ = ["Budget", "Unpacked", "UnpackedFile", "UnpackedLink", "unpack"]

@@ -1,0 +1,70 @@
+"""How much an archive may unpack to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsuku_llm.errors import UnsafeArchive
+from tsuku_llm.manifest import Artifact
+
+MEMBERS = 20_000
+"""Members of an archive whose files are not listed; upstream's have about 100."""
+
+RATIO = 20
+"""Unpacked to packed, at most, where nothing is listed; builds of llama.cpp reach 5."""
+
+SLACK = 64 << 20
+"""Bytes that an archive may unpack to, however small it is packed."""
+
+LARGEST = 16 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits for one archive: bytes after decompression (headers included) and members."""
+
+    size: int
+    members: int
+
+    @classmethod
+    def of(cls, artifact: Artifact, packed: int | None) -> Budget:
+        """The limits that the manifest implies; ``packed`` is the archive's size in bytes.
+
+        Listed files bound an archive exactly, up to the container's own overhead. Else the
+        packed size does.
+        """
+        if artifact.files is not None:
+            count = 4 * (len(artifact.files) + len(artifact.links)) + 16
+            return cls(sum(file.size for file in artifact.files) + 4096 * count, count)
+        if packed is None:
+            packed = artifact.size or 0
+        return cls(min(LARGEST, SLACK + RATIO * packed), MEMBERS)
+
+
+class Spending:
+    """What was used of a budget so far."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._size = 0
+        self._members = 0
+
+    def spend(self, size: int) -> None:
+        """Count bytes; raises ``UnsafeArchive`` when the budget is exceeded."""
+        self._size += size
+        if self._size > self._budget.size:
+            raise UnsafeArchive(
+                "the archive unpacks to more than it may",
+                facts=(f"limit: {self._budget.size} bytes",),
+                hint="the file is not the build it claims to be: report it to its publisher",
+            )
+
+    def member(self) -> None:
+        """Count a member; raises ``UnsafeArchive`` when there are too many."""
+        self._members += 1
+        if self._members > self._budget.members:
+            raise UnsafeArchive(
+                "the archive has more members than it may",
+                facts=(f"limit: {self._budget.members}",),
+                hint="the file is not the build it claims to be: report it to its publisher",
+            )

@@ -1,0 +1,66 @@
+"""The files that the manifest lists for an artifact: those exactly, and no others."""
+
+from __future__ import annotations
+
+from tsuku_llm.archive.member import Member, unsafe
+from tsuku_llm.archive.names import Parts
+from tsuku_llm.errors import DigestMismatch
+from tsuku_llm.manifest import Artifact
+
+
+class Listing:
+    """What an artifact may bring; everything, where the manifest lists nothing."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._listed = artifact.files is not None
+        self._files = {file.path: file for file in artifact.files or ()}
+        self._links = {link.path: link.target for link in artifact.links}
+        self._folders = {
+            folder
+            for path in (*self._files, *self._links)
+            for folder in _ancestors(tuple(path.split("/")))
+        }
+
+    def expect(self, path: str, member: Member) -> bool:
+        """Whether the file at ``path`` is to be executable; raises if it is not listed."""
+        if not self._listed:
+            return member.executable
+        entry = self._files.get(path)
+        if entry is None:
+            raise unsafe("a file is not in the signed list", path)
+        if entry.size != member.size:
+            raise _different(path)
+        return entry.executable
+
+    def check(self, path: str, sha256: str) -> None:
+        """Compare a written file's digest with the listed one."""
+        if self._listed and self._files[path].sha256 != sha256:
+            raise _different(path)
+
+    def check_folder(self, parts: Parts) -> None:
+        """Refuse a folder that holds nothing listed."""
+        if self._listed and parts not in self._folders:
+            raise unsafe("a folder is not in the signed list", "/".join(parts))
+
+    def check_links(self, links: list[tuple[Parts, str]]) -> None:
+        """Compare the links with the listed ones."""
+        if self._listed and {"/".join(parts): target for parts, target in links} != self._links:
+            raise unsafe("the links are not those of the signed list")
+
+    def check_complete(self, done_paths: set[str]) -> None:
+        """Refuse when a listed file did not come."""
+        missing = sorted(self._files.keys() - done_paths)
+        if missing:
+            raise unsafe("a file of the signed list is missing", missing[0])
+
+
+def _ancestors(parts: Parts) -> list[Parts]:
+    return [parts[:depth] for depth in range(1, len(parts))]
+
+
+def _different(path: str) -> DigestMismatch:
+    return DigestMismatch(
+        "a file in the archive is not the one that was signed",
+        facts=(f"file: {path}",),
+        hint="nothing was installed; report it to the archive's publisher",
+    )

@@ -1,0 +1,49 @@
+"""What the container readers say about a member, and the errors they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tsuku_llm.errors import BodyError, UnsafeArchive
+
+CHUNK = 1 << 20
+"""Bytes copied at a time."""
+
+
+def _nothing() -> Iterator[bytes]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member as its container describes it: nothing is checked yet but the container.
+
+    ``size`` is in bytes and what ``content`` gives in all; ``target`` is a link's. A
+    member's content must be taken before the next member is asked for.
+    """
+
+    name: str
+    kind: Literal["file", "folder", "link"]
+    size: int = 0
+    executable: bool = False
+    target: str = ""
+    content: Callable[[], Iterator[bytes]] = _nothing
+
+
+def unsafe(what: str, name: str = "") -> UnsafeArchive:
+    """An error for a member that must not be written; ``name`` is shown escaped."""
+    return UnsafeArchive(
+        f"the archive is refused: {what}",
+        facts=(f"member: {name[:200]!a}",) if name else (),
+        hint="nothing was installed; report the archive to its publisher",
+    )
+
+
+def damaged(what: str) -> BodyError:
+    """An error for an archive that ends early or cannot be decompressed."""
+    return BodyError(
+        f"the archive is damaged: {what}",
+        hint="fetch it again; if that does not help, report it to its publisher",
+    )

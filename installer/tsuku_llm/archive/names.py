@@ -1,0 +1,163 @@
+"""Which member names may be written, on every operating system alike. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Literal
+
+from tsuku_llm.archive.member import unsafe
+
+LONGEST_PATH = 255
+LONGEST_PART = 200
+DEEPEST = 32
+LONGEST_LINK_CHAIN = 16
+
+_RESERVED = re.compile(
+    r"^(con|prn|aux|nul|conin\$|conout\$|clock\$|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?$", re.IGNORECASE
+)
+"""Device names of Windows, with any extension (learn.microsoft.com, "Naming Files")."""
+
+_FORBIDDEN = frozenset('\\:*?"<>|')
+
+Parts = tuple[str, ...]
+Kind = Literal["file", "folder", "link"]
+
+
+def checked_parts(name: str, *, folder: bool = False) -> Parts:
+    """Split a member's name, having refused what must not become a path.
+
+    Names that Windows cannot hold are refused everywhere: one manifest serves all
+    systems, and such a name in a build is nobody's accident. ``folder`` allows the final
+    slash that marks one. Leading ``./`` is taken off, as ``tar c .`` writes it.
+
+    Raises ``UnsafeArchive``.
+    """
+    text = name.removesuffix("/") if folder else name
+    while text.startswith("./"):
+        text = text[2:]
+    if folder and text in ("", "."):
+        if name.startswith("/"):
+            raise unsafe("a member has an absolute path", name)
+        return ()
+    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_PATH:
+        raise unsafe("a member's name is too long", name)
+    parts = tuple(text.split("/"))
+    if len(parts) > DEEPEST:
+        raise unsafe("a member lies too deep", name)
+    for part in parts:
+        reason = _why_not(part)
+        if reason:
+            raise unsafe(reason, name)
+    return parts
+
+
+_RULES: tuple[tuple[Callable[[str], object], str], ...] = (
+    (
+        lambda part: part in ("", ".", ".."),
+        "a member's path is absolute, empty or leads upwards",
+    ),
+    (
+        lambda part: len(part.encode("utf-8", "surrogatepass")) > LONGEST_PART,
+        "a member's name is too long",
+    ),
+    (
+        lambda part: any(unicodedata.category(letter).startswith("C") for letter in part),
+        "a member's name has control or invisible characters",
+    ),
+    (
+        _FORBIDDEN.intersection,
+        "a member's name has a backslash, a colon or another character with a meaning",
+    ),
+    (
+        lambda part: part[-1] in ". " or part[0] == " ",
+        "a member's name begins or ends with a space, or ends with a dot",
+    ),
+    (_RESERVED.match, "a member has the name of a Windows device"),
+)
+
+
+def _why_not(part: str) -> str:
+    """Why one part of a path is refused; "" when it is not."""
+    return next((reason for applies, reason in _RULES if applies(part)), "")
+
+
+def folded(part: str) -> str:
+    """The form in which two names are the same file on some file system.
+
+    Covers letter case (Windows, macOS), composition (macOS) and look-alikes that fold to
+    one letter (the Kelvin sign and K).
+    """
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", part).casefold())
+
+
+class Names:
+    """The names an unpacked tree has so far; refuses the ones that would meet.
+
+    A link may not be passed through: what a path names never depends on a link that the
+    archive itself brought.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Parts, tuple[Parts, Kind]] = {}
+        self._targets: dict[Parts, Parts] = {}
+
+    def add(self, parts: Parts, kind: Kind) -> None:
+        """Register a member and its folders; raises ``UnsafeArchive`` for a collision."""
+        for depth in range(1, len(parts)):
+            self._claim(parts[:depth], "folder", parts)
+        self._claim(parts, kind, parts)
+
+    def _claim(self, parts: Parts, kind: Kind, member: Parts) -> None:
+        key = tuple(folded(part) for part in parts)
+        spelled, known = self._known.setdefault(key, (parts, kind))
+        name = "/".join(member)
+        if spelled != parts:
+            raise unsafe("two names differ only in case or in Unicode form", name)
+        if known != kind:
+            raise unsafe("one name is a file and also a folder or link", name)
+        if kind != "folder" and key in self._targets:
+            raise unsafe("two members have the same name", name)
+        if kind != "folder":
+            self._targets[key] = ()
+
+    def link(self, parts: Parts, target: str) -> None:
+        """Note where a link leads, to be judged by ``check_links`` when all is known."""
+        self.add(parts, "link")
+        self._targets[tuple(folded(part) for part in parts)] = _resolved(parts, target)
+
+    def check_links(self) -> None:
+        """Every link leads, over other links at most, to a file; else ``UnsafeArchive``."""
+        for key, (parts, kind) in self._known.items():
+            if kind == "link":
+                self._follow(key, "/".join(parts))
+
+    def _follow(self, key: Parts, name: str) -> None:
+        for _ in range(LONGEST_LINK_CHAIN):
+            target = self._targets[key]
+            key = tuple(folded(part) for part in target)
+            spelled, kind = self._known.get(key, (None, None))
+            if spelled != target or kind not in ("file", "link"):
+                raise unsafe("a link does not lead to a file of the archive", name)
+            if kind == "file":
+                return
+        raise unsafe("links lead in a circle", name)
+
+
+def _resolved(link: Parts, target: str) -> Parts:
+    """The path that a link's text names, by text alone: no part of it may be a link."""
+    name = "/".join(link)
+    if target.startswith("/"):
+        raise unsafe("a link has an absolute target", name)
+    path = list(link[:-1])
+    for part in target.split("/"):
+        if part == ".." and path:
+            path.pop()
+        elif part == ".":
+            continue
+        elif reason := _why_not(part):
+            raise unsafe(f"a link leads out or has a bad target ({reason})", name)
+        else:
+            path.append(part)
+    return tuple(path)

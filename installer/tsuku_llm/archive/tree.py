@@ -1,0 +1,186 @@
+"""Writing into the folder where an archive is unpacked, and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tsuku_llm.archive.member import CHUNK, unsafe
+from tsuku_llm.archive.names import Parts
+from tsuku_llm.errors import NoSpace, NotWritable, StoreError
+
+FOLDER_MODE = 0o755
+FILE_MODE = 0o644
+PROGRAM_MODE = 0o755
+
+_RELATIVE = os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd
+"""Whether paths can be opened relative to an open folder (not on Windows)."""
+
+_NEW_FILE = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_EXCL
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
+_OLD_FILE = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+@contextlib.contextmanager
+def disk_errors(doing: str) -> Iterator[None]:
+    """Turn what the file system refuses into ``NoSpace``, ``NotWritable`` or ``StoreError``."""
+    try:
+        yield
+    except OSError as error:
+        raise _disk_error(error, doing) from error
+
+
+def _disk_error(error: OSError, doing: str) -> StoreError:
+    facts = (f"{error.strerror or error} (while {doing})",)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return NoSpace(
+            "there is no space left to unpack the build",
+            facts=facts,
+            hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return NotWritable(
+            "the folder to unpack into cannot be written",
+            facts=facts,
+            hint="make it writable, or set TSUKU_HOME to a folder that is",
+        )
+    return StoreError(
+        "the build could not be unpacked",
+        facts=facts,
+        hint="check the disk, then run the command again",
+    )
+
+
+@contextlib.contextmanager
+def opened_tree(root: Path) -> Iterator[Tree]:
+    """The tree of a folder, which is made if need be."""
+    folders: dict[Parts, int] = {}
+    try:
+        with disk_errors("opening the folder"):
+            root.mkdir(parents=True, exist_ok=True)
+            if _RELATIVE:
+                folders[()] = os.open(root, _FOLDER)
+        yield Tree(root, folders)
+    finally:
+        for descriptor in folders.values():
+            os.close(descriptor)
+
+
+class Tree:
+    """An open folder; every path is looked up from it, part by part, never over a link."""
+
+    def __init__(self, root: Path, folders: dict[Parts, int]) -> None:
+        self._root = root
+        self._folders = folders
+
+    def _place(self, parts: Parts) -> tuple[str, int | None]:
+        """The arguments ``path, dir_fd`` for a member; its folders are made."""
+        if not _RELATIVE:
+            self.folder(parts[:-1])
+            return str(self._root.joinpath(*parts)), None
+        return parts[-1], self._opened(parts[:-1])
+
+    def _opened(self, parts: Parts) -> int:
+        if parts not in self._folders:
+            above = self._opened(parts[:-1])
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(parts[-1], FOLDER_MODE, dir_fd=above)
+            descriptor = os.open(parts[-1], _FOLDER, dir_fd=above)
+            self._folders[parts] = descriptor
+            os.fchmod(descriptor, FOLDER_MODE)
+        return self._folders[parts]
+
+    def folder(self, parts: Parts) -> None:
+        """Make a folder, mode 0755 whatever the umask."""
+        with disk_errors("making a folder"):
+            if _RELATIVE:
+                self._opened(parts)
+            else:
+                self._root.joinpath(*parts).mkdir(parents=True, exist_ok=True)
+
+    def write(self, parts: Parts, chunks: Iterable[bytes], *, executable: bool) -> tuple[int, str]:
+        """Write a new file and flush it to the disk; gives its size and SHA-256.
+
+        A file that another artifact left there must have the same bytes, and stays.
+        """
+        with disk_errors(f"writing {parts[-1]}"):
+            path, at = self._place(parts)
+            try:
+                descriptor = os.open(path, _NEW_FILE, FILE_MODE, dir_fd=at)
+            except FileExistsError:
+                return self._compare(parts, chunks)
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                size, digest = _copy(chunks, file.fileno())
+                if os.name == "posix":
+                    os.fchmod(file.fileno(), PROGRAM_MODE if executable else FILE_MODE)
+                os.fsync(file.fileno())
+        return size, digest
+
+    def _compare(self, parts: Parts, chunks: Iterable[bytes]) -> tuple[int, str]:
+        path, at = self._place(parts)
+        try:
+            descriptor = os.open(path, _OLD_FILE, dir_fd=at)
+        except OSError as error:
+            raise unsafe("a name is taken by something that is no file", "/".join(parts)) from error
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise unsafe("a name is taken by something that is no file", "/".join(parts))
+            old = hashlib.sha256()
+            while chunk := file.read(CHUNK):
+                old.update(chunk)
+        new = hashlib.sha256()
+        size = 0
+        for chunk in chunks:
+            new.update(chunk)
+            size += len(chunk)
+        if new.digest() != old.digest():
+            raise unsafe("two archives bring different files of one name", "/".join(parts))
+        return size, new.hexdigest()
+
+    def link(self, parts: Parts, target: str) -> None:
+        """Make a symbolic link; the same one may be there already."""
+        with disk_errors(f"linking {parts[-1]}"):
+            path, at = self._place(parts)
+            try:
+                os.symlink(target, path, dir_fd=at)
+            except FileExistsError as error:
+                if _read_link(path, at) != target:
+                    name = "/".join(parts)
+                    raise unsafe("two archives bring different things of one name", name) from error
+
+    def sync(self) -> None:
+        """Flush the folders' entries to the disk."""
+        with disk_errors("flushing folders"):
+            for descriptor in self._folders.values():
+                os.fsync(descriptor)
+
+
+def _read_link(path: str, at: int | None) -> str | None:
+    try:
+        return os.readlink(path, dir_fd=at)
+    except OSError:
+        return None
+
+
+def _copy(chunks: Iterable[bytes], descriptor: int) -> tuple[int, str]:
+    hasher = hashlib.sha256()
+    size = 0
+    for chunk in chunks:
+        hasher.update(chunk)
+        size += len(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    return size, hasher.hexdigest()

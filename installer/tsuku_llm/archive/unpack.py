@@ -1,0 +1,123 @@
+"""One archive into one folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tsuku_llm.archive.budget import Budget, Spending
+from tsuku_llm.archive.gzips import GzipReader
+from tsuku_llm.archive.listing import Listing
+from tsuku_llm.archive.member import Member, unsafe
+from tsuku_llm.archive.names import Names, Parts, checked_parts
+from tsuku_llm.archive.tars import tar_members
+from tsuku_llm.archive.tree import Tree, disk_errors, opened_tree
+from tsuku_llm.archive.zips import zip_members
+from tsuku_llm.manifest import Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedFile:
+    """A regular file that was written; ``path`` is relative, with slashes."""
+
+    path: str
+    size: int
+    sha256: str
+    executable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedLink:
+    """A symbolic link that was made; ``target`` is relative to the link's folder."""
+
+    path: str
+    target: str
+
+
+Unpacked = UnpackedFile | UnpackedLink
+
+
+def unpack(
+    file: BinaryIO | Path, artifact: Artifact, into: Path, budget: Budget | None = None
+) -> tuple[Unpacked, ...]:
+    """Unpack an archive whose digest was verified; gives what it brought, sorted by path.
+
+    ``into`` may hold what another artifact brought: then files of one name must be the
+    same. Two calls may not work on one folder at the same time. ``file`` needs to be
+    seekable for zip and wheel only. Without ``budget`` the manifest's own limits hold.
+
+    Members outside ``artifact.root`` are refused, and skipped in a wheel, whose metadata
+    lies there. Links are made when all files are written, so nothing is written through
+    one. Files and folders are flushed to the disk; the folder's own name is not.
+
+    Raises ``UnsafeArchive``; ``BodyError`` for a damaged archive; ``NoSpace``,
+    ``NotWritable`` or ``StoreError`` for the disk. What was written until then stays.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(disk_errors("unpacking"))
+        packed = None
+        if isinstance(file, Path):
+            packed, file = file.stat().st_size, stack.enter_context(file.open("rb"))
+        spending = Spending(budget or Budget.of(artifact, packed))
+        tree = stack.enter_context(opened_tree(into))
+        members = _members(file, artifact, spending)
+        return _write_all(members, artifact, tree)
+
+
+def _members(file: BinaryIO, artifact: Artifact, spending: Spending) -> Iterator[Member]:
+    if artifact.format == "tar.gz":
+        return tar_members(GzipReader(file, spending), spending)
+    return zip_members(file, spending)
+
+
+def _write_all(members: Iterator[Member], artifact: Artifact, tree: Tree) -> tuple[Unpacked, ...]:
+    names = Names()
+    listing = Listing(artifact)
+    done: list[Unpacked] = []
+    links: list[tuple[Parts, str]] = []
+    for member in members:
+        parts = checked_parts(member.name, folder=member.kind == "folder")
+        inside = _below_root(parts, member, artifact)
+        if inside is None:
+            continue
+        if member.kind == "link":
+            names.link(inside, member.target)
+            links.append((inside, member.target))
+        elif member.kind == "file":
+            names.add(inside, "file")
+            done.append(_write(member, inside, listing, tree))
+        elif inside:
+            names.add(inside, "folder")
+            listing.check_folder(inside)
+            tree.folder(inside)
+    names.check_links()
+    listing.check_links(links)
+    listing.check_complete(done_paths={item.path for item in done})
+    for inside, target in links:
+        tree.link(inside, target)
+        done.append(UnpackedLink("/".join(inside), target))
+    tree.sync()
+    return tuple(sorted(done, key=lambda item: item.path))
+
+
+def _below_root(parts: Parts, member: Member, artifact: Artifact) -> Parts | None:
+    """A member's path below the root; None for what is not installed."""
+    root = tuple(artifact.root.split("/")) if artifact.root else ()
+    if parts[: len(root)] == root:
+        if len(parts) == len(root) and member.kind != "folder":
+            raise unsafe("the archive's top folder is no folder", member.name)
+        return parts[len(root) :]
+    if artifact.format == "wheel" or (member.kind == "folder" and root[: len(parts)] == parts):
+        return None
+    raise unsafe("a member lies outside the archive's top folder", member.name)
+
+
+def _write(member: Member, parts: Parts, listing: Listing, tree: Tree) -> UnpackedFile:
+    path = "/".join(parts)
+    executable = listing.expect(path, member)
+    size, digest = tree.write(parts, member.content(), executable=executable)
+    listing.check(path, digest)
+    return UnpackedFile(path, size, digest, executable)
