@@ -1,0 +1,28 @@
+"""Start a build's server: plan it, check it, run it, explain why it did not start.
+
+Knows nothing of how the build was chosen or where it came from.
+"""
+
+from tsuku_llm.launch.devices import ListedDevice, parse_devices
+from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
+from tsuku_llm.launch.gate import GATE_LIMIT, GateReport, Listing, gate, list_devices
+from tsuku_llm.launch.plan import Build, Plan, environment, plan
+from tsuku_llm.launch.run import replace, supervise
+
+__all__ = [
+    "GATE_LIMIT",
+    "Build",
+    "Diagnosis",
+    "GateReport",
+    "ListedDevice",
+    "Listing",
+    "Plan",
+    "diagnose",
+    "environment",
+    "gate",
+    "list_devices",
+    "parse_devices",
+    "plan",
+    "replace",
+    "supervise",
+]

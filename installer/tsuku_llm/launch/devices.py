@@ -1,0 +1,104 @@
+"""The devices that ``llama-server --list-devices`` prints, and what they say. Pure.
+
+The wording drifts between versions, so the parser keeps to what has stayed: one device
+per line, its name, a colon, its description, and maybe its memory in brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_HEADER = re.compile(r"^\W*(?:\w+ )*devices\s*:\s*$", re.IGNORECASE | re.MULTILINE)
+_LINE = re.compile(r"^\s*(?P<name>[A-Za-z][\w.-]*(?:\[[^\]]*\])?)\s*:\s+(?P<rest>\S.*?)\s*$")
+_MEMORY = re.compile(
+    r"\s*\((?P<total>\d+)\s*MiB(?:[^()]*?(?P<free>\d+)\s*MiB\s*free)?[^()]*\)\s*$", re.IGNORECASE
+)
+_MIB = 1024 * 1024
+
+_PREFIXES = {
+    "cuda": ("cuda",),
+    "vulkan": ("vulkan",),
+    "rocm": ("rocm", "hip"),
+    "sycl": ("sycl",),
+    "opencl": ("gpuopencl", "opencl"),
+    "metal": ("mtl", "metal"),
+    "openvino": ("openvino",),
+}
+_NO_GPU = ("cpu", "blas", "rpc", "accel")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDevice:
+    """One line of the list; ``memory`` and ``free`` are bytes, None where not printed."""
+
+    name: str
+    description: str
+    memory: int | None = None
+    free: int | None = None
+
+
+def parse_devices(text: str) -> tuple[ListedDevice, ...]:
+    """Read the list; log lines before its heading are passed over, ``(none)`` is empty."""
+    header = _HEADER.search(text)
+    return tuple(_devices(text[header.end() :].splitlines() if header else []))
+
+
+def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDevice, ...]:
+    """Give the devices that can be ``backend``'s.
+
+    They are those with its prefix; where there are none, those with a prefix that is
+    nobody's, because a name may have changed upstream.
+    """
+    prefixes = _PREFIXES.get(backend, ())
+    own = tuple(device for device in devices if _has_prefix(device, prefixes))
+    known = (*_NO_GPU, *(prefix for each in _PREFIXES.values() for prefix in each))
+    return own or tuple(device for device in devices if not _has_prefix(device, known))
+
+
+def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:
+    """Give the value for ``--device``: every listed device called ``expected``.
+
+    All of them, not the first: two equal cards serve one model together, and naming one
+    would leave the other idle. None where nothing matches: then the server decides.
+    """
+    if expected is None:
+        return None
+    wanted = _normal(expected)
+    equal = [device.name for device in devices if _normal(device.description) == wanted]
+    alike = [device.name for device in devices if _alike(_normal(device.description), wanted)]
+    return ",".join(equal or alike) or None
+
+
+def _devices(lines: Sequence[str]) -> Iterator[ListedDevice]:
+    for line in lines:
+        found = _LINE.match(line)
+        if found:
+            yield _device(found["name"], found["rest"])
+
+
+def _device(name: str, rest: str) -> ListedDevice:
+    memory = _MEMORY.search(rest)
+    if memory is None:
+        return ListedDevice(name, rest)
+    return ListedDevice(
+        name, rest[: memory.start()], _bytes(memory["total"]), _bytes(memory["free"])
+    )
+
+
+def _bytes(mebibytes: str | None) -> int | None:
+    return None if mebibytes is None else int(mebibytes) * _MIB
+
+
+def _has_prefix(device: ListedDevice, prefixes: tuple[str, ...]) -> bool:
+    return device.name.casefold().startswith(prefixes)
+
+
+def _normal(description: str) -> str:
+    return " ".join(description.casefold().split())
+
+
+def _alike(description: str, wanted: str) -> bool:
+    """Whether one contains the other: drivers add their own name in brackets."""
+    return bool(description and wanted) and (description in wanted or wanted in description)

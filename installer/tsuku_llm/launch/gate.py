@@ -1,0 +1,176 @@
+"""Does a build run here, and does it offer its backend? Asked before it is committed.
+
+This is evidence against a build only: a device that is listed can still fail at its
+first kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tsuku_llm.errors import GateFailed
+from tsuku_llm.launch.child import Answer, ask, why_not_started
+from tsuku_llm.launch.devices import ListedDevice, choose, own_devices, parse_devices
+from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
+from tsuku_llm.launch.plan import Build, Plan, environment
+
+GATE_LIMIT = 60.0
+"""Seconds for each question: the first start after a boot loads a driver from disk."""
+
+_LAST_LINES = 8
+
+_HIDING = {
+    "cuda": ("CUDA_VISIBLE_DEVICES",),
+    "rocm": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    "vulkan": (
+        "GGML_VK_VISIBLE_DEVICES",
+        "GGML_DISABLE_VULKAN",
+        "VK_ICD_FILENAMES",
+        "VK_DRIVER_FILES",
+        "VK_LOADER_DRIVERS_DISABLE",
+        "MESA_VK_DEVICE_SELECT",
+    ),
+    "sycl": ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
+    "opencl": ("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE", "OCL_ICD_VENDORS"),
+    "openvino": ("GGML_OPENVINO_DEVICE",),
+}
+"""Environment variables that choose or hide a backend's devices."""
+
+_DRIVER_FIRST = "see whether the GPU's driver is installed"
+_FIRST_LOOK = {
+    "cuda": "see whether nvidia-smi lists the GPU; in a container, pass it in (--gpus all)",
+    "rocm": "see whether rocminfo lists the GPU and /dev/kfd may be opened (group render)",
+    "vulkan": "see whether vulkaninfo --summary lists the GPU (package vulkan-tools)",
+    "sycl": "see whether sycl-ls lists the GPU, and /dev/dri may be opened (group render)",
+    "opencl": "see whether clinfo lists the GPU",
+    "openvino": "see whether clinfo lists the GPU, and /dev/dri may be opened (group render)",
+    "metal": "Metal needs a Mac with a GPU, and no virtual machine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The answer to ``--list-devices``: ``code`` is None when out of time."""
+
+    devices: tuple[ListedDevice, ...]
+    code: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """A build that may be committed; ``device`` is what ``--device`` should get."""
+
+    version: str
+    devices: tuple[ListedDevice, ...] = ()
+    device: str | None = None
+
+
+def list_devices(build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT) -> Listing:
+    """Ask the server for its devices; raises OSError where it cannot be started."""
+    answer = _ask(build, ("--list-devices",), environ, limit)
+    devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
+    return Listing(devices, answer.code, f"{answer.stderr}{answer.stdout}")
+
+
+def gate(
+    build: Build,
+    environ: Mapping[str, str],
+    *,
+    expected: str | None = None,
+    limit: float = GATE_LIMIT,
+) -> GateReport:
+    """Start the server twice: for its version, and for its devices if it has a GPU backend.
+
+    ``expected`` is the name of the device that the build was chosen for. Raises
+    GateFailed with the cause, the server's last words, and what to do.
+    """
+    try:
+        return _gate(build, environ, expected, limit)
+    except OSError as exc:
+        _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)
+
+
+def _gate(
+    build: Build, environ: Mapping[str, str], expected: str | None, limit: float
+) -> GateReport:
+    # The fixed arguments come along: they may be what keeps it from touching the GPU.
+    started = _ask(build, (*build.arguments, "--version"), environ, limit)
+    text = f"{started.stdout}{started.stderr}"
+    _require_success(build, started.code, text, limit)
+    if build.backend == "cpu":
+        return GateReport(_version(text))
+    listing = list_devices(build, environ, limit=limit)
+    _require_success(build, listing.code, listing.text, limit)
+    own = own_devices(listing.devices, build.backend)
+    if not own:
+        _refuse(build, _no_device(build, listing), _hidden(build, environ))
+    return GateReport(_version(text), listing.devices, choose(own, expected))
+
+
+def _ask(
+    build: Build, arguments: Sequence[str], environ: Mapping[str, str], limit: float
+) -> Answer:
+    argv = (str(build.executable), *arguments)
+    env = environment(environ, build)
+    return ask(Plan(argv, build.executable.parent, env, build.backend), limit)
+
+
+def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
+    if code == 0:
+        return
+    lines = tuple(line for line in text.splitlines() if line.strip())[-_LAST_LINES:]
+    _refuse(build, _explained(code, text, limit), lines)
+
+
+def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
+    if code is None:
+        return Diagnosis(
+            "timed-out",
+            f"it gave no answer within {limit:g} seconds",
+            "a driver that hangs looks like this: reboot, or update it",
+            CPU_OVERRIDE,
+        )
+    ended = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
+    unknown = Diagnosis("unknown", f"it {ended}", "tsuku-llm doctor looks further", CPU_OVERRIDE)
+    return diagnose(code, text) or unknown
+
+
+def _no_device(build: Build, listing: Listing) -> Diagnosis:
+    others = ", ".join(device.name for device in listing.devices)
+    found = f"only {others}" if others else "no device"
+    return Diagnosis(
+        "no-device",
+        f"it runs, but lists {found}: its {build.backend} backend did not come up",
+        _FIRST_LOOK.get(build.backend, _DRIVER_FIRST),
+        CPU_OVERRIDE,
+    )
+
+
+def _hidden(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
+    names = _HIDING.get(build.backend, ())
+    return tuple(
+        f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ
+    )
+
+
+def _version(text: str) -> str:
+    """Give the line that names the version, or the first one there is."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("version:")]
+    return next(iter([*named, *lines]), "")
+
+
+def _refuse(
+    build: Build,
+    diagnosis: Diagnosis,
+    facts: tuple[str, ...],
+    cause: OSError | None = None,
+) -> NoReturn:
+    raise GateFailed(
+        f"the {build.backend} build does not run here: {diagnosis.cause}",
+        facts=facts,
+        hint=diagnosis.hint(build.backend),
+    ) from cause

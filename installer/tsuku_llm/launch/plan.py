@@ -1,0 +1,174 @@
+"""What exactly will be started: argument list, working folder and environment. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# ruff: noqa: SIM905  (words read better than a column of quotes)
+
+_LOADER_NAMES = frozenset({"GCONV_PATH", "GGML_BACKEND_PATH"})
+_LOADER_PREFIXES = ("LD_", "DYLD_")
+
+_ONE_PATH = frozenset(
+    """
+    -m --model -mm --mmproj -md --model-draft --spec-draft-model -mv --model-vocoder
+    --grammar-file -jf --json-schema-file --chat-template-file --log-file --log-prompts-dir
+    -lcs --lookup-cache-static -lcd --lookup-cache-dynamic --path --media-path
+    --models-dir --models-preset --slot-save-path --mcp-servers-config
+    --ui-config-file --webui-config-file --api-key-file --ssl-key-file --ssl-cert-file
+    """.split()
+)
+_PATH_LISTS = frozenset({"--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled"})
+"""Comma-separated since autumn 2025; ``FNAME:SCALE`` stays right when a folder is put before it."""
+
+_FIELD = re.compile(r'"(?:[^"]|"")*"|[^,]+')
+
+_PATH_VARIABLES = frozenset(
+    """
+    LLAMA_ARG_MODEL LLAMA_ARG_MMPROJ LLAMA_ARG_MODEL_DRAFT LLAMA_ARG_SPEC_DRAFT_MODEL
+    LLAMA_ARG_CHAT_TEMPLATE_FILE LLAMA_ARG_LOG_FILE LLAMA_LOG_FILE LLAMA_ARG_STATIC_PATH
+    LLAMA_ARG_MODELS_DIR LLAMA_ARG_MODELS_PRESET LLAMA_ARG_MCP_SERVERS_CONFIG
+    LLAMA_ARG_UI_CONFIG_FILE LLAMA_ARG_WEBUI_CONFIG_FILE LLAMA_ARG_API_KEY_FILE
+    LLAMA_ARG_SSL_KEY_FILE LLAMA_ARG_SSL_CERT_FILE LLAMA_CACHE
+    """.split()
+)
+
+_DEVICE_OPTIONS = frozenset(
+    "-dev --device -mg --main-gpu -ts --tensor-split -sm --split-mode --rpc".split()
+)
+_DEVICE_VARIABLES = frozenset(
+    """
+    LLAMA_ARG_DEVICE LLAMA_ARG_MAIN_GPU LLAMA_ARG_TENSOR_SPLIT LLAMA_ARG_SPLIT_MODE LLAMA_ARG_RPC
+    """.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
+
+    ``arguments`` are fixed by the variant; ``device`` is what ``--device`` gets, if anything.
+    """
+
+    tree: Path
+    server: str
+    backend: str
+    arguments: tuple[str, ...] = ()
+    device: str | None = None
+
+    @property
+    def executable(self) -> Path:
+        """Where the server lies."""
+        return self.tree / self.server
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A start, ready to be made: ``argv[0]`` is an absolute path."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    backend: str
+
+
+def environment(base: Mapping[str, str], build: Build) -> dict[str, str]:
+    """Give the environment without what would load foreign code into the server.
+
+    ``LD_LIBRARY_PATH`` stays, as NVIDIA's containers find the driver through it; the
+    build's own folder comes first, since that variable wins over the RUNPATH of the
+    libraries, and relative entries go, since the working folder changes.
+    """
+    kept = {name: value for name, value in base.items() if not _loads_code(name)}
+    library_path = _library_path(base.get("LD_LIBRARY_PATH", ""), str(build.executable.parent))
+    if library_path:
+        kept["LD_LIBRARY_PATH"] = library_path
+    return kept
+
+
+def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> Plan:
+    """Put a start together; ``cwd`` is the user's folder, which relative paths mean.
+
+    ggml looks for plugins in the working folder too, so the server gets its own folder
+    as the working folder, and every path in ``arguments`` and in the server's
+    environment variables is made absolute first.
+    """
+    env = environment(environ, build)
+    for name in _PATH_VARIABLES & env.keys():
+        env[name] = _absolute(env[name], cwd)
+    if "LLAMA_ARG_HOST" in env:
+        env["LLAMA_ARG_HOST"] = _host(env["LLAMA_ARG_HOST"], cwd)
+    user = tuple(_absolute_arguments(arguments, cwd))
+    chosen = _names_device((*build.arguments, *user), env)
+    device = () if build.device is None or chosen else ("--device", build.device)
+    return Plan(
+        argv=(str(build.executable), *build.arguments, *device, *user),
+        cwd=build.executable.parent,
+        env=env,
+        backend=build.backend,
+    )
+
+
+def _loads_code(name: str) -> bool:
+    return name in _LOADER_NAMES or name.startswith(_LOADER_PREFIXES)
+
+
+def _library_path(value: str, own: str) -> str:
+    """Give ``own`` and the absolute entries of ``value``; nothing where there are none.
+
+    A folder whose name has a separator in it cannot stand first, so then nothing does.
+    """
+    entries = [entry for entry in re.split("[:;]", value) if Path(entry).is_absolute()]
+    return ":".join([own, *entries]) if entries and not re.search("[:;]", own) else ""
+
+
+def _absolute_arguments(arguments: Sequence[str], cwd: Path) -> Iterator[str]:
+    """Yield ``arguments``; llama.cpp takes no ``--option=value``, so a value is a word."""
+    rewrite: Callable[[str, Path], str] | None = None
+    for word in arguments:
+        yield rewrite(word, cwd) if rewrite else word
+        rewrite = None if rewrite else _rewriter(_canonical(word))
+
+
+def _rewriter(option: str) -> Callable[[str, Path], str] | None:
+    if option in _ONE_PATH:
+        return _absolute
+    if option in _PATH_LISTS:
+        return _absolute_list
+    return _host if option == "--host" else None
+
+
+def _canonical(word: str) -> str:
+    """Spell an option as the help does: llama.cpp reads ``--log_file`` as ``--log-file``."""
+    return word.replace("_", "-") if word.startswith("--") else word
+
+
+def _absolute(value: str, cwd: Path) -> str:
+    """Put ``cwd`` before a relative path; ``..`` stays, as a folder may be a link."""
+    return os.path.join(cwd, value) if value else value  # noqa: PTH118
+
+
+def _absolute_list(value: str, cwd: Path) -> str:
+    """Make each field of a comma-separated row absolute; llama.cpp reads quotes as CSV has them."""
+    return ",".join(_absolute_field(field, cwd) for field in _FIELD.findall(value))
+
+
+def _absolute_field(field: str, cwd: Path) -> str:
+    plain = field[1:-1].replace('""', '"') if field.startswith('"') else field
+    path = _absolute(plain, cwd)
+    return path if not re.search('[,"]', path) else '"' + path.replace('"', '""') + '"'
+
+
+def _host(value: str, cwd: Path) -> str:
+    """Make a Unix socket absolute: a host that ends with ``.sock`` is a path."""
+    return _absolute(value, cwd) if value.endswith(".sock") else value
+
+
+def _names_device(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether the user or the variant already says which devices to use."""
+    options = {_canonical(word) for word in arguments}
+    return bool(options & _DEVICE_OPTIONS or env.keys() & _DEVICE_VARIABLES)
