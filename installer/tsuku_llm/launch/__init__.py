@@ -3,10 +3,10 @@
 Knows nothing of how the build was chosen or where it came from.
 """
 
+from tsuku_llm.launch.checking import GATE_LIMIT, GateReport, Listing, gate, list_devices
 from tsuku_llm.launch.devices import ListedDevice, parse_devices
 from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
-from tsuku_llm.launch.gate import GATE_LIMIT, GateReport, Listing, gate, list_devices
-from tsuku_llm.launch.plan import Build, Plan, environment, plan
+from tsuku_llm.launch.planning import Build, Plan, environment, plan
 from tsuku_llm.launch.run import replace, supervise
 
 __all__ = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from tsuku_llm.launch.diagnosis import Diagnosis
-from tsuku_llm.launch.plan import Plan
+from tsuku_llm.launch.planning import Plan
 
 TAIL_BYTES = 64 * 1024
 _CHUNK = 64 * 1024

@@ -17,7 +17,7 @@ from typing import IO, NoReturn
 from tsuku_llm.errors import LaunchError
 from tsuku_llm.launch.child import Tail, end, why_not_started
 from tsuku_llm.launch.diagnosis import diagnose
-from tsuku_llm.launch.plan import Plan
+from tsuku_llm.launch.planning import Plan
 
 _READY = (b"model loaded", b"listening on")
 """What the server logs once it serves; one of the two in every version so far."""
@@ -55,13 +55,14 @@ def supervise(plan: Plan) -> int:
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
-def replace(plan: Plan) -> NoReturn:
-    """Become the server; on Windows, where exec returns at once, wait for it instead.
+def replace(plan: Plan) -> int:
+    """Become the server, and so never return.
 
-    Raises LaunchError where it cannot be started.
+    On Windows exec gives the terminal back at once: there the server is waited for, and
+    its exit code returned. Raises LaunchError where it cannot be started.
     """
     if sys.platform == "win32":
-        raise SystemExit(supervise(plan))
+        return supervise(plan)
     _flush()
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would keep that
         if hasattr(signal, name):

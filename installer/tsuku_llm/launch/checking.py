@@ -14,7 +14,7 @@ from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.child import Answer, ask, why_not_started
 from tsuku_llm.launch.devices import ListedDevice, choose, own_devices, parse_devices
 from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
-from tsuku_llm.launch.plan import Build, Plan, environment
+from tsuku_llm.launch.planning import Build, Plan, environment
 
 GATE_LIMIT = 60.0
 """Seconds for each question: the first start after a boot loads a driver from disk."""
