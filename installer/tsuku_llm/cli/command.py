@@ -1,0 +1,82 @@
+"""click's commands, with our help, our ``--json``, and a record of which command was asked for."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import click
+
+from tsuku_llm.cli.answer import Answer, Answered
+from tsuku_llm.cli.console import Console
+
+
+def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        text = context.get_help()
+        show(Answer({"help": text}, tuple(text.splitlines())))
+
+
+def show(answer: Answer) -> NoReturn:
+    """End the command early with an answer, which ``--json`` wraps like any other."""
+    raise Answered(answer)
+
+
+HELP = click.Option(
+    ["-h", "--help"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_help,
+    help="Show this and do nothing.",
+)
+JSON = click.Option(
+    ["--json"],
+    is_flag=True,
+    expose_value=False,  # read from the arguments before they are parsed: errors need it too
+    help="Print one JSON document on stdout, and nothing else there.",
+)
+
+
+class Command(click.Command):
+    """A command that takes ``--json`` and whose answer is an ``Answer``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(JSON)
+
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
+        """Ours: help is an answer."""
+        return HELP
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note which command it is before its arguments can be wrong."""
+        _remember(ctx)
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    """A command of commands."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, no_args_is_help=False)
+        self.params.append(JSON)
+
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
+        """Ours: help is an answer."""
+        return HELP
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note which command it is before its arguments can be wrong."""
+        _remember(ctx)
+        return super().parse_args(ctx, args)
+
+
+def _remember(context: click.Context) -> None:
+    names: list[str] = []
+    step: click.Context | None = context
+    while step is not None and step.parent is not None:
+        names.insert(0, step.info_name or "")
+        step = step.parent
+    context.ensure_object(Console).command = " ".join(names)

@@ -1,0 +1,85 @@
+"""``config get|set|unset|list|path``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from tsuku_llm import config
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Group
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import settings as render
+
+
+@click.group("config", cls=Group)
+def command() -> None:
+    """Read and change settings."""
+
+
+@command.command("get")
+@click.argument("key")
+def get(key: str) -> Answer:
+    """Print the value of a setting that is in force."""
+    name = config.key_named(key).name
+    setting = config.load(_paths(), os.environ).setting(name)
+    data = {**render.setting_data(setting), "value": setting.value}
+    return Answer(data, (config.text_of(setting.value),))
+
+
+@command.command("set")
+@click.argument("key")
+@click.argument("value")
+@click.pass_obj
+def set_(console: Console, key: str, value: str) -> Answer:
+    """Write a setting into the config file; comments in it stay."""
+    paths = _paths()
+    _check_exists(console, key, value)
+    config.set_value(paths.config_file, key, value)
+    return _changed(paths, key)
+
+
+@command.command("unset")
+@click.argument("key")
+def unset(key: str) -> Answer:
+    """Take a setting out of the config file."""
+    paths = _paths()
+    config.unset_value(paths.config_file, key)
+    return _changed(paths, key)
+
+
+@command.command("list")
+def list_() -> Answer:
+    """List every setting, its value in force, and where that comes from."""
+    settings = config.load(_paths(), os.environ)
+    return Answer(render.data(settings), render.lines(settings))
+
+
+@command.command("path")
+def path() -> Answer:
+    """Print the path of the config file, be it there or not."""
+    paths = _paths()
+    return Answer({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
+
+
+def _paths() -> config.Paths:
+    return config.Paths.from_environ(os.environ)
+
+
+def _check_exists(console: Console, key: str, value: str) -> None:
+    """Refuse a backend that no release has; only a set of ``llm.backend`` loads the manifest."""
+    if key == "llm.backend":
+        from tsuku_llm.cli.session import open_session  # noqa: PLC0415
+        from tsuku_llm.operations.choice import check_backend  # noqa: PLC0415
+
+        with open_session(console) as session:
+            check_backend(session, value)
+
+
+def _changed(paths: config.Paths, key: str) -> Answer:
+    """What is in force now: the environment may overrule what was written."""
+    setting = config.load(paths, os.environ).setting(key)
+    shown = render.setting_data(setting)
+    line = f"{key} = {config.redacted(config.text_of(setting.value)) or '(none)'}"
+    return Answer(shown, (f"{line} ({setting.source})",))

@@ -1,0 +1,37 @@
+"""``list``."""
+
+from __future__ import annotations
+
+import click
+
+from tsuku_llm.cli import options
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import installed as render
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.operations.serve import installed_versions
+from tsuku_llm.operations.session import Session
+
+
+@click.command("list", cls=Command)
+@click.option("--available", is_flag=True, help="The releases of the signed manifest instead.")
+@options.setting("repository")
+@click.pass_obj
+def command(console: Console, *, available: bool, repository: str | None) -> Answer:
+    """List what is installed, or what can be."""
+    with open_session(console, repository=repository) as session:
+        return _available(session) if available else _installed(session)
+
+
+def _installed(session: Session) -> Answer:
+    versions, active = installed_versions(session)
+    return Answer(render.data(versions, active), render.lines(versions, active))
+
+
+def _available(session: Session) -> Answer:
+    from tsuku_llm.cli.render import available as render  # noqa: PLC0415
+    from tsuku_llm.operations.choice import load_catalog  # noqa: PLC0415
+
+    catalog = load_catalog(session)
+    return Answer(render.data(catalog), render.lines(catalog))

@@ -1,0 +1,26 @@
+"""How a command talks to people while it works: notes and progress, on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tsuku_llm.cli import streams
+from tsuku_llm.cli.progress import Bar, Lines
+
+
+class Console:
+    """One per run. ``command`` is the name of the command that the arguments led to."""
+
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
+        self.command = ""
+        self.progress = Bar() if not json and _is_terminal() else Lines(self.note)
+
+    def note(self, text: str) -> None:
+        """Tell people one line at once."""
+        streams.note(sys.stderr, text)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,26 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tsuku_llm.config import key_named
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FILE = click.Path(path_type=Path)
+
+
+def setting(word: str) -> Callable[[F], F]:
+    """The flag that overrides one setting for this run."""
+    key = key_named(f"llm.{word}")
+    return click.option(
+        key.flag, word, metavar="NAME", help=f"{key.help[0].upper()}{key.help[1:]}."
+    )
+
+
+release = click.option("--release", metavar="TAG", help="This release, such as b11429 or v0.6.0.")

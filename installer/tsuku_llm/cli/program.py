@@ -1,0 +1,73 @@
+"""The program as click sees it: its commands are imported when they are run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from tsuku_llm import __version__
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Group, show
+
+PROGRAM = "tsuku-llm"
+
+COMMANDS = {
+    "install": "Install the build of llama.cpp's server that fits this machine.",
+    "explain": "Say of each variant why it fits this machine or not.",
+    "probe": "Show what this machine has.",
+    "serve": "Launch the installed llama-server.",
+    "list": "List what is installed, or what can be.",
+    "which": "Print the path of the server that serve starts.",
+    "update": "Move to the newest release of the channel.",
+    "config": "Read and change settings.",
+    "repository": "Add, list and remove signed repositories.",
+}
+"""Each command and its summary: ``--help`` imports none of them.
+
+A command's module in ``commands`` has its name and holds it as ``command``.
+"""
+
+
+class Program(Group):
+    """The group of all commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """In the order of the table, which is the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"tsuku_llm.cli.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Print the table as it is."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _show_version(_: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        show(Answer({"version": __version__}, (f"{PROGRAM} {__version__}",)))
+
+
+program = Program(
+    PROGRAM,
+    help="""Pick, download, verify, install, update and launch the build of llama.cpp's
+    server that fits this machine's GPU.
+
+    First: tsuku-llm install. Then: tsuku-llm serve -- -m MODEL.gguf""",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the version and do nothing.",
+        )
+    ],
+)

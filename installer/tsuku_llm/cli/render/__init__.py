@@ -1,0 +1,1 @@
+"""What answers look like: ``data`` for programs, ``lines`` for people. Nothing is decided here."""

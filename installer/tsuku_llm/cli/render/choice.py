@@ -1,0 +1,113 @@
+"""A choice: every variant of the platform, and the fact that decided about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tsuku_llm.cli.render.text import named, size, table
+from tsuku_llm.hardware import Hardware
+from tsuku_llm.operations.choice import Choice
+from tsuku_llm.selection import Candidate, Rejection
+
+
+def head(choice: Choice) -> dict[str, Any]:
+    """What the decision was about, for programs."""
+    selection = choice.selection
+    best = selection.compatible[0].variant.name if selection.compatible else None
+    return {
+        "requested": selection.requested,
+        "detected": list(selection.detected),
+        "selected": best,
+        "release": choice.release.release,
+        "version": choice.release.version,
+        "publisher": choice.release.publisher,
+        "channel": choice.channel,
+        "platform": choice.hardware.platform,
+        "simulated": choice.hardware.simulated,
+    }
+
+
+def data(choice: Choice) -> dict[str, Any]:
+    """The decision and every variant, for programs."""
+    selection = choice.selection
+    variants = [
+        *map(_compatible, selection.compatible),
+        *map(_rejected, selection.rejected),
+    ]
+    problems = choice.hardware.all_problems
+    return {**head(choice), "variants": variants, "problems": list(problems)}
+
+
+def _compatible(candidate: Candidate) -> dict[str, Any]:
+    variant = candidate.variant
+    return {
+        "variant": variant.name,
+        "backend": variant.backend,
+        "compatible": True,
+        "reason": None,
+        "code": None,
+        "rank": candidate.rank,
+        "device": candidate.gpu.name if candidate.gpu else None,
+        "download_size": variant.download_size,
+    }
+
+
+def _rejected(rejection: Rejection) -> dict[str, Any]:
+    return {
+        "variant": rejection.variant.name,
+        "backend": rejection.variant.backend,
+        "compatible": False,
+        "reason": rejection.reason.text,
+        "code": rejection.reason.slug,
+        "rank": None,
+        "device": None,
+        "download_size": rejection.variant.download_size,
+    }
+
+
+def lines(choice: Choice) -> tuple[str, ...]:
+    """The decision and every variant, for people."""
+    selection = choice.selection
+    rows = [
+        ("rank", "variant", "download", ""),
+        *(
+            (str(c.rank), c.variant.name, size(c.variant.download_size), verdict(c))
+            for c in selection.compatible
+        ),
+        *(
+            ("-", r.variant.name, size(r.variant.download_size), r.reason.text)
+            for r in selection.rejected
+        ),
+    ]
+    return (title(choice), decision(choice), *table(rows), *problems(choice.hardware))
+
+
+def title(choice: Choice) -> str:
+    """Which release for which machine."""
+    release = choice.release
+    return (
+        f"{named(release.release, release.version)} of {release.publisher}, "
+        f"channel {choice.channel}, for {choice.hardware.platform}"
+    )
+
+
+def decision(choice: Choice) -> str:
+    """The line that every start prints, also where nothing was selected."""
+    if choice.selection.compatible:
+        return choice.line(choice.selection.compatible[0])
+    detected = ",".join(choice.selection.detected)
+    return f"requested={choice.selection.requested} detected=[{detected}] selected=none"
+
+
+def verdict(candidate: Candidate) -> str:
+    """Why a variant fits."""
+    return f"fits: {candidate.gpu.name}" if candidate.gpu else "fits: the processor"
+
+
+def problems(hardware: Hardware) -> tuple[str, ...]:
+    """Every named situation of the machine and its fix."""
+    return tuple(
+        line
+        for problem in hardware.all_problems
+        for line in (f"{problem.slug}: {problem.text}", f"  fix: {problem.fix}")
+    )

@@ -1,0 +1,36 @@
+"""Plain text: tables, sizes, names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def table(rows: Sequence[Sequence[str]], *, indent: int = 2) -> tuple[str, ...]:
+    """Rows with their columns aligned; the last column may be of any length."""
+    if not rows:
+        return ()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return tuple(
+        " " * indent
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def size(count: int | None) -> str:
+    """A number of bytes in decimal units with three digits: ``31.6 MB``; unknown is ``?``."""
+    if count is None:
+        return "?"
+    value = float(count)
+    for unit in UNITS:
+        if value < 999.5 or unit == UNITS[-1]:  # noqa: PLR2004
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"  # noqa: PLR2004
+
+
+def named(release: str, version: str | None) -> str:
+    """A release as people know it: ``b11429 (0.6.0)``."""
+    return f"{release} ({version})" if version else release
