@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "hardware": frozenset(),
     "child": frozenset({"errors"}),
+    "disk": frozenset({"errors"}),
     "host": frozenset({"child", "errors"}),
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"errors", "hardware", "host"}),
@@ -26,9 +27,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "manifest": frozenset({"errors", "trust"}),
     "catalog": frozenset({"errors", "manifests", "trust"}),
     "selection": VALUES,
-    "fetch": frozenset({"_version", "errors", "manifest"}),
-    "archive": frozenset({"errors", "manifest"}),
-    "store": frozenset({"errors"}),
+    "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
+    "archive": frozenset({"disk", "errors", "manifest"}),
+    "store": frozenset({"disk", "errors"}),
     "launch": frozenset({"errors"}),
     "operations": VALUES
     | {"archive", "catalog", "fetch", "host", "launch", "probe", "selection", "snapshot", "store"}
@@ -42,6 +43,7 @@ HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
     "cryptography": frozenset({"trust"}),
     "filelock": frozenset({"store"}),
+    "httpcore": frozenset({"fetch"}),
     "httpx": frozenset({"fetch"}),
     "msgspec": frozenset({"manifest"}),
     "packageurl": frozenset({"fetch"}),
@@ -59,6 +61,7 @@ HOMES: dict[str, frozenset[str]] = {
 HEAVY = frozenset(
     {
         "cryptography",
+        "httpcore",
         "httpx",
         "msgspec",
         "packaging",
