@@ -139,14 +139,13 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
 
 
 def _no_device(build: Build, listing: Listing) -> Diagnosis:
+    """Say what is listed instead, and what the driver said if it is a known complaint."""
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
-    return Diagnosis(
-        "no-device",
-        f"it runs, but lists {found}: its {build.backend} backend did not come up",
-        _FIRST_LOOK.get(build.backend, _DRIVER_FIRST),
-        CPU_OVERRIDE,
-    )
+    known = diagnose(0, listing.text)
+    cause = known.cause if known else f"its {build.backend} backend did not come up"
+    fix = known.fix if known else _FIRST_LOOK.get(build.backend, _DRIVER_FIRST)
+    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)
 
 
 def _hidden(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:

