@@ -7,7 +7,7 @@ higher minor; PTX runs on any later device, if the driver's CUDA is at least the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -99,6 +99,10 @@ class Selection:
             hint="ask for another backend: tsuku-llm config set llm.backend auto",
         )
 
+    def candidate(self, name: str) -> Candidate | None:
+        """The compatible variant of that name."""
+        return next((each for each in self.compatible if each.variant.name == name), None)
+
 
 def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     """Sort the platform's variants into those that fit, best first, and the others.
@@ -107,7 +111,7 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     request names neither a backend nor a variant.
     """
     platform = platform_of(release, hardware)
-    check_request(platform, request.backend)
+    require_known(request.backend, (variant.name for variant in platform.variants))
     fitting: list[tuple[Variant, Gpu | None]] = []
     rejected: list[Rejection] = []
     for variant in platform.variants:
@@ -139,9 +143,9 @@ def platform_of(release: Release, hardware: Hardware) -> Platform:
         ) from None
 
 
-def check_request(platform: Platform, backend: str) -> None:
-    """Refuse a request that is neither a backend nor a variant of this platform."""
-    names = tuple(variant.name for variant in platform.variants)
+def require_known(backend: str, variants: Iterable[str]) -> None:
+    """Refuse a request that is neither a backend nor one of these variants."""
+    names = tuple(variants)
     if backend not in REQUESTS and backend not in names:
         raise UnknownRequest(
             f"there is no backend or variant {backend!r}",

@@ -1,0 +1,76 @@
+"""Which release and which variants: the catalog, the probe and the selection, put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsuku_llm import catalog as catalogs
+from tsuku_llm.catalog import Catalog
+from tsuku_llm.hardware import Hardware
+from tsuku_llm.manifest import Release
+from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
+from tsuku_llm.probe import platform_key, probe
+from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A release, this machine, and how its variants compare here."""
+
+    catalog: Catalog
+    channel: str
+    release: Release
+    hardware: Hardware
+    selection: Selection
+
+    def line(self, candidate: Candidate) -> str:
+        """The one line that every start prints and the receipt keeps."""
+        detected = ",".join(self.selection.detected)
+        line = (
+            f"requested={self.selection.requested} detected=[{detected}] "
+            f"selected={candidate.variant.name}"
+        )
+        return f"{line} hardware={self.hardware.simulated}" if self.hardware.simulated else line
+
+
+def load_catalog(session: Session) -> Catalog:
+    """The newest valid metadata of the session's repository, from disk only."""
+    repository = catalogs.repository(session.data, session.repository, session.repository_url)
+    catalog = catalogs.load(repository, session.data)
+    for note in catalog.notes:
+        session.note(note)
+    return catalog
+
+
+def choose(
+    session: Session,
+    *,
+    release: str | None = None,
+    channel: str | None = None,
+    hardware: Hardware | None = None,
+    catalog: Catalog | None = None,
+) -> Choice:
+    """Decide, without any network, what would be installed.
+
+    ``release`` names one ("b11429", "v0.6.0"); otherwise the newest of ``channel``, of the
+    session's channel, or of ``stable``. Raises ``UnknownRequest`` for names that do not
+    exist, ``TrustError`` for metadata that does not verify.
+    """
+    catalog = catalog or load_catalog(session)
+    channel = channel or session.channel or DEFAULT_CHANNEL
+    chosen = catalog.find(release) if release else catalog.newest(channel)
+    hardware = hardware or probe(session.host)
+    selection = select(chosen, hardware, Request(session.backend, session.prefer))
+    return Choice(catalog, channel, chosen, hardware, selection)
+
+
+def check_backend(session: Session, word: str) -> None:
+    """Refuse a value of ``llm.backend`` that no release has for this platform.
+
+    Raises ``UnknownRequest``, whose facts list what exists.
+    """
+    platform = platform_key(session.host)
+    catalog = load_catalog(session)
+    found = (catalog.find(entry.release).platforms.get(platform) for entry in catalog.entries)
+    names = {variant.name for each in found if each for variant in each.variants}
+    require_known(word, sorted(names))

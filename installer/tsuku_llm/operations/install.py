@@ -1,0 +1,285 @@
+"""Install the best variant that really runs here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm import __version__, archive, fetch, launch
+from tsuku_llm.errors import GateFailed, HostUnreachable, SelectionError, TsukuError
+from tsuku_llm.manifest import Artifact
+from tsuku_llm.operations.choice import Choice, choose
+from tsuku_llm.operations.session import INDEX_CHANNEL, Session
+from tsuku_llm.selection import Candidate
+from tsuku_llm.store import (
+    ArtifactRecord,
+    FileRecord,
+    Installed,
+    LinkRecord,
+    Receipt,
+    Store,
+    version_id,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InstallReport:
+    """What an install did, or with ``dry_run`` would do.
+
+    ``outcome`` is ``planned``, ``installed`` or ``unchanged``; ``passed_over`` maps every
+    other variant to the reason why it was not taken; ``installed`` is None when planned.
+    """
+
+    outcome: str
+    choice: Choice
+    candidate: Candidate
+    passed_over: Mapping[str, str]
+    installed: Installed | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One candidate on its way into the store."""
+
+    session: Session
+    store: Store
+    choice: Choice
+    candidate: Candidate
+    failed: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The version that this would become."""
+        variant = self.candidate.variant
+        digests = (artifact.sha256 for artifact in variant.artifacts)
+        return version_id(self.choice.release.release, variant.name, digests)
+
+    @property
+    def passed_over(self) -> dict[str, str]:
+        """Why each other variant was not taken."""
+        return passed_over(self.choice, self.candidate, self.failed)
+
+    def waiting(self, holder: int | None) -> None:
+        """Say whom we wait for."""
+        who = f"process {holder}" if holder else "another process"
+        self.session.note(f"waiting for {who}, which installs the same")
+
+
+def install(
+    session: Session, *, release: str | None = None, dry_run: bool = False, force: bool = False
+) -> InstallReport:
+    """Choose, fetch, verify, unpack, try and commit the best variant, and make it active.
+
+    With no channel and no release named, a release host that cannot be reached is
+    replaced by the package index's channel, with a note. ``dry_run`` stops after the
+    choice and touches no network; ``force`` installs again what is installed.
+
+    Raises ``SelectionError`` when no variant fits or runs, and the errors of ``fetch``,
+    ``archive`` and ``store``; whatever was installed before stays as it was.
+    """
+    choice = choose(session, release=release)
+    if dry_run:
+        candidate = choice.selection.selected
+        return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)
+    try:
+        return install_choice(session, choice, force=force)
+    except HostUnreachable as error:
+        if session.channel or release or INDEX_CHANNEL not in choice.catalog.channels():
+            raise
+        session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
+        other = choose(
+            session, channel=INDEX_CHANNEL, hardware=choice.hardware, catalog=choice.catalog
+        )
+        return install_choice(session, other, force=force)
+
+
+def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
+    """Install the first compatible variant that starts: the only loop of an install."""
+    store = Store(session.data)
+    _ = choice.selection.selected  # raises with every reason where nothing fits
+    failed = {} if force else _known_failures(store, choice)
+    for candidate in choice.selection.compatible:
+        if candidate.variant.name in failed:
+            continue
+        try:
+            return _install(_Attempt(session, store, choice, candidate, failed), force=force)
+        except GateFailed as error:
+            failed[candidate.variant.name] = error.message
+            session.note(f"{candidate.variant.name}: {error.message}")
+    raise SelectionError(
+        "every variant that fits this machine failed to start",
+        facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),
+        hint="attach the file of tsuku-llm probe --record FILE to a report",
+    )
+
+
+def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) -> dict[str, str]:
+    """Every variant but the chosen one, with the reason why it was not taken."""
+    reasons = {r.variant.name: r.reason.text for r in choice.selection.rejected}
+    for other in choice.selection.compatible:
+        if other is not chosen:
+            name = other.variant.name
+            reasons[name] = failed.get(name, f"fits too, as number {other.rank} of this machine")
+    return reasons
+
+
+def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
+    """Better variants that did not start at the last install of the same, on the same machine.
+
+    The active version's receipt says of each why it was passed over; one that fits and is
+    better was passed over because it did not start.
+    """
+    with suppress(TsukuError):
+        active = store.active()
+        if active and _same_question(active.receipt, choice):
+            names = [candidate.variant.name for candidate in choice.selection.compatible]
+            better = names[: names.index(active.receipt.variant)]
+            return {name: active.receipt.reasons[name] for name in better}
+    return {}
+
+
+def _same_question(receipt: Receipt, choice: Choice) -> bool:
+    return (
+        receipt.release == choice.release.release
+        and choice.selection.candidate(receipt.variant) is not None
+        and receipt.requested == choice.selection.requested
+        and receipt.hardware == _hardware(choice)
+    )
+
+
+def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
+    store = attempt.store
+    with store.lock(attempt.id, on_wait=attempt.waiting):
+        before = _active_id(store)
+        installed = None if force else _intact(store, attempt.id)
+        outcome = "unchanged" if installed and before == attempt.id else "installed"
+        if installed is None:
+            installed = _build(attempt)
+        store.activate(installed)
+    return InstallReport(outcome, attempt.choice, attempt.candidate, attempt.passed_over, installed)
+
+
+def _active_id(store: Store) -> str | None:
+    with suppress(TsukuError):
+        active = store.active()
+        return active.id if active else None
+    return None
+
+
+def _intact(store: Store, version: str) -> Installed | None:
+    with suppress(TsukuError):
+        installed = store.find(version)
+        if installed:
+            store.check(installed)
+            return installed
+    return None
+
+
+def _build(attempt: _Attempt) -> Installed:
+    """Fetch, unpack, try and commit.
+
+    Two variants may share an archive: its lock is held until it was unpacked, as whoever
+    commits first deletes it. Locks are taken in sorted order, so that nobody waits in a ring.
+    """
+    store, artifacts = attempt.store, attempt.candidate.variant.artifacts
+    with ExitStack() as locks:
+        for digest in sorted({artifact.sha256 for artifact in artifacts}):
+            locks.enter_context(store.lock(digest, on_wait=attempt.waiting))
+        archives = _fetch_all(attempt.session, store.partials, artifacts)
+        with store.staging() as staging:
+            contents = _unpack_all(archives, artifacts, staging.tree)
+            device = _gate(attempt, staging.tree)
+            installed = store.commit(staging, _receipt(attempt, archives, contents, device))
+        for path in archives:
+            path.unlink(missing_ok=True)
+    return installed
+
+
+def _fetch_all(session: Session, partials: Path, artifacts: Sequence[Artifact]) -> list[Path]:
+    """Fetch a variant's archives side by side; the network closes first when one fails."""
+    with (
+        ThreadPoolExecutor(len(artifacts)) as pool,
+        fetch.Network(session.environ, mirrors=session.mirrors) as network,
+    ):
+        jobs = [
+            pool.submit(fetch.fetch, artifact, partials, network, session.progress)
+            for artifact in artifacts
+        ]
+        return [job.result() for job in jobs]
+
+
+def _unpack_all(
+    archives: Sequence[Path], artifacts: Sequence[Artifact], tree: Path
+) -> tuple[archive.UnpackedFile | archive.UnpackedLink, ...]:
+    members = (
+        member
+        for path, artifact in zip(archives, artifacts, strict=True)
+        for member in archive.unpack(path, artifact, tree)
+    )
+    return tuple({member.path: member for member in members}.values())
+
+
+def _gate(attempt: _Attempt, tree: Path) -> str | None:
+    """Start the staged server; the name of the device to hand over to it."""
+    variant, gpu = attempt.candidate.variant, attempt.candidate.gpu
+    build = launch.Build(tree, variant.server, variant.backend, variant.arguments)
+    report = launch.gate(build, attempt.session.environ, expected=gpu.name if gpu else None)
+    return report.device
+
+
+def _receipt(
+    attempt: _Attempt,
+    archives: Sequence[Path],
+    contents: Sequence[archive.UnpackedFile | archive.UnpackedLink],
+    device: str | None,
+) -> Receipt:
+    choice, variant = attempt.choice, attempt.candidate.variant
+    release = choice.release
+    return Receipt(
+        id=attempt.id,
+        release=release.release,
+        version=release.version or release.release,
+        channel=choice.channel,
+        repository=choice.catalog.repository.name,
+        publisher=release.publisher,
+        variant=variant.name,
+        backend=variant.backend,
+        server=variant.server,
+        arguments=variant.arguments,
+        device=device,
+        requested=choice.selection.requested,
+        detected=choice.selection.detected,
+        line=choice.line(attempt.candidate),
+        reasons=attempt.passed_over,
+        hardware=_hardware(choice),
+        artifacts=tuple(
+            ArtifactRecord(artifact.url, artifact.sha256, path.stat().st_size)
+            for artifact, path in zip(variant.artifacts, archives, strict=True)
+        ),
+        files=tuple(
+            FileRecord(item.path, item.size, item.sha256, item.executable)
+            for item in contents
+            if isinstance(item, archive.UnpackedFile)
+        ),
+        links=tuple(
+            LinkRecord(item.path, item.target)
+            for item in contents
+            if isinstance(item, archive.UnpackedLink)
+        ),
+        installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        tsuku_llm=__version__,
+    )
+
+
+def _hardware(choice: Choice) -> dict[str, Any]:
+    """The machine as the receipt keeps it: conclusions without the evidence."""
+    facts = asdict(choice.hardware)
+    for api in facts["apis"]:
+        del api["evidence"]
+    plain: dict[str, Any] = json.loads(json.dumps(facts))
+    return plain
