@@ -23,7 +23,8 @@ TsukuError
 │   ├── LockTimeout       6  lock-timeout
 │   ├── NoSpace           6  no-space
 │   ├── NotWritable       6  not-writable
-│   └── CorruptStore      6  corrupt-store
+│   ├── CorruptStore      6  corrupt-store
+│   └── UnsafeLocation    6  unsafe-location
 ├── LaunchError           7  launch-failed
 │   ├── NotInstalled      7  not-installed
 │   └── GateFailed        7  gate-failed
@@ -203,6 +204,12 @@ class CorruptStore(StoreError):
     """State on disk that cannot be understood."""
 
     slug = "corrupt-store"
+
+
+class UnsafeLocation(StoreError):
+    """Another user could change what would be run from there."""
+
+    slug = "unsafe-location"
 
 
 class LaunchError(TsukuError):

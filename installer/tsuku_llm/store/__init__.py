@@ -1,0 +1,30 @@
+"""Verified builds on disk: put together out of sight, renamed into place, never edited.
+
+Locks, staging, commit, the active pointer, receipts, rollback and prune. No network, no
+manifests, no GPUs: what a receipt says about those is opaque here. ``serve``, ``list`` and
+``which`` import this, so nothing heavy is imported at the top.
+"""
+
+from tsuku_llm.store.ownership import check_ancestors
+from tsuku_llm.store.receipt import (
+    ArtifactRecord,
+    FileRecord,
+    LinkRecord,
+    Receipt,
+    version_id,
+)
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.versions import Installed, Pruned, Store
+
+__all__ = [
+    "ArtifactRecord",
+    "FileRecord",
+    "Installed",
+    "LinkRecord",
+    "Pruned",
+    "Receipt",
+    "Staging",
+    "Store",
+    "check_ancestors",
+    "version_id",
+]

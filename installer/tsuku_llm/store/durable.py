@@ -1,0 +1,221 @@
+"""Reads and writes that survive a crash, and the one map from ``OSError`` to our errors.
+
+A file is replaced, never edited: written beside under a name of its own, flushed to the
+disk, renamed over the old one, and then the folder is flushed. Whoever looks, at any
+moment, sees the old bytes or the new ones. Nothing here follows a symbolic link in the
+last part of a path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tsuku_llm.errors import CorruptStore, NoSpace, NotWritable, StoreError, UnsafeLocation
+
+if sys.platform == "darwin":
+    from fcntl import F_FULLFSYNC, fcntl
+
+WINDOWS = sys.platform == "win32"
+FOLDER_MODE = 0o755
+TEMPORARY_SUFFIX = ".tmp"
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+# A fifo in the place of a file must not block the open.
+_READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC | _BINARY
+
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_WRONG_KIND = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST}
+_TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
+
+# An antivirus or an indexer holds a fresh file for moments, not for seconds.
+_REPLACE_TRIES = 40
+_REPLACE_PAUSE = 0.05
+
+
+@contextmanager
+def wrapped(doing: str, path: Path) -> Iterator[None]:
+    """Turn any ``OSError`` of the block into one of ours; ``doing`` completes "could not …"."""
+    try:
+        yield
+    except OSError as exc:
+        raise store_error(exc, doing, path) from exc
+
+
+def store_error(exc: OSError, doing: str, path: Path) -> StoreError:
+    """The error of the tree for ``exc``, with the path and what to do about it."""
+    where = Path(os.fsdecode(exc.filename)) if exc.filename else path
+    facts = (f"path: {where}", f"the system says: {exc.strerror or exc}")
+    if exc.errno in _FULL:
+        return NoSpace(
+            f"could not {doing}: the disk or the quota is full",
+            facts=facts,
+            hint="free some space (tsuku-llm prune removes old versions), then run it again",
+        )
+    if exc.errno in _FORBIDDEN:
+        return NotWritable(
+            f"could not {doing}: no permission",
+            facts=facts,
+            hint="run it as the user who owns that folder, or set TSUKU_HOME to a folder of yours",
+        )
+    if exc.errno in _WRONG_KIND:
+        return CorruptStore(
+            f"could not {doing}: something else is in the way",
+            facts=facts,
+            hint="move that path away, then run it again",
+        )
+    if exc.errno in _TOO_MANY_OPEN:
+        return StoreError(
+            f"could not {doing}: too many open files",
+            facts=facts,
+            hint="raise the limit with ulimit -n, then run it again",
+        )
+    return StoreError(
+        f"could not {doing}", facts=facts, hint="check the disk and the path, then run it again"
+    )
+
+
+def read_small(path: Path, limit: int) -> bytes | None:
+    """The bytes of a small state file; None where there is none.
+
+    A link, a folder, a fifo, a file of somebody else or one of more than ``limit`` bytes
+    is refused: it is not what was written here. Raises CorruptStore, UnsafeLocation and
+    the errors of ``store_error``.
+    """
+    with wrapped(f"read {path.name}", path):
+        try:
+            fd = open_to_read(path)
+        except FileNotFoundError:
+            return None
+        with open(fd, "rb") as file:  # noqa: PTH123  # opened above, with flags
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+                raise CorruptStore(
+                    f"{path.name} is not a state file of tsuku-llm",
+                    facts=(f"path: {path}",),
+                    hint="move that path away, then run tsuku-llm install",
+                )
+            require_trusted_owner(path, status)
+            return file.read(limit)
+
+
+def open_to_read(path: Path) -> int:
+    """A descriptor that reads ``path`` itself, never what a link names. Raises ``OSError``."""
+    return os.open(path, _READ)
+
+
+def require_trusted_owner(path: Path, status: os.stat_result) -> None:
+    """Refuse what neither root nor this user owns. Raises UnsafeLocation."""
+    if WINDOWS or status.st_uid in (0, os.geteuid()):
+        return
+    raise UnsafeLocation(
+        f"{path.name} belongs to another user (uid {status.st_uid})",
+        facts=(f"path: {path}",),
+        hint=f"run it as that user, or give it to you: chown -R {os.geteuid()} '{path}'",
+    )
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder of the store, 0755 whatever the umask, durably; parents too.
+
+    Raises CorruptStore where something else (a link, a file) has that name.
+    """
+    with wrapped(f"make the folder {path.name}", path):
+        missing = [path, *path.parents]
+        missing = [folder for folder in missing if not os.path.lexists(folder)]
+        for folder in reversed(missing):
+            with suppress(FileExistsError):
+                folder.mkdir(FOLDER_MODE)
+            flush_folder(folder.parent)
+        if path in missing:
+            path.chmod(FOLDER_MODE)
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path))
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that must not exist yet, 0644, flushed. Raises ``OSError``."""
+    with open(os.open(path, _CREATE, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
+        file.write(content)
+        file.flush()
+        _set_mode(file.fileno(), 0o644)
+        flush(file.fileno())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put ``content`` in the place of ``path``: old bytes or new ones, also after a crash.
+
+    Raises ``OSError``; the old file is then still there, unless the flush of the folder
+    failed after the rename.
+    """
+    beside = path.with_name(f".{path.name}.{unique()}{TEMPORARY_SUFFIX}")
+    try:
+        write_new(beside, content)
+        rename(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+    flush_folder(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """``os.replace``, repeated on Windows while something holds the file."""
+    for _ in range(_REPLACE_TRIES if WINDOWS else 0):
+        with suppress(PermissionError):
+            os.replace(source, target)  # noqa: PTH105  # a folder too
+            return
+        time.sleep(_REPLACE_PAUSE)
+    os.replace(source, target)  # noqa: PTH105
+
+
+def seal_file(path: Path, mode: int) -> None:
+    """Give a written file its mode, whatever the umask was, and flush it. Raises ``OSError``."""
+    # Windows flushes only what is open for writing.
+    flags = (os.O_RDWR | _BINARY) if WINDOWS else _READ
+    fd = os.open(path, flags)
+    try:
+        _set_mode(fd, mode)
+        flush(fd)
+    finally:
+        os.close(fd)
+
+
+def flush_folder(path: Path) -> None:
+    """Make the names in a folder durable; Windows has no such call. Raises ``OSError``."""
+    if WINDOWS:
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
+    try:
+        flush(fd)
+    finally:
+        os.close(fd)
+
+
+def flush(fd: int) -> None:
+    """Flush to the medium: macOS's fsync stops at the drive's cache. Raises ``OSError``."""
+    if sys.platform == "darwin":
+        with suppress(OSError):  # a network file system may not know the call
+            fcntl(fd, F_FULLFSYNC)
+            return
+    os.fsync(fd)
+
+
+def unique() -> str:
+    """A name that no other process picks."""
+    return os.urandom(8).hex()
+
+
+def _set_mode(fd: int, mode: int) -> None:
+    if not WINDOWS and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        os.fchmod(fd, mode)

@@ -1,0 +1,87 @@
+"""Which versions are in use: a running server holds a shared lock on a file of its version.
+
+The descriptor is handed on to the server, so the hold lasts as long as the server does,
+also when whoever started it is killed, and needs no right to write (an install that root
+made for everybody). Windows needs none of this: it removes no running program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tsuku_llm.errors import NotInstalled
+from tsuku_llm.store.durable import open_to_read
+
+if sys.platform != "win32":
+    import fcntl
+
+IN_USE = "in-use"
+"""Lies beside the receipt, is empty, and is never replaced: locks belong to the inode."""
+
+
+@contextmanager
+def holding(version: Path) -> Iterator[int | None]:
+    """Hold a version for the block; the descriptor to hand on, None where there is none.
+
+    Raises NotInstalled when the version is being removed.
+    """
+    if sys.platform == "win32":
+        yield None
+        return
+    fd = _held(version / IN_USE)
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+@contextmanager
+def alone_with(version: Path) -> Iterator[bool]:
+    """Whether nobody holds a version; while the block lasts, nobody can begin to."""
+    if sys.platform == "win32":
+        yield True
+        return
+    try:
+        fd = open_to_read(version / IN_USE)
+    except OSError:  # a damaged version: there is nothing to hold
+        yield True
+        return
+    try:
+        yield _locks(fd, fcntl.LOCK_EX)
+    finally:
+        os.close(fd)
+
+
+def _held(path: Path) -> int | None:
+    try:
+        fd = open_to_read(path)
+    except OSError:
+        return None
+    if sys.platform != "win32" and _locks(fd, fcntl.LOCK_SH) and _is_still(path, fd):
+        return fd
+    os.close(fd)
+    raise NotInstalled(f"{path.parent.name} is being removed", hint="run: tsuku-llm install")
+
+
+def _locks(fd: int, kind: int) -> bool:
+    """Whether the lock is ours, or the file system has none (then nobody can tell)."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except OSError:
+        return False

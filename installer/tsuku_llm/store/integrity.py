@@ -1,0 +1,221 @@
+"""Whether a tree is still what its receipt says.
+
+The listing must match name by name. A file whose stat fingerprint (size, modification and
+change times, inode) is the one taken when it was verified has not been written since:
+setting the modification time back changes the change time. Any other file is hashed again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsuku_llm.errors import StoreError, TamperedInstall
+from tsuku_llm.store.durable import open_to_read, read_small, replace_file, wrapped
+from tsuku_llm.store.receipt import FileRecord, Receipt, parse_object
+
+HASH_THREADS = 2
+FINGERPRINT = "fingerprint.json"
+TREE = "tree"
+_LIMIT = 16 << 20
+_CHUNK = 1 << 20
+_SHOWN = 12
+_KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
+
+Stamp = tuple[int, ...]
+"""Size in bytes, modification and change time in ns, inode."""
+
+Stamps = dict[str, Stamp]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is in a tree: what each name is, the files' stamps, the links' targets."""
+
+    kinds: Mapping[str, str]
+    files: Stamps
+    links: Mapping[str, str]
+
+
+def list_tree(tree: Path) -> Listing:
+    """Read the names and stamps of a tree, following no link. Raises ``OSError``."""
+    if not stat.S_ISDIR(os.lstat(tree).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(tree))
+    kinds: dict[str, str] = {}
+    files: Stamps = {}
+    links: dict[str, str] = {}
+    for name, path in _walk(tree):
+        status = os.lstat(path)
+        kinds[name] = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+        if kinds[name] == "file":
+            files[name] = stamp_of(status)
+        elif kinds[name] == "link":
+            links[name] = os.readlink(path)  # noqa: PTH115  # hot: no Path per name
+    return Listing(kinds, files, links)
+
+
+def _walk(tree: Path) -> Iterator[tuple[str, str]]:
+    pending = [("", os.fspath(tree))]
+    while pending:
+        prefix, folder = pending.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = prefix + entry.name
+                yield name, entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append((f"{name}/", entry.path))
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """The fingerprint of a file's status."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def check_version(
+    version: Path, receipt: Receipt, *, full: bool = False, known: Mapping[Stamp, str] | None = None
+) -> None:
+    """Refuse a version whose tree is not what its receipt says; ``full`` hashes every file.
+
+    ``known`` has digests of files that were hashed moments ago. A file that was touched and
+    is still the same gets a fresh fingerprint, where that can be written. Raises
+    TamperedInstall with the names, StoreError when the disk does not play along.
+    """
+    tree = version / TREE
+    with wrapped("check the installed build", tree):
+        found, listing = _list(tree, receipt)
+        if found:
+            raise tampered(version.name, found)
+        stamps = {} if full else read_stamps(version)
+        suspects = [
+            file for file in receipt.files if stamps.get(file.path) != listing.files[file.path]
+        ]
+        fresh, changed = verify_files(tree, suspects, known or {})
+    if changed:
+        raise tampered(version.name, [f"content changed: {path}" for path in changed])
+    if suspects:
+        _write_stamps(version, listing.files | fresh)
+
+
+def _list(tree: Path, receipt: Receipt) -> tuple[list[str], Listing]:
+    try:
+        listing = list_tree(tree)
+    except (FileNotFoundError, NotADirectoryError):
+        return [f"missing: {tree.name}"], Listing({}, {}, {})
+    return differences(listing, receipt), listing
+
+
+def read_stamps(version: Path) -> Stamps:
+    """The fingerprint of a version; nothing where it is damaged: then everything is hashed."""
+    try:
+        content = read_small(version / FINGERPRINT, _LIMIT)
+        files = parse_object(content, FINGERPRINT).get("files") if content else None
+    except StoreError:
+        return {}
+    if type(files) is not dict:
+        return {}
+    return {path: (*stamp,) for path, stamp in files.items() if type(stamp) is list}
+
+
+def _write_stamps(version: Path, stamps: Stamps) -> None:
+    if stamps != read_stamps(version):
+        with suppress(OSError):  # an install of root's that others use: they hash each time
+            replace_file(version / FINGERPRINT, stamps_to_json(stamps))
+
+
+def differences(listing: Listing, receipt: Receipt) -> list[str]:
+    """Every name that is not as the receipt has it, worded for people; pure."""
+    kinds = expected_kinds(receipt)
+    found = [f"missing: {name}" for name in sorted(kinds.keys() - listing.kinds.keys())]
+    found += [
+        f"not part of the build: {_shown(name)}"
+        for name in sorted(listing.kinds.keys() - kinds.keys())
+    ]
+    for name, kind in kinds.items():
+        now = listing.kinds.get(name, kind)
+        if now != kind:
+            found.append(f"a {kind} became a {now}: {name}")
+    for file in receipt.files:
+        size = listing.files[file.path][0] if file.path in listing.files else file.size
+        if size != file.size:
+            found.append(f"size changed from {file.size} to {size} bytes: {file.path}")
+    for link in receipt.links:
+        target = listing.links.get(link.path, link.target)
+        if target != link.target:
+            found.append(f"link changed: {link.path} -> {_shown(target)}")
+    return found
+
+
+def expected_kinds(receipt: Receipt) -> dict[str, str]:
+    """What each name of the tree must be: its files, its links, and the folders of both."""
+    kinds = dict.fromkeys((file.path for file in receipt.files), "file")
+    kinds |= dict.fromkeys((link.path for link in receipt.links), "link")
+    folders = (name[:at] for name in kinds for at, char in enumerate(name) if char == "/")
+    return kinds | dict.fromkeys(folders, "folder")
+
+
+def verify_files(
+    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+) -> tuple[Stamps, list[str]]:
+    """Hash files (two at once); their stamps, and the names of those that differ.
+
+    ``known`` has digests of files that were hashed moments ago. Raises ``OSError``.
+    """
+    if len(files) < 2:  # noqa: PLR2004  # no thread for one
+        results: Iterable[tuple[Stamp, str]] = [_digest(tree / file.path, known) for file in files]
+    else:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+        files = sorted(files, key=lambda file: file.size, reverse=True)
+        with ThreadPoolExecutor(HASH_THREADS) as pool:
+            results = list(pool.map(lambda file: _digest(tree / file.path, known), files))
+    stamps: Stamps = {}
+    changed: list[str] = []
+    for file, (stamp, digest) in zip(files, results, strict=True):
+        stamps[file.path] = stamp
+        if digest != file.sha256:
+            changed.append(file.path)
+    return stamps, sorted(changed)
+
+
+def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
+    """The SHA-256 of a file, with the stamp it had before and after: else it is "changing"."""
+    from hashlib import sha256  # noqa: PLC0415
+
+    fd = open_to_read(path)
+    with open(fd, "rb", buffering=0) as file:  # noqa: PTH123  # opened above, with flags
+        before = stamp_of(os.fstat(fd))
+        if before in known:
+            return before, known[before]
+        digest, buffer = sha256(), memoryview(bytearray(_CHUNK))
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+        after = stamp_of(os.fstat(fd))
+    return after, digest.hexdigest() if before == after else "changing"
+
+
+def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
+    """The refusal of a tree, with the names."""
+    facts = tuple(found[:_SHOWN])
+    if len(found) > _SHOWN:
+        facts += (f"and {len(found) - _SHOWN} more",)
+    return TamperedInstall(
+        f"{name} is not as it was installed",
+        facts=facts,
+        hint="tsuku-llm install --force writes it anew",
+    )
+
+
+def stamps_to_json(stamps: Mapping[str, Stamp]) -> bytes:
+    """The fingerprint as it is stored beside the tree."""
+    import json  # noqa: PLC0415
+
+    return json.dumps({"format": 1, "files": stamps}).encode("ascii") + b"\n"
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)

@@ -1,0 +1,68 @@
+"""The active pointer: which version is used, and which one was before it.
+
+A file and not a link, as Windows has no links for everybody. It is replaced, never edited.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsuku_llm.errors import CorruptStore
+from tsuku_llm.store.durable import read_small, replace_file, wrapped
+from tsuku_llm.store.receipt import is_version_id, parse_object
+
+FILE = "active.json"
+FORMAT = 1
+_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The ids of the version in use and of the one to roll back to; None: there is none."""
+
+    active: str | None = None
+    previous: str | None = None
+
+    def moved_to(self, version: str) -> Pointer:
+        """The pointer after ``version`` came into use; the one before it is remembered."""
+        return self if version == self.active else Pointer(version, self.active)
+
+    def without(self, version: str) -> Pointer:
+        """The pointer after ``version`` is gone."""
+        return Pointer(
+            None if self.active == version else self.active,
+            None if self.previous == version else self.previous,
+        )
+
+
+def read_pointer(data: Path) -> Pointer:
+    """The pointer of a store; an empty one where nothing was ever installed.
+
+    Raises CorruptStore for anything that is no pointer, UnsafeLocation for somebody else's.
+    """
+    path = data / FILE
+    content = read_small(path, _LIMIT)
+    if content is None:
+        return Pointer()
+    document = parse_object(content, FILE)
+    names = (document.get("active"), document.get("previous"))
+    if document.get("format") != FORMAT or not all(map(_is_name, names)):
+        raise CorruptStore(
+            f"{FILE} is not readable",
+            facts=(f"path: {path}",),
+            hint="tsuku-llm install, or tsuku-llm use VERSION, writes it anew",
+        )
+    return Pointer(*names)
+
+
+def write_pointer(data: Path, pointer: Pointer) -> None:
+    """Replace the pointer durably. Raises StoreError."""
+    document = {"format": FORMAT, "active": pointer.active, "previous": pointer.previous}
+    with wrapped("replace the active pointer", data / FILE):
+        replace_file(data / FILE, json.dumps(document).encode("ascii") + b"\n")
+
+
+def _is_name(value: object) -> bool:
+    return value is None or (type(value) is str and is_version_id(value))

@@ -1,0 +1,257 @@
+"""What a version's receipt holds: what was installed, why, for which hardware, file by file.
+
+The store compares the tree with it and hands the rest through unread. It is parsed by hand
+because ``serve`` reads it at every start: nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from typing import Any, NoReturn, TypeVar
+
+from tsuku_llm.errors import CorruptStore
+
+FORMAT = 1
+RECEIPT = "receipt.json"
+
+_T = TypeVar("_T")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_LARGEST = 1 << 53
+_HINT = "tsuku-llm install --force writes it anew"
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRecord:
+    """One archive that the tree was unpacked from. ``size`` in bytes."""
+
+    url: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One regular file of the tree: relative path with ``/``, size in bytes."""
+
+    path: str
+    size: int
+    sha256: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRecord:
+    """One symbolic link of the tree; ``target`` as it stands in the link."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What is installed and why.
+
+    ``server`` is the server's path in the tree, ``arguments`` what it is always started
+    with, ``device`` the name handed to ``--device`` (None: none is). ``requested`` is the
+    backend asked for, ``detected`` what the machine offered, ``line`` the one line that
+    says it all at every start. ``reasons`` has for every variant passed over the text why;
+    ``hardware`` is what the probe concluded, as the probe words it; ``installed_at`` is
+    UTC, to the second; ``tsuku_llm`` the version that wrote this.
+    """
+
+    id: str
+    release: str
+    version: str
+    channel: str
+    repository: str
+    publisher: str
+    variant: str
+    backend: str
+    server: str
+    arguments: tuple[str, ...]
+    device: str | None
+    requested: str
+    detected: tuple[str, ...]
+    line: str
+    reasons: Mapping[str, str]
+    hardware: Mapping[str, Any]
+    artifacts: tuple[ArtifactRecord, ...]
+    files: tuple[FileRecord, ...]
+    links: tuple[LinkRecord, ...]
+    installed_at: str
+    tsuku_llm: str
+
+    def to_json(self) -> bytes:
+        """The receipt as it is stored."""
+        document = {"format": FORMAT} | {
+            field.name: _plain(getattr(self, field.name)) for field in fields(self)
+        }
+        return json.dumps(document, indent=1).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Receipt:
+        """Parse a stored receipt. Raises CorruptStore for anything that is not one."""
+        document = parse_object(data, "the receipt")
+        if document.get("format") != FORMAT:
+            raise _junk(f"format is {document.get('format')!r}, this version reads {FORMAT}")
+        receipt = cls(**{name: read(document, name) for name, read in _READERS.items()})
+        _require_consistent(receipt)
+        return receipt
+
+
+def version_id(release: str, variant: str, artifact_digests: Iterable[str]) -> str:
+    """The folder name of a version: it tells what is inside and changes with any artifact.
+
+    The order of the artifacts does not matter, as they are unpacked beside each other.
+    """
+    digest = sha256("\n".join(sorted(artifact_digests)).encode("ascii")).hexdigest()
+    return f"{release}-{variant}-{digest[:12]}"
+
+
+def is_version_id(text: str) -> bool:
+    """Whether a text can be the name of a version's folder (never a path)."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_tree_path(text: str) -> bool:
+    """Whether a text is a relative path with ``/`` that stays in the tree."""
+    if not text or len(text) > 1024 or "\\" in text or not text.isprintable():  # noqa: PLR2004
+        return False
+    return all(part not in ("", ".", "..") for part in text.split("/"))
+
+
+def parse_object(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object without repeated keys or numbers that are none. Raises CorruptStore."""
+    try:
+        document = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_no_repeats, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as exc:
+        raise CorruptStore(f"{what} is not readable", facts=(str(exc),), hint=_HINT) from exc
+    if not isinstance(document, dict):
+        raise CorruptStore(f"{what} is not readable", facts=("not an object",), hint=_HINT)
+    return document
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a key appears twice")
+    return document
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
+
+
+def _junk(reason: str) -> CorruptStore:
+    return CorruptStore("the receipt is not readable", facts=(reason,), hint=_HINT)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (ArtifactRecord, FileRecord, LinkRecord)):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _require_consistent(receipt: Receipt) -> None:
+    paths = [file.path for file in receipt.files] + [link.path for link in receipt.links]
+    taken = set(paths)
+    if len(taken) != len(paths):
+        raise _junk("a path appears twice")
+    if receipt.server not in taken:
+        raise _junk(f"the server {receipt.server!r} is not among the files")
+    for path in paths:
+        if any(path[:at] in taken for at, char in enumerate(path) if char == "/"):
+            raise _junk(f"{path!r} lies below a file")
+
+
+def _checked(
+    kind: type[_T], accept: Callable[[_T], bool]
+) -> Callable[[Mapping[str, Any], str], _T]:
+    """A reader of one key: its value must be of exactly this type and be accepted."""
+
+    def read(document: Mapping[str, Any], name: str) -> _T:
+        value = document.get(name)
+        if type(value) is not kind or not accept(value):
+            raise _junk(f"{name} is {str(value)[:80]!r}")
+        return value
+
+    return read
+
+
+def _sequence(
+    item: Callable[[Mapping[str, Any], str], _T],
+) -> Callable[[Mapping[str, Any], str], tuple[_T, ...]]:
+    def read(document: Mapping[str, Any], name: str) -> tuple[_T, ...]:
+        return tuple(item({name: value}, name) for value in _list(document, name))
+
+    return read
+
+
+def _records(
+    kind: Callable[..., _T], readers: Mapping[str, Callable[[Mapping[str, Any], str], Any]]
+) -> Callable[[Mapping[str, Any], str], tuple[_T, ...]]:
+    def read(document: Mapping[str, Any], name: str) -> tuple[_T, ...]:
+        items = _list(document, name)
+        if not all(type(item) is dict for item in items):
+            raise _junk(f"{name} holds something else than objects")
+        return tuple(
+            kind(*[reader(item, key) for key, reader in readers.items()]) for item in items
+        )
+
+    return read
+
+
+def _optional_text(document: Mapping[str, Any], name: str) -> str | None:
+    return None if document.get(name) is None else _text(document, name)
+
+
+def _texts(document: Mapping[str, Any], name: str) -> Mapping[str, str]:
+    value = _mapping(document, name)
+    if not all(type(text) is str for text in value.values()):
+        raise _junk(f"{name} holds something else than texts")
+    return value
+
+
+def _is_link_target(text: str) -> bool:
+    return bool(text) and not text.startswith("/") and "\\" not in text and text.isprintable()
+
+
+_list = _checked(list, lambda _: True)
+_mapping = _checked(dict, lambda _: True)
+_text = _checked(str, lambda _: True)
+_identifier = _checked(str, is_version_id)
+_path = _checked(str, is_tree_path)
+_digest = _checked(str, lambda text: _SHA256.fullmatch(text) is not None)
+_count = _checked(int, lambda number: 0 <= number <= _LARGEST)
+_flag = _checked(bool, lambda _: True)
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "id": _identifier,
+    **dict.fromkeys(("release", "version", "channel", "repository", "publisher"), _text),
+    **dict.fromkeys(("variant", "backend"), _text),
+    "server": _path,
+    "arguments": _sequence(_text),
+    "device": _optional_text,
+    "requested": _text,
+    "detected": _sequence(_text),
+    "line": _text,
+    "reasons": _texts,
+    "hardware": _mapping,
+    "artifacts": _records(ArtifactRecord, {"url": _text, "sha256": _digest, "size": _count}),
+    "files": _records(
+        FileRecord, {"path": _path, "size": _count, "sha256": _digest, "executable": _flag}
+    ),
+    "links": _records(LinkRecord, {"path": _path, "target": _checked(str, _is_link_target)}),
+    "installed_at": _checked(str, lambda text: _TIME.fullmatch(text) is not None),
+    "tsuku_llm": _text,
+}

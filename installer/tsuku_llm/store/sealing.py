@@ -1,0 +1,68 @@
+"""The last step before a version appears: on the disk, in its final form, still in staging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tsuku_llm.store.durable import FOLDER_MODE, flush_folder, seal_file, wrapped, write_new
+from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.integrity import (
+    FINGERPRINT,
+    Stamp,
+    differences,
+    expected_kinds,
+    list_tree,
+    stamps_to_json,
+    tampered,
+)
+from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt
+from tsuku_llm.store.sharing import Content, share
+from tsuku_llm.store.staging import Staging
+
+_PROGRAM_MODE = 0o755
+_FILE_MODE = 0o644
+
+
+def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> dict[Stamp, str]:
+    """Bring a staged tree and its receipt to the disk; the digests of what is shared.
+
+    ``donors`` are files of other versions to link instead of keeping a copy. Raises
+    TamperedInstall when the tree does not hold exactly what the receipt lists.
+    """
+    tree = staging.tree
+    with wrapped("finish the new version", staging.path):
+        _drop_empty_folders(tree, receipt)
+        found = differences(list_tree(tree), receipt)
+        if found:
+            raise tampered(f"the unpacked {receipt.id}", found)
+        digests = share(tree, receipt.files, donors, staging.path / "aside")
+        for file in receipt.files:
+            seal_file(tree / file.path, _mode(file))
+        write_new(staging.path / IN_USE, b"")
+        write_new(staging.path / RECEIPT, receipt.to_json())
+        stamps = list_tree(tree).files
+        write_new(staging.path / FINGERPRINT, stamps_to_json(stamps))
+        _seal_folders(staging, receipt)
+    return digests
+
+
+def _mode(file: FileRecord) -> int:
+    return _PROGRAM_MODE if file.executable else _FILE_MODE
+
+
+def _drop_empty_folders(tree: Path, receipt: Receipt) -> None:
+    """Archives may have folders with nothing in them; the receipt lists none."""
+    kept = expected_kinds(receipt)
+    kinds = list_tree(tree).kinds
+    for name in sorted((name for name, kind in kinds.items() if kind == "folder"), reverse=True):
+        if name not in kept and not any((tree / name).iterdir()):
+            (tree / name).rmdir()
+
+
+def _seal_folders(staging: Staging, receipt: Receipt) -> None:
+    kinds = expected_kinds(receipt)
+    folders = [staging.tree / name for name, kind in kinds.items() if kind == "folder"]
+    for folder in (*folders, staging.tree, staging.path):
+        folder.chmod(FOLDER_MODE)
+        flush_folder(folder)

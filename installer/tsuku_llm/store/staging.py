@@ -1,0 +1,79 @@
+"""Folders where a version is put together before it appears, and where one disappears.
+
+Each has a lock file beside it, held for as long as the folder is worked on. What has no
+living holder is the leftover of a crash, and the next writing command sweeps it away.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsuku_llm.errors import LockTimeout, StoreError
+from tsuku_llm.store.durable import FOLDER_MODE, unique, wrapped
+from tsuku_llm.store.integrity import TREE
+from tsuku_llm.store.locks import exclusive
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A folder of one's own on the store's file system; ``tree`` is to be filled."""
+
+    path: Path
+
+    @property
+    def tree(self) -> Path:
+        """Where the build is unpacked."""
+        return self.path / TREE
+
+
+@contextmanager
+def staged(parent: Path) -> Iterator[Staging]:
+    """A new folder in ``parent``; whatever is left in it at the end of the block is removed."""
+    with ExitStack() as stack:
+        staging = Staging(parent / _locked_name(parent, stack))
+        stack.callback(shutil.rmtree, staging.path, ignore_errors=True)
+        with wrapped("make a staging folder", staging.path):
+            staging.path.mkdir(FOLDER_MODE)
+            staging.tree.mkdir(FOLDER_MODE)
+        yield staging
+
+
+def _locked_name(parent: Path, stack: ExitStack) -> str:
+    """Lock a fresh name; a sweep that looks in the same moment can take it from us."""
+    for _ in range(_TRIES):
+        name = unique()
+        with suppress(LockTimeout):
+            stack.callback(_forget, _lock_file(parent, name))
+            stack.enter_context(exclusive(_lock_file(parent, name), timeout=0))
+            return name
+    raise StoreError("could not lock a staging folder", facts=(f"path: {parent}",))
+
+
+def sweep_staging(parent: Path) -> None:
+    """Remove what crashed processes left; what a live one works on stays.
+
+    What cannot be removed stays too: it is in nobody's way.
+    """
+    try:
+        names = {entry.name.partition(".")[0] for entry in parent.iterdir()}
+    except OSError:
+        return
+    for name in names:
+        with suppress(StoreError), exclusive(_lock_file(parent, name), timeout=0):
+            shutil.rmtree(parent / name, ignore_errors=True)
+            _forget(_lock_file(parent, name))
+
+
+def _lock_file(parent: Path, name: str) -> Path:
+    return parent / f"{name}.lock"
+
+
+def _forget(lock: Path) -> None:
+    with suppress(OSError):
+        lock.unlink()

@@ -1,0 +1,101 @@
+"""Small builds that a store can hold, with receipts that are right about them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from tsuku_llm.store import (
+    ArtifactRecord,
+    FileRecord,
+    Installed,
+    LinkRecord,
+    Receipt,
+    Store,
+    version_id,
+)
+
+FILES = {
+    "llama-server": b"#!/bin/sh\necho server\n",
+    "libggml-base.so.0.9.5": b"base" * 500,
+    "libggml-cpu-haswell.so": b"haswell" * 300,
+    "share/licenses/LICENSE": b"MIT\n",
+}
+LINKS = {"libggml-base.so": "libggml-base.so.0", "libggml-base.so.0": "libggml-base.so.0.9.5"}
+EXECUTABLES = {"llama-server"}
+
+
+def make_receipt(
+    release: str = "b100",
+    variant: str = "cpu",
+    files: dict[str, bytes] = FILES,
+    links: dict[str, str] = LINKS,
+    **changes: object,
+) -> Receipt:
+    """A receipt of a build with these files."""
+    artifact = sha256(release.encode() + variant.encode() + b"".join(files.values())).hexdigest()
+    fields: dict[str, object] = {
+        "id": version_id(release, variant, [artifact]),
+        "release": release,
+        "version": "0.1.0",
+        "channel": "stable",
+        "repository": "official",
+        "publisher": "ggml-org",
+        "variant": variant,
+        "backend": "cpu",
+        "server": "llama-server",
+        "arguments": (),
+        "device": None,
+        "requested": "auto",
+        "detected": ("vulkan", "cpu"),
+        "line": f"requested=auto detected=[vulkan,cpu] selected={variant}",
+        "reasons": {"cuda-13.4": "no CUDA driver"},
+        "hardware": {"platform": "linux-amd64", "gpus": []},
+        "artifacts": (ArtifactRecord("https://example.org/build.tar.gz", artifact, 1234),),
+        "files": tuple(
+            FileRecord(path, len(content), sha256(content).hexdigest(), path in EXECUTABLES)
+            for path, content in files.items()
+        ),
+        "links": tuple(LinkRecord(path, target) for path, target in links.items()),
+        "installed_at": "2026-11-20T12:00:00Z",
+        "tsuku_llm": "0.1.0",
+    }
+    return Receipt(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def fill(tree: Path, files: dict[str, bytes] = FILES, links: dict[str, str] = LINKS) -> None:
+    """Unpack a build into a tree."""
+    for path, content in files.items():
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_bytes(content)
+    for path, target in links.items():
+        (tree / path).symlink_to(target)
+
+
+def install(
+    store: Store,
+    release: str = "b100",
+    variant: str = "cpu",
+    files: dict[str, bytes] = FILES,
+    *,
+    activate: bool = True,
+) -> Installed:
+    """Put a build into a store, as an install does."""
+    with store.staging() as staging:
+        fill(staging.tree, files)
+        installed = store.commit(staging, make_receipt(release, variant, files))
+    if activate:
+        store.activate(installed)
+    return installed
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
+    """Every name below a folder with its mode and content or target."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        content = str(path.readlink()) if path.is_symlink() else ""
+        if path.is_file() and not path.is_symlink():
+            content = sha256(path.read_bytes()).hexdigest()
+        found[path.relative_to(folder).as_posix()] = (status.st_mode, content)
+    return found
