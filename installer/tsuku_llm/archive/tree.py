@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import stat
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from tsuku_llm.archive.member import CHUNK, unsafe
 from tsuku_llm.archive.names import Parts
-from tsuku_llm.errors import NoSpace, NotWritable, StoreError
+from tsuku_llm.disk import disk_errors
 
 FOLDER_MODE = 0o755
 FILE_MODE = 0o644
@@ -34,41 +33,11 @@ _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW"
 
 
 @contextlib.contextmanager
-def disk_errors(doing: str) -> Iterator[None]:
-    """Turn what the file system refuses into ``NoSpace``, ``NotWritable`` or ``StoreError``."""
-    try:
-        yield
-    except OSError as error:
-        raise _disk_error(error, doing) from error
-
-
-def _disk_error(error: OSError, doing: str) -> StoreError:
-    facts = (f"{error.strerror or error} (while {doing})",)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return NoSpace(
-            "there is no space left to unpack the build",
-            facts=facts,
-            hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return NotWritable(
-            "the folder to unpack into cannot be written",
-            facts=facts,
-            hint="make it writable, or set TSUKU_HOME to a folder that is",
-        )
-    return StoreError(
-        "the build could not be unpacked",
-        facts=facts,
-        hint="check the disk, then run the command again",
-    )
-
-
-@contextlib.contextmanager
 def opened_tree(root: Path) -> Iterator[Tree]:
     """The tree of a folder, which is made if need be."""
     folders: dict[Parts, int] = {}
     try:
-        with disk_errors("opening the folder"):
+        with disk_errors("opening the folder", root):
             root.mkdir(parents=True, exist_ok=True)
             if _RELATIVE:
                 folders[()] = os.open(root, _FOLDER)
@@ -104,7 +73,7 @@ class Tree:
 
     def folder(self, parts: Parts) -> None:
         """Make a folder, mode 0755 whatever the umask."""
-        with disk_errors("making a folder"):
+        with disk_errors("making a folder", self._root):
             if _RELATIVE:
                 self._opened(parts)
             else:
@@ -115,7 +84,7 @@ class Tree:
 
         A file that another artifact left there must have the same bytes, and stays.
         """
-        with disk_errors(f"writing {parts[-1]}"):
+        with disk_errors(f"writing {parts[-1]}", self._root):
             path, at = self._place(parts)
             try:
                 descriptor = os.open(path, _NEW_FILE, FILE_MODE, dir_fd=at)
@@ -151,7 +120,7 @@ class Tree:
 
     def link(self, parts: Parts, target: str) -> None:
         """Make a symbolic link; the same one may be there already."""
-        with disk_errors(f"linking {parts[-1]}"):
+        with disk_errors(f"linking {parts[-1]}", self._root):
             path, at = self._place(parts)
             try:
                 os.symlink(target, path, dir_fd=at)
@@ -162,7 +131,7 @@ class Tree:
 
     def sync(self) -> None:
         """Flush the folders' entries to the disk."""
-        with disk_errors("flushing folders"):
+        with disk_errors("flushing folders", self._root):
             for descriptor in self._folders.values():
                 os.fsync(descriptor)
 

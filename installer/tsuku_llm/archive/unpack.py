@@ -14,8 +14,9 @@ from tsuku_llm.archive.listing import Listing
 from tsuku_llm.archive.member import Member, unsafe
 from tsuku_llm.archive.names import Names, Parts, checked_parts
 from tsuku_llm.archive.tars import tar_members
-from tsuku_llm.archive.tree import Tree, disk_errors, opened_tree
+from tsuku_llm.archive.tree import Tree, opened_tree
 from tsuku_llm.archive.zips import zip_members
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.manifest import Artifact
 
 
@@ -57,7 +58,7 @@ def unpack(
     ``NotWritable`` or ``StoreError`` for the disk. What was written until then stays.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(disk_errors("unpacking"))
+        stack.enter_context(disk_errors("unpacking", into))
         packed = None
         if isinstance(file, Path):
             packed, file = file.stat().st_size, stack.enter_context(file.open("rb"))

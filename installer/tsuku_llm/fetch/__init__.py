@@ -1,0 +1,48 @@
+"""One artifact into a partial file: resumed, capped, hashed while it streams.
+
+Digests come from the signed manifest; servers, mirrors, proxies and package indexes are
+trusted with nothing. The libraries that speak HTTP are loaded by the first request, so
+that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tsuku_llm.fetch.network import Limits, Network, Timing
+from tsuku_llm.fetch.progress import Progress, Silent
+from tsuku_llm.manifest import Artifact
+
+__all__ = ["Limits", "Network", "Progress", "Silent", "Timing", "fetch", "get"]
+
+
+def fetch(
+    artifact: Artifact, partials: Path, network: Network, progress: Progress | None = None
+) -> Path:
+    """Fetch one artifact; gives the complete file ``<partials>/<sha256>``, verified now.
+
+    What is there already is hashed again and not fetched; what is there in part
+    (``<sha256>.part``) is resumed. Mirrors are tried in order, then the artifact's own URL;
+    each takes over where the one before it failed. Two calls for one artifact must not
+    run at the same time: whoever calls holds a lock.
+
+    Raises ``DigestMismatch``; ``HostUnreachable``, ``ProxyError``, ``TlsError``,
+    ``HttpStatusError``, ``BodyError`` or ``PackageIndexError`` of the last source;
+    ``StoreError`` for the disk; ``Interrupted`` when the network was closed meanwhile.
+    """
+    from tsuku_llm.fetch.download import download  # noqa: PLC0415
+
+    with network.used():
+        return download(artifact, partials, network, progress or Silent())
+
+
+def get(url: str, limit: int, network: Network) -> bytes:
+    """Fetch a small file of at most ``limit`` bytes within ``Limits.metadata`` seconds.
+
+    ``url`` may be a ``file:`` one. Raises as ``fetch`` does; a file that does not exist is
+    an ``HttpStatusError`` with status 404, wherever it does not exist.
+    """
+    from tsuku_llm.fetch.metadata import download_small  # noqa: PLC0415
+
+    with network.used():
+        return download_small(url, limit, network)

@@ -1,0 +1,64 @@
+"""URLs: which may be followed, how they are shown, what files they name. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from tsuku_llm.errors import ConfigError
+
+PACKAGE_SCHEME = "pkg"
+
+
+def shown(url: str) -> str:
+    """A URL as it may be printed: without user, password, query and fragment.
+
+    Release hosts redirect to URLs whose query is a credential.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "(a malformed URL)"
+    return urlunsplit((parts.scheme, host, parts.path, "", "")) + ("?…" if parts.query else "")
+
+
+def host_of(url: str) -> str:
+    """The host and port of a URL, for messages."""
+    return urlsplit(shown(url)).netloc or shown(url)
+
+
+def file_name(url: str) -> str:
+    """The name of the file that an artifact's URL stands for."""
+    parts = urlsplit(url)
+    if parts.scheme == PACKAGE_SCHEME:
+        for item in parts.query.split("&"):
+            key, _, value = item.partition("=")
+            if key == "file_name":
+                return unquote(value)
+    return unquote(parts.path.rsplit("/", 1)[-1])
+
+
+def sources(url: str, mirrors: tuple[str, ...]) -> tuple[str, ...]:
+    """Where to look for an artifact, in order: each mirror, by file name, then its own URL.
+
+    Raises ``ConfigError`` for a mirror that is no ``https:``, ``http:`` or ``file:`` URL
+    (plain ``http:`` is allowed, as nothing that a mirror sends is trusted).
+    """
+    return (*(_on_mirror(mirror, file_name(url)) for mirror in mirrors), url)
+
+
+def _on_mirror(mirror: str, name: str) -> str:
+    try:
+        parts = urlsplit(mirror)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("https", "http", "file") or (
+        parts.scheme != "file" and not parts.hostname
+    ):
+        raise ConfigError(
+            "a mirror is not a URL that can be used",
+            facts=(f"llm.mirror: {shown(mirror)}",),
+            hint="give an https:, http: or file: URL of a folder",
+        )
+    path = f"{parts.path.rstrip('/')}/{quote(name)}"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))

@@ -1,0 +1,175 @@
+"""One GET: redirects by hand, and answers that are not what was asked for refused."""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timezone
+
+import httpx
+
+from tsuku_llm.errors import BodyError, DownloadError, HttpStatusError, ProxyError
+from tsuku_llm.fetch.addresses import host_of, shown
+from tsuku_llm.fetch.failures import Transient
+from tsuku_llm.fetch.network import Network
+
+MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+_HINTS = {
+    401: "the server wants credentials: put them into the mirror's URL",
+    403: "the network or the server forbids it: try another network, or set llm.mirror",
+    404: "the file is gone from there: run tsuku-llm update, or check llm.mirror",
+    410: "the file is gone from there: run tsuku-llm update, or check llm.mirror",
+    429: "too many downloads from this address: try again later, or set llm.mirror",
+    451: "it is blocked where you are: set llm.mirror",
+    511: "this network wants you to log in first: open a web page in a browser",
+}
+
+
+@contextlib.contextmanager
+def answered(
+    network: Network, url: str, headers: Mapping[str, str], deadline: float
+) -> Iterator[httpx.Response]:
+    """GET a URL, following at most five redirects; the body is not read yet.
+
+    Raises ``HttpStatusError`` for a redirect to another scheme, from https to http, to
+    nowhere, or in a circle; and what the transport raises.
+    """
+    current = _parsed(url)
+    status = 0
+    for _ in range(MAX_REDIRECTS + 1):
+        request = network.client.build_request("GET", current, headers=dict(headers))
+        request.extensions["deadline"] = deadline
+        response = _sent(network, request)
+        with contextlib.closing(response):
+            if response.status_code not in _REDIRECTS:
+                yield response
+                return
+            status = response.status_code
+            current = _redirected(current, response)
+    raise HttpStatusError(
+        f"{host_of(url)} redirects again and again",
+        status=status,
+        facts=(f"url: {shown(url)}", f"last: {shown(str(current))}"),
+        hint="the server is misconfigured: try later, or set llm.mirror",
+    )
+
+
+def _parsed(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise DownloadError("a URL cannot be understood", facts=(f"url: {shown(url)}",)) from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise DownloadError("a URL cannot be fetched", facts=(f"url: {shown(url)}",))
+    return parsed
+
+
+def _sent(network: Network, request: httpx.Request) -> httpx.Response:
+    try:
+        return network.client.send(request, stream=True, follow_redirects=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise BodyError(
+            f"{request.url.host} gave an answer that cannot be understood",
+            facts=(f"url: {shown(str(request.url))}", f"reason: {str(error)[:200]}"),
+            hint="the server is misconfigured: try later, or set llm.mirror",
+        ) from error
+
+
+def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:
+    """Where a redirect leads; the user and password of a URL stay with its host."""
+    location = response.headers.get("location", "")
+    try:
+        target = current.join(location) if location else httpx.URL("")
+    except httpx.InvalidURL:
+        target = httpx.URL("")
+    secure = target.scheme == "https" or current.scheme == target.scheme == "http"
+    if not (target.host and secure):
+        raise HttpStatusError(
+            f"{current.host} redirects to something that is not followed",
+            status=response.status_code,
+            facts=(f"url: {shown(str(current))}", f"to: {shown(location) or '(nothing)'}"),
+            hint="only https is followed from https: the server or the network is not in order",
+        )
+    same = (target.scheme, target.host, target.port) == (
+        current.scheme,
+        current.host,
+        current.port,
+    )
+    return target.copy_with(userinfo=current.userinfo if same else b"")
+
+
+def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -> None:
+    """Raise for a status that is not allowed: ``Transient`` where waiting may help."""
+    status = response.status_code
+    if status in allowed:
+        return
+    facts = (f"status: {status} {response.reason_phrase}".rstrip(), f"url: {shown(url)}")
+    if status == 407:  # noqa: PLR2004
+        raise ProxyError("the proxy wants credentials", facts=facts, hint="set them in HTTPS_PROXY")
+    error = HttpStatusError(
+        f"{host_of(url)} answered {status}",
+        status=status,
+        facts=facts,
+        hint=_HINTS.get(status, "try again later, or set llm.mirror"),
+    )
+    if status in _TEMPORARY:
+        raise Transient(error, wait=retry_after(response.headers))
+    raise error
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait (RFC 9110, 10.2.3); None if it does not.
+
+    A date is counted from the server's own ``Date``, as clocks differ.
+    """
+    value = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        return float(value)
+    try:
+        until = email.utils.parsedate_to_datetime(value)
+        now = email.utils.parsedate_to_datetime(headers.get("date", ""))
+    except (TypeError, ValueError, IndexError):
+        return None
+    if until.tzinfo is None or now.tzinfo is None:
+        until, now = until.replace(tzinfo=timezone.utc), now.replace(tzinfo=timezone.utc)
+    return max(0.0, (until - now).total_seconds())
+
+
+def check_framing(response: httpx.Response, url: str) -> int | None:
+    """The Content-Length, None if there is none; a length beside chunks is refused.
+
+    RFC 9112, 6.3: such an answer may be an attempt at request smuggling.
+    """
+    length = response.headers.get("content-length")
+    if length is not None and "transfer-encoding" in response.headers:
+        raise BodyError(
+            f"{host_of(url)} gives two lengths for one answer",
+            facts=(f"url: {shown(url)}",),
+            hint="the server or a proxy is not in order: try later, or set llm.mirror",
+        )
+    return int(length.partition(",")[0]) if length is not None else None
+
+
+_PAGE = re.compile(rb"\s*(<!doctype\s+html|<html|<head|<body|<\?xml|<!--)", re.IGNORECASE)
+_TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
+
+
+def check_no_page(start: bytes, url: str) -> None:
+    """Refuse a body that begins as a web page does: a login or block page of the network."""
+    if not _PAGE.match(start.removeprefix(b"\xef\xbb\xbf")):
+        return
+    title = _TITLE.search(start)
+    facts = [f"url: {shown(url)}"]
+    if title:
+        text = title[1].decode("utf-8", "replace")
+        facts.append(f"its title: {' '.join(text.split())!r}")
+    raise BodyError(
+        f"{host_of(url)} sent a web page instead of the file",
+        facts=tuple(facts),
+        hint="this network may want you to log in (open a page in a browser), or blocks the host",
+    )

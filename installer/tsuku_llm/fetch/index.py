@@ -1,0 +1,179 @@
+"""Wheels through the package index that the user's pip is configured for.
+
+pip decides where from, with the user's own configuration, credentials, proxies and
+certificates; no index is named here. It is given the digest, and what it brings is
+hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import DigestMismatch, PackageIndexError
+from tsuku_llm.fetch.network import Network
+from tsuku_llm.manifest import Artifact
+
+_CHUNK = 1 << 20
+_POLL = 0.2
+_GRACE = 5.0
+_LAST_LINES = 6
+_OPTIONS = (
+    "--no-deps",
+    "--only-binary=:all:",
+    "--ignore-requires-python",  # its Python part is never run
+    "--no-cache-dir",  # the archive is kept nowhere but here
+    "--disable-pip-version-check",
+    "--no-input",
+    "--progress-bar=off",
+    "--retries=2",
+    "--timeout=10",
+)
+_SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
+_WRONG_HASH = "DO NOT MATCH THE HASHES"
+_USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """What a package URL asks for; ``options`` select its tags for pip."""
+
+    project: str
+    version: str
+    options: tuple[str, ...]
+
+
+def parse_package_url(url: str) -> Wheel:
+    """Read ``pkg:pypi/<project>@<version>?file_name=<wheel>`` (a purl).
+
+    Raises ``PackageIndexError`` for anything else.
+    """
+    from packageurl import PackageURL  # noqa: PLC0415
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415
+
+    try:
+        purl = PackageURL.from_string(url)
+        tags = parse_wheel_filename(dict(purl.qualifiers)["file_name"])[3]
+    except (ValueError, KeyError, InvalidWheelFilename) as error:
+        raise PackageIndexError(
+            "a package URL cannot be understood", facts=(f"url: {url}", str(error))
+        ) from error
+    options = [f"--platform={platform}" for platform in sorted({tag.platform for tag in tags})]
+    interpreters = sorted({tag.interpreter for tag in tags})
+    if not interpreters[-1].startswith("py"):
+        found = re.fullmatch(r"([a-z]+)([0-9]+)", interpreters[-1])
+        if found:
+            options += [f"--implementation={found[1]}", f"--python-version={found[2]}"]
+        options += [f"--abi={abi}" for abi in sorted({tag.abi for tag in tags})]
+    return Wheel(purl.name, purl.version or "", tuple(options))
+
+
+@contextlib.contextmanager
+def download_package(
+    url: str, artifact: Artifact, folder: Path, network: Network
+) -> Iterator[Iterator[bytes]]:
+    """Let pip fetch a wheel into a scratch folder below ``folder``; gives its bytes.
+
+    Raises ``PackageIndexError`` with pip's last lines, ``DigestMismatch`` when the index
+    has another file of that name.
+    """
+    wheel = parse_package_url(url)
+    scratch = folder / f"{artifact.sha256}.index"
+    with disk_errors("making a scratch folder", folder):
+        shutil.rmtree(scratch, ignore_errors=True)
+        (scratch / "wheel").mkdir(parents=True)
+        (scratch / "requirements.txt").write_text(
+            f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}\n", encoding="utf-8"
+        )
+    try:
+        _run_pip(wheel, scratch, network)
+        yield _chunks(scratch / "wheel", wheel)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
+    with disk_errors("reading what pip fetched", folder):
+        files = sorted(folder.glob("*.whl"))
+        if len(files) != 1:
+            raise _failure(wheel, ("pip ended well, and left no wheel",))
+        with files[0].open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+
+def _run_pip(wheel: Wheel, scratch: Path, network: Network) -> None:
+    command = [sys.executable, "-m", "pip", "download", *_OPTIONS, *wheel.options]
+    command += ["--dest=wheel", "--requirement=requirements.txt"]
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
+    environ = {**network.environ, **_SETTINGS, **temporary}
+    with (
+        disk_errors("running pip", scratch),
+        (scratch / "pip.log").open("wb") as log,
+        _child(command, scratch, environ, log) as child,
+    ):
+        code = _wait(child, wheel, network)
+    if code:
+        output = (scratch / "pip.log").read_text("utf-8", "replace")
+        raise _explained(wheel, output)
+
+
+def _wait(child: subprocess.Popen[bytes], wheel: Wheel, network: Network) -> int:
+    deadline = network.clock() + network.limits.total
+    while network.clock() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(_POLL)
+        network.check()
+    raise _failure(wheel, ("pip did not end in time",))
+
+
+@contextlib.contextmanager
+def _child(
+    command: list[str], folder: Path, environ: dict[str, str], log: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that ends when we leave, whatever makes us leave."""
+    with subprocess.Popen(
+        command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    ) as child:
+        try:
+            yield child
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_GRACE)
+                child.kill()
+
+
+def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
+    lines = _meaningful(output)
+    if _WRONG_HASH in output:
+        return DigestMismatch(
+            f"the package index has another file as {wheel.project} {wheel.version}",
+            facts=lines,
+            hint="nothing was installed; tell whoever runs the package index",
+        )
+    return _failure(wheel, lines)
+
+
+def _meaningful(output: str) -> tuple[str, ...]:
+    """Pip's errors, or else its last lines; credentials in URLs are taken out."""
+    lines = [_USERINFO.sub("", line.strip()) for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying"))]
+    return tuple(f"pip: {line[:300]}" for line in (errors or lines)[-_LAST_LINES:])
+
+
+def _failure(wheel: Wheel, facts: tuple[str, ...]) -> PackageIndexError:
+    return PackageIndexError(
+        f"pip could not fetch {wheel.project} {wheel.version} from its package index",
+        facts=facts,
+        hint="check that pip can install packages here (pip config list), then try again",
+    )

@@ -1,0 +1,39 @@
+"""``file:`` mirrors and repositories, for networks without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from tsuku_llm.errors import DownloadError, HttpStatusError
+
+CHUNK = 1 << 20
+
+
+def local_chunks(url: str) -> Iterator[bytes]:
+    """The content of a ``file:`` URL.
+
+    Raises ``HttpStatusError`` with status 404 when there is no such file, ``DownloadError``
+    when it cannot be read.
+    """
+    path = _path(url)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise HttpStatusError(
+            f"there is no file {path.name} in {path.parent}",
+            status=404,
+            hint="check llm.mirror: the archives lie in its folder under their own names",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DownloadError(f"{path} cannot be read", facts=(str(error),)) from error
+
+
+def _path(url: str) -> Path:
+    parts = urlsplit(url)
+    host = "" if parts.netloc in ("", "localhost") else f"//{parts.netloc}"
+    return Path(url2pathname(f"{host}{parts.path}"))

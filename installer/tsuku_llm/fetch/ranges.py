@@ -1,0 +1,64 @@
+"""Resuming: what to ask for, and whether the answer continues what is there (RFC 9110, 14)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tsuku_llm.errors import BodyError
+from tsuku_llm.fetch.addresses import host_of, shown
+from tsuku_llm.fetch.failures import Transient
+from tsuku_llm.fetch.partial import Part
+
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
+
+
+def range_headers(part: Part, url: str) -> dict[str, str]:
+    """The headers that ask for the rest; empty when nothing is there yet.
+
+    Without a validator of this server the range is asked for all the same: the digest
+    decides in the end, and wrong bytes cost one restart.
+    """
+    if not part.size:
+        return {}
+    headers = {"Range": f"bytes={part.size}-"}
+    validator = part.validator(url)
+    if validator:
+        headers["If-Range"] = validator
+    return headers
+
+
+def validator_of(headers: Mapping[str, str]) -> str | None:
+    """A strong validator of an answer: its ETag unless weak, else Last-Modified."""
+    etag = headers.get("etag", "")
+    if etag.startswith('"') and etag.isascii():
+        return etag
+    modified = headers.get("last-modified", "")
+    return modified if modified.isascii() and modified else None
+
+
+def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: str) -> int:
+    """Where a 206 answer begins, which must be where the part ends.
+
+    Raises ``Transient`` for one that does not continue the part: several parts, another
+    start, another total, another version of the file.
+    """
+    found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+    start, end, total = found.groups() if found else ("", "", "")
+    validator = part.validator(url)
+    fits = (
+        found is not None
+        and int(start) == part.size
+        and (size is None or int(end) == size - 1)
+        and (total == "*" or int(total) == (size or int(end) + 1))
+        and validator in (None, validator_of(headers) or validator)
+    )
+    if not fits:
+        raise Transient(
+            BodyError(
+                f"{host_of(url)} answers a request to resume with something else",
+                facts=(f"url: {shown(url)}",),
+                hint="run the command again: it starts from the beginning",
+            )
+        )
+    return part.size

@@ -1,0 +1,77 @@
+"""Whom to trust for TLS, and why a certificate was refused."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from tsuku_llm.errors import TlsError
+
+_FILE, _FOLDER = "SSL_CERT_FILE", "SSL_CERT_DIR"
+
+_HINTS = (
+    ("expired", "check the clock of this machine; if it is right, the server's owner must act"),
+    ("not yet valid", "check the clock of this machine"),
+    ("mismatch", "something else answers under this name: a proxy, a portal or a wrong mirror"),
+    (
+        "not valid for",
+        "something else answers under this name: a proxy, a portal or a wrong mirror",
+    ),
+    (
+        "self",
+        f"if your network inspects TLS, set {_FILE} to a file with its CA certificate",
+    ),
+    (
+        "issuer",
+        f"install the system's CA certificates, or set {_FILE} to a file with your network's CA",
+    ),
+)
+
+
+def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
+    """The system's trust store, or the one that the environment names.
+
+    Raises ``TlsError`` when the named file or folder is missing or holds no certificate.
+    """
+    file, folder = environ.get(_FILE) or None, environ.get(_FOLDER) or None
+    if not (file or folder):
+        import truststore  # noqa: PLC0415
+
+        return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for name, path, exists in (
+        (_FILE, file, Path.is_file),
+        (_FOLDER, folder, Path.is_dir),
+    ):
+        if path and not exists(Path(path)):
+            raise TlsError(
+                f"{name} names something that does not exist",
+                facts=(f"{name}: {path}",),
+                hint=f"correct {name}, or unset it to use the system's certificates",
+            )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(file, folder)
+    except OSError as error:  # ssl.SSLError is one
+        raise TlsError(
+            "the certificates that the environment names cannot be read",
+            facts=(f"{_FILE}: {file}, {_FOLDER}: {folder}", str(error)),
+            hint="they must be PEM files",
+        ) from error
+    return context
+
+
+def certificate_error(error: ssl.SSLError, host: str) -> TlsError:
+    """The error for a refused handshake, with the certificate's reason."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message or str(error)
+        lowered = reason.lower()
+        hint = next((hint for word, hint in _HINTS if word in lowered), _HINTS[-1][1])
+        return TlsError(
+            f"the certificate of {host} is not trusted", facts=(f"reason: {reason}",), hint=hint
+        )
+    return TlsError(
+        f"no secure connection to {host} could be made",
+        facts=(f"reason: {error.reason or error}",),
+        hint="something between here and there may not speak TLS: check proxies and the URL",
+    )
