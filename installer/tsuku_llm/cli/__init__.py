@@ -4,21 +4,29 @@ import sys
 
 
 def main() -> None:
-    """Run what ``sys.argv`` asks for, and exit with its code; the console's entry.
-
-    ``--version`` alone is answered without loading anything (scripts ask it often).
-    """
+    """Run what ``sys.argv`` asks for, and exit with its code; the console's entry."""
     try:
-        from tsuku_llm.cli import streams  # noqa: PLC0415
-
-        if sys.argv[1:] == ["--version"]:
-            from tsuku_llm import __version__  # noqa: PLC0415
-
-            streams.say(sys.stdout, f"tsuku-llm {__version__}\n")
-            return
-        from tsuku_llm.cli.entry import run  # noqa: PLC0415
-
-        code = run(sys.argv[1:])
+        code = _version() if sys.argv[1:] == ["--version"] else _run()
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
+
+
+def _version() -> int:
+    """Answer what scripts ask often without loading anything for it."""
+    from tsuku_llm import __version__  # noqa: PLC0415
+    from tsuku_llm.cli import streams  # noqa: PLC0415
+    from tsuku_llm.errors import StoreError  # noqa: PLC0415
+
+    try:
+        streams.say(sys.stdout, f"tsuku-llm {__version__}\n")
+    except StoreError as error:
+        streams.note(sys.stderr, f"error[{error.slug}]: {error.message}")
+        return error.exit_code
+    return 0
+
+
+def _run() -> int:
+    from tsuku_llm.cli.entry import run  # noqa: PLC0415
+
+    return run(sys.argv[1:])

@@ -60,7 +60,8 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, no_args_is_help=False)
+        super().__init__(*args, **kwargs)
+        self.no_args_is_help = False  # a missing command is an error like others
         self.params.append(JSON)
 
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
+from dataclasses import dataclass
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.render.text import size
+from tsuku_llm.cli.render import text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -23,9 +24,9 @@ class Lines:
 
     def begin(self, name: str, total: int | None) -> None:
         """Say what is fetched now; ``total`` in bytes, None where it is not known."""
-        self._note(f"fetching {name} ({size(total)})")
+        self._note(f"fetching {name} ({text.size(total)})")
 
-    def advance(self, count: int) -> None:
+    def advance(self, size: int) -> None:
         """Nothing is said of the bytes in between."""
 
     def end(self) -> None:
@@ -35,37 +36,44 @@ class Lines:
         """Nothing is open."""
 
 
+@dataclass(slots=True)
+class _Job:
+    """One archive: ``done`` of ``total`` bytes."""
+
+    name: str
+    total: int | None
+    done: int = 0
+
+
 class Bar:
-    """One bar over all archives that are fetched side by side, from whatever threads."""
+    """One bar over all archives that are fetched side by side, each in a thread of its own."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._bar: Progress | None = None
-        self._names: list[str] = []
-        self._running = 0
-        self._done = 0
-        self._total: int | None = 0
+        self._running: dict[int, _Job] = {}
+        self._ended: list[_Job] = []
 
     def begin(self, name: str, total: int | None) -> None:
-        """Add an archive to the bar; ``total`` in bytes, None where it is not known."""
+        """Add an archive, or start it over; ``total`` in bytes, None where it is not known."""
         with self._lock:
+            self._running[get_ident()] = _Job(name, total)
             self._bar = self._bar or _started()
-            self._running += 1
-            self._names.append(name)
-            self._total = None if total is None or self._total is None else self._total + total
             self._draw()
 
-    def advance(self, count: int) -> None:
-        """Count bytes that have arrived; negative where an archive starts anew."""
+    def advance(self, size: int) -> None:
+        """Count bytes that have arrived."""
         with self._lock:
-            self._done += count
+            self._running[get_ident()].done += size
             self._draw()
 
     def end(self) -> None:
         """One archive is done; the bar goes with the last."""
         with self._lock:
-            self._running -= 1
-        if self._running <= 0:
+            job = self._running.pop(get_ident(), None)
+            if job:
+                self._ended.append(job)
+        if not self._running:
             self.close()
 
     def close(self) -> None:
@@ -74,13 +82,19 @@ class Bar:
             if self._bar:
                 self._bar.stop()
             self._bar = None
-            self._names, self._running, self._done, self._total = [], 0, 0, 0
+            self._running, self._ended = {}, []
 
     def _draw(self) -> None:
-        if self._bar:
-            task = self._bar.task_ids[0]
-            names = ", ".join(self._names)
-            self._bar.update(task, description=names, completed=self._done, total=self._total)
+        if not self._bar:
+            return
+        jobs = [*self._ended, *self._running.values()]
+        sizes = [job.total for job in jobs if job.total is not None]
+        self._bar.update(
+            self._bar.task_ids[0],
+            description=", ".join(job.name for job in self._running.values()),
+            completed=sum(job.done for job in jobs),
+            total=sum(sizes) if len(sizes) == len(jobs) else None,
+        )
 
 
 def _started() -> Progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
@@ -67,7 +67,7 @@ def _silence(stream: TextIO) -> None:
 def reserved_stdout() -> Iterator[TextIO | None]:
     """Keep stdout for one document: everything else that is written to it goes to stderr.
 
-    It works on the descriptor, so that children (a server, pip) cannot spoil the document.
+    It works on the descriptor too, so that children (a server, pip) cannot spoil the document.
     """
     try:
         kept = os.dup(STDOUT)
@@ -76,11 +76,12 @@ def reserved_stdout() -> Iterator[TextIO | None]:
         return
     try:
         _point_to_stderr(STDOUT)
-        with open(kept, "w", encoding="ascii", closefd=False) as document:
+        with (
+            redirect_stdout(sys.stderr),
+            open(kept, "w", encoding="ascii", closefd=False) as document,
+        ):
             yield document
     finally:
-        if sys.stdout is not None:
-            sys.stdout.flush()  # what was printed meanwhile belongs to stderr
         os.dup2(kept, STDOUT)
         os.close(kept)
 

@@ -33,4 +33,4 @@ def size(count: int | None) -> str:
 
 def named(release: str, version: str | None) -> str:
     """A release as people know it: ``b11429 (0.6.0)``."""
-    return f"{release} ({version})" if version else release
+    return f"{release} ({version})" if version and version != release else release

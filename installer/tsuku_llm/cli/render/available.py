@@ -1,0 +1,37 @@
+"""The releases of a signed manifest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tsuku_llm.catalog import Catalog
+from tsuku_llm.cli.render.text import table
+
+
+def data(catalog: Catalog) -> dict[str, Any]:
+    """Every release and its channels, for programs; newest first."""
+    return {
+        "releases": [
+            {
+                "release": entry.release,
+                "version": entry.version,
+                "channels": list(entry.channels),
+                "revoked": entry.revoked,
+            }
+            for entry in catalog.entries
+        ]
+    }
+
+
+def lines(catalog: Catalog) -> tuple[str, ...]:
+    """Every release and its channels, for people."""
+    rows = [
+        (
+            entry.release,
+            entry.version or "",
+            ", ".join(entry.channels),
+            "revoked" if entry.revoked else "",
+        )
+        for entry in catalog.entries
+    ]
+    return table(rows, indent=0)

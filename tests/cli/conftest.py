@@ -1,0 +1,34 @@
+import json
+from collections.abc import Callable
+
+import pytest
+from support.program import Result
+
+from tsuku_llm.cli.entry import run
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def program(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process; what children write is seen too."""
+
+    def start(*arguments: str) -> Result:
+        code = run(arguments)
+        return Result(code, *capfd.readouterr())
+
+    return start
+
+
+@pytest.fixture
+def as_json(program: Run) -> Callable[..., object]:
+    """Run with ``--json`` and return the document, which is all of stdout."""
+
+    def start(*arguments: str) -> object:
+        result = program(*arguments, "--json")
+        document = json.loads(result.stdout)
+        assert result.stdout.count("\n") == 1
+        assert document["exit_code"] == result.code
+        return document
+
+    return start

@@ -1,0 +1,121 @@
+"""Whatever the streams are like, there is one answer and no traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.program import COMMAND, environment
+
+from tsuku_llm.cli.streams import printable, reserved_stdout, say
+
+posix = pytest.mark.skipif(os.name != "posix", reason="descriptors and devices of POSIX")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("NVIDIA H200 ü 漢", "NVIDIA H200 ü 漢"),
+        ("\x1b[2Jgone", "\\x1b[2Jgone"),
+        ("two\nlines\r", "two\\nlines\\r"),
+        ("\u202eevil", "\\u202eevil"),
+        ("\udcff", "\\udcff"),
+        ("\x9b", "\\x9b"),
+    ],
+)
+def test_no_text_commands_the_terminal(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_what_is_printable_stays(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+
+
+def test_a_closed_stream_is_no_error() -> None:
+    say(None, "x")
+
+
+def test_stdout_is_kept_for_the_document(capfd: pytest.CaptureFixture[str]) -> None:
+    with reserved_stdout() as document:
+        sys.stdout.write("from Python\n")
+        subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
+        say(document, "document\n")
+    sys.stdout.write("after\n")
+    out, err = capfd.readouterr()
+    assert out == "document\nafter\n"
+    assert set(err.splitlines()) == {"from Python", "from a child"}
+
+
+def shell(line: str, home: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["/bin/sh", "-c", line.replace("PROGRAM", " ".join(COMMAND))],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@posix
+@pytest.mark.parametrize("arguments", ["--help", "--version", "config list", "config list --json"])
+def test_a_reader_who_went_away_is_no_error(arguments: str, tmp_path: Path) -> None:
+    line = f"( sleep 0.3; PROGRAM {arguments}; echo code=$? >&2 ) | :"
+    assert shell(line, tmp_path).stderr == "code=0\n"
+
+
+@posix
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", ["--help", "--version", "config list", "config list --json"])
+def test_output_that_cannot_be_written_is_told(arguments: str, tmp_path: Path) -> None:
+    done = shell(f"PROGRAM {arguments} > /dev/full", tmp_path)
+    assert done.returncode == 6
+    assert done.stderr.startswith("error[store]: the output cannot be written\n")
+    assert "Traceback" not in done.stderr
+
+
+@posix
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("PROGRAM config list >&-", 0),
+        ("PROGRAM config list --json >&-", 0),
+        ("PROGRAM config frob 2>&-", 2),
+        ("PROGRAM config frob --json 2>&-", 2),
+        ("PROGRAM config frob 2>/dev/full", 2),
+        ("PROGRAM config list --json >&- 2>&- <&-", 0),
+    ],
+)
+def test_closed_streams_change_nothing(line: str, code: int, tmp_path: Path) -> None:
+    done = shell(line, tmp_path)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+@posix
+def test_a_path_is_given_back_byte_by_byte(tmp_path: Path) -> None:
+    home = os.fsencode(tmp_path) + b"/\xff home"
+    env = {**environment(tmp_path), "TSUKU_HOME": os.fsdecode(home), "PYTHONUTF8": "1"}
+    done = subprocess.run(
+        [*COMMAND, "config", "path"], env=env, capture_output=True, timeout=120, check=True
+    )
+    assert done.stdout == home + b"/config.toml\n"
+
+
+@posix
+def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
+    home = tmp_path / "漢"
+    env = {**environment(home), "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(
+        [*COMMAND, "config", "set", "llm.channel", "nightly"],
+        env=env,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert b"\\u6f22" in done.stdout

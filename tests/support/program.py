@@ -1,0 +1,48 @@
+"""The program as users have it: a process of its own, with a home of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = (sys.executable, "-m", "tsuku_llm")
+TIMEOUT = 120
+"""Seconds; only so that a test that hangs ends."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended and what it wrote."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.stdout)
+
+
+def environment(home: Path, **extra: str) -> dict[str, str]:
+    """The environment without anybody's settings, with ``TSUKU_HOME``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")}
+    return {**kept, "TSUKU_HOME": str(home), "PYTHONWARNINGS": "error", **extra}
+
+
+def run_program(*arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> Result:
+    """Run it to its end."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
