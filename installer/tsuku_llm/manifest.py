@@ -8,7 +8,6 @@ incompatible, as a requirement that cannot be checked is not met.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -16,24 +15,23 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tsuku_llm.errors import ManifestError
-from tsuku_llm.trust import VerifiedBytes
+from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 
 FORMAT = 1
 
-Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}$")]
-Architecture = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,2}\.[0-9]a?$")]
-GfxTarget = Annotated[str, msgspec.Meta(pattern=r"^gfx[0-9a-f]{3,8}$")]
-Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+# The patterns end in \Z: "$" also matches before a final line feed.
+Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}\Z")]
+Architecture = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,2}\.[0-9]a?\Z")]
+GfxTarget = Annotated[str, msgspec.Meta(pattern=r"^gfx[0-9a-f]{3,8}\Z")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}$")]
-RelativePath = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*$",
-        max_length=255,
-    ),
-]
-Url = Annotated[str, msgspec.Meta(pattern=r"^(https://[!-~]+|pkg:pypi/[!-~]+)$", max_length=2000)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}\Z")]
+_PATH = r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*"
+RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{_PATH}\Z", max_length=255)]
+RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_PATH})?\Z", max_length=255)]
+Url = Annotated[str, msgspec.Meta(pattern=r"^(https://[!-~]+|pkg:pypi/[!-~]+)\Z", max_length=2000)]
+Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Date = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
 
 Backend = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
 
@@ -131,7 +129,7 @@ class Artifact:
     sha256: Sha256
     size: Bytes | None = None
     format: Literal["tar.gz", "zip", "wheel"]
-    root: RelativePath | Literal[""] = ""
+    root: RootFolder = ""
     files: tuple[FileEntry, ...] | None = None
     links: tuple[LinkEntry, ...] = ()
     pieces: Pieces | None = None
@@ -212,11 +210,34 @@ class _Platform:
 class _Release:
     format: Literal[1]
     release: Name
-    publisher: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
-    published: Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    publisher: Publisher
+    published: Date
     platforms: dict[Name, _Platform]
     version: Dotted | None = None
     revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseEntry:
+    """What is signed about a release beside its file: enough to list and to order it.
+
+    ``sequence`` is greater for newer releases; ``channels`` may be empty.
+    """
+
+    release: Name
+    sequence: Annotated[int, msgspec.Meta(ge=0)]
+    publisher: Publisher
+    published: Date
+    channels: tuple[Name, ...]
+    version: Dotted | None = None
+
+
+def parse_entry(target: Target) -> ReleaseEntry:
+    """Read the signed entry of a release. Raises ``ManifestError``."""
+    try:
+        return msgspec.convert(target.custom, ReleaseEntry)
+    except msgspec.ValidationError as error:
+        raise _not_understood(f"the entry of {target.path[:100]}", error) from error
 
 
 def parse_release(data: VerifiedBytes) -> Release:
@@ -227,7 +248,7 @@ def parse_release(data: VerifiedBytes) -> Release:
     no variant.
     """
     try:
-        raw = msgspec.convert(_strict_json(data), _Release)
+        raw = msgspec.convert(decode_json(data), _Release)
         return Release(
             release=raw.release,
             version=raw.version,
@@ -237,11 +258,15 @@ def parse_release(data: VerifiedBytes) -> Release:
             platforms={name: _platform(name, value) for name, value in raw.platforms.items()},
         )
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise ManifestError(
-            "a release file of the manifest cannot be understood",
-            facts=(str(error)[:300],),
-            hint="update tsuku-llm: the repository may use a newer format",
-        ) from error
+        raise _not_understood("a release file", error) from error
+
+
+def _not_understood(what: str, error: Exception) -> ManifestError:
+    return ManifestError(
+        f"{what} of the manifest cannot be understood",
+        facts=(str(error)[:300],),
+        hint="update tsuku-llm: the repository may use a newer format",
+    )
 
 
 def _platform(name: str, raw: _Platform) -> Platform:
@@ -273,25 +298,3 @@ def _requirements(raw: dict[str, Any]) -> Requirements:
     known = {key: value for key, value in raw.items() if key in _REQUIREMENTS}
     unknown = tuple(sorted(raw.keys() - _REQUIREMENTS))
     return msgspec.convert({**known, "unknown": unknown}, Requirements)
-
-
-def _strict_json(data: bytes) -> Any:
-    """Decode JSON of which two readers cannot have two opinions (RFC 8785's inputs)."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            message = "an object has the same key twice"
-            raise ValueError(message)
-        return result
-
-    def refuse(text: str) -> Any:
-        message = f"the number {text} is not an integer"
-        raise ValueError(message)
-
-    return json.loads(
-        data.decode("utf-8"),
-        object_pairs_hook=unique,
-        parse_float=refuse,
-        parse_constant=refuse,
-    )

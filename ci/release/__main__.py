@@ -1,0 +1,77 @@
+"""The commands of the release tool."""
+
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from ci.release.errors import ReleaseError
+from ci.release.folder import Folder, days_left, too_old, verify, write
+from ci.release.plan import load_plan, release_files
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.group()
+def cli() -> None:
+    """From what upstream published to the signed repository in manifests/."""
+
+
+@cli.command()
+@click.argument("into", type=FOLDER)
+def build(into: Path) -> None:
+    """Write the unsigned release files of every channel into a folder, for review."""
+    for release in release_files(load_plan()):
+        path = into / release.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(release.data)
+        click.echo(f"{release.path}  {', '.join(release.custom['channels'])}")
+
+
+@cli.command()
+@click.option("--into", type=FOLDER, default=MANIFESTS, help="Where the repository lies.")
+def sign(into: Path) -> None:
+    """Build and sign the repository with the signers that TSUKU_LLM_SIGNERS names."""
+    from ci.release.signers import load_signers  # noqa: PLC0415
+    from ci.release.signing import sign as sign_files  # noqa: PLC0415
+
+    plan = load_plan()
+    files = sign_files(plan, release_files(plan), load_signers())
+    write(into, files)
+    click.echo(f"{into}: {len(files)} files, signed and checked")
+
+
+@cli.command()
+@click.option("--folder", type=FOLDER, default=MANIFESTS, help="Where the repository lies.")
+def check(folder: Path) -> None:
+    """Verify the repository as a client would, and say how long each role holds.
+
+    Ends with 1 when a role must be signed anew.
+    """
+    copy = Folder(folder)
+    root = copy.read("metadata/1.root.json")
+    if root is None:
+        raise ReleaseError(f"{folder} has no root")
+    repository = verify(copy, root)
+    left = days_left(repository, datetime.now(timezone.utc))
+    for role, days in left.items():
+        state = repository.roles[role]
+        click.echo(f"{role:9} version {state.version}, {days} days left ({state.expires:%Y-%m-%d})")
+    late = too_old(left, load_plan())
+    if late:
+        raise ReleaseError(f"sign anew: {', '.join(late)}")
+
+
+def main() -> None:
+    """Run a command; what stops it is one line."""
+    try:
+        cli(prog_name="python -m ci.release")
+    except ReleaseError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Release files: one JSON document per release, the same bytes for the same data."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ci.release.classify import Build, Rules, VariantRule, classify
+from ci.release.errors import ReleaseError
+from ci.release.facts import Asset, UpstreamRelease
+
+FORMAT = 1
+PUBLISHER = "ggml-org"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """One target of the repository: its path, its bytes and what is signed about it."""
+
+    path: str
+    data: bytes
+    custom: Mapping[str, Any]
+
+
+def release_document(release: UpstreamRelease, rules: Rules) -> dict[str, Any]:
+    """The release file of an upstream release. Raises ``ReleaseError``."""
+    platforms: dict[str, Any] = {}
+    for build in classify(release, rules):
+        variants = platforms.setdefault(build.rule.platform, {})
+        for variant in build.rule.variants:
+            variants[variant.name] = _variant(build, variant, release.tag)
+    return document(
+        release=release.tag,
+        version=release.version,
+        publisher=PUBLISHER,
+        published=release.published,
+        platforms={
+            name: _platform(name, platforms[name], rules)
+            for name in rules.platforms
+            if name in platforms
+        },
+    )
+
+
+def document(
+    *,
+    release: str,
+    version: str | None,
+    publisher: str,
+    published: str,
+    platforms: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A release file's top level; what is not known is left out."""
+    return {
+        "format": FORMAT,
+        "release": release,
+        **({"version": version} if version else {}),
+        "publisher": publisher,
+        "published": published,
+        "revoked": False,
+        "platforms": dict(platforms),
+    }
+
+
+def artifact(*, url: str, sha256: str, size: int | None, archive: str, root: str) -> dict[str, Any]:
+    """One archive of a variant; a size that nobody recorded is left out."""
+    known = {} if size is None else {"size": size}
+    return {"url": url, "sha256": sha256, **known, "format": archive, "root": root}
+
+
+def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFile:
+    """The bytes of a release file, and the entry that is signed beside it.
+
+    The entry is what a list of releases needs, so that no release file is read for it.
+    ``sequence`` orders releases: upstream's build number.
+    """
+    tag = data["release"]
+    entry = {
+        key: data[key] for key in ("release", "version", "publisher", "published") if key in data
+    }
+    return ReleaseFile(
+        path=f"releases/{tag}.json",
+        data=json_bytes(data),
+        custom={**entry, "sequence": _sequence(tag), "channels": sorted(channels)},
+    )
+
+
+def json_bytes(data: Mapping[str, Any]) -> bytes:
+    """JSON for people's reviews: two spaces, one line feed at the end."""
+    return (json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode()
+
+
+def _sequence(tag: str) -> int:
+    number = tag.removeprefix("b")
+    if not number.isdecimal():
+        raise ReleaseError(f"{tag}: a release is named b and its build number")
+    return int(number)
+
+
+def _platform(name: str, variants: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+    """A platform's entry; backends that this release has no build for are left out."""
+    platform = rules.platforms[name]
+    if platform.default not in variants:
+        raise ReleaseError(f"{name}: there is no variant {platform.default}, its default")
+    present = {variant["backend"] for variant in variants.values()}
+    missing = present - {backend for order in platform.preference.values() for backend in order}
+    if missing:
+        raise ReleaseError(f"{name}: no preference for {', '.join(sorted(missing))}")
+    preference = {
+        policy: [backend for backend in order if backend in present]
+        for policy, order in platform.preference.items()
+    }
+    return {"default": platform.default, "preference": preference, "variants": dict(variants)}
+
+
+def _variant(build: Build, variant: VariantRule, tag: str) -> dict[str, Any]:
+    windows = build.rule.platform.startswith("windows-")
+    arguments = {"arguments": list(variant.arguments)} if variant.arguments else {}
+    return {
+        "backend": variant.backend,
+        "server": "llama-server.exe" if windows else "llama-server",
+        **arguments,
+        "requires": dict(variant.requires),
+        "artifacts": [_artifact(asset, tag) for asset in build.artifacts],
+    }
+
+
+def _artifact(asset: Asset, tag: str) -> dict[str, Any]:
+    archive, root = _layout(asset.name, tag)
+    return artifact(url=asset.url, sha256=asset.sha256, size=asset.size, archive=archive, root=root)
+
+
+def _layout(name: str, tag: str) -> tuple[str, str]:
+    """Upstream's format and top folder: a zip is flat, a CUDA companion has its own name."""
+    if name.endswith(".zip"):
+        return "zip", ""
+    stem = name.removesuffix(".tar.gz")
+    return "tar.gz", stem if name.startswith("cudart-") else f"llama-{tag}"

@@ -1,0 +1,44 @@
+"""The maintainers' signers, from the file that ``TSUKU_LLM_SIGNERS`` names.
+
+The file maps a signer's name to ``{"scheme": "ed25519", "seed": hex, "public": hex}``. No
+message of this module may hold anything of it but names.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from securesystemslib.signer import CryptoSigner
+
+from ci.release.errors import ReleaseError
+
+VARIABLE = "TSUKU_LLM_SIGNERS"
+
+
+def load_signers(environ: Mapping[str, str] = os.environ) -> dict[str, CryptoSigner]:
+    """Every signer of the file by its name. Raises ``ReleaseError``."""
+    path = environ.get(VARIABLE)
+    if not path:
+        raise ReleaseError(f"{VARIABLE} names no file of signers")
+    try:
+        raw = json.loads(Path(path).read_text("utf-8"))
+        return {name: _signer(name, signer) for name, signer in raw.items()}
+    except OSError as error:
+        raise ReleaseError(f"{VARIABLE}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Such an error's text quotes what it could not read: it must not be chained.
+        raise ReleaseError(f"{VARIABLE} names a file that is no file of signers") from None
+
+
+def _signer(name: str, raw: Mapping[str, Any]) -> CryptoSigner:
+    if raw["scheme"] != "ed25519":
+        raise ReleaseError(f"signer {name} is not Ed25519")
+    private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(raw["seed"]))
+    public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    if public.hex() != raw["public"]:
+        raise ReleaseError(f"signer {name}: the public key is not the seed's")
+    return CryptoSigner(private)
