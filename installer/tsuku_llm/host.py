@@ -1,0 +1,141 @@
+"""The one narrow door to the machine: raw answers, no knowledge of what they mean.
+
+Every answer is made of JSON values, so that ``snapshot`` can record and replay it.
+What may crash or hang (a driver library) is loaded by ``ask`` in a short-lived child.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tsuku_llm.child import ABSENT, Answer, Child
+
+__all__ = ["ABSENT", "Answer", "Host", "LocalHost", "Program", "Raw"]
+
+Raw = str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a child runs: ``module`` of ``folder``, alone, without site-packages.
+
+    ``module`` must have ``main(root, questions)`` and speak as ``child`` describes.
+    ``environment`` turns this process's environment into the child's; its second
+    argument is a private folder that lives as long as the question.
+    """
+
+    folder: Path
+    module: str
+    environment: Callable[[Mapping[str, str], str], Mapping[str, str]]
+
+
+class Host(Protocol):
+    """A machine that can be asked. Nothing here raises: what cannot be had is None."""
+
+    @property
+    def name(self) -> str | None:
+        """The name of the recording, None for the real machine."""
+
+    def system(self) -> Mapping[str, Raw]:
+        """What the interpreter knows: ``os``, ``machine``, ``release``, ``libc``, ``bits``."""
+
+    def read_text(self, path: str) -> str | None:
+        """The first 64 KiB of a file, what is not UTF-8 replaced."""
+
+    def list_dir(self, path: str) -> tuple[str, ...] | None:
+        """The sorted names in a folder."""
+
+    def access(self, path: str) -> str | None:
+        """What this user may do with a file: some of "rw"; None if it is not there."""
+
+    def environment(self, name: str) -> str | None:
+        """One variable of this process's environment."""
+
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
+        """Put the questions to a child; one that breaks it costs ``limit`` seconds at most."""
+
+
+READ_LIMIT = 65536
+
+
+class LocalHost:
+    """This machine. ``root`` prefixes every path, ``environ`` replaces the environment."""
+
+    name = None
+
+    def __init__(self, root: Path | None = None, environ: Mapping[str, str] | None = None) -> None:
+        self._root = "" if root is None else str(root)
+        self._environ = dict(os.environ if environ is None else environ)
+
+    def system(self) -> Mapping[str, Raw]:
+        """See ``Host``; without the node name, which would identify a machine."""
+        bits = 64 if sys.maxsize > 1 << 32 else 32
+        return {"os": sys.platform, "libc": _libc_of_python(), "bits": bits, **_kernel()}
+
+    def read_text(self, path: str) -> str | None:
+        """See ``Host``."""
+        try:
+            with open(self._root + path, "rb") as file:  # noqa: PTH123
+                return file.read(READ_LIMIT).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            return None
+
+    def list_dir(self, path: str) -> tuple[str, ...] | None:
+        """See ``Host``."""
+        try:
+            return tuple(sorted(os.listdir(self._root + path)))  # noqa: PTH208
+        except (OSError, ValueError):
+            return None
+
+    def access(self, path: str) -> str | None:
+        """See ``Host``."""
+        path = self._root + path
+        if not os.path.lexists(path):
+            return None
+        modes = (("r", os.R_OK), ("w", os.W_OK))
+        return "".join(letter for letter, mode in modes if os.access(path, mode))
+
+    def environment(self, name: str) -> str | None:
+        """See ``Host``."""
+        return self._environ.get(name)
+
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
+        """See ``Host``."""
+        try:
+            scratch = tempfile.mkdtemp(prefix="tsuku-llm-")
+        except OSError:
+            return dict.fromkeys(questions, Answer(end="not-started"))
+        try:
+            environment = program.environment(self._environ, scratch)
+            child = Child(program.folder, program.module, self._root, environment, scratch, limit)
+            return child.ask_all(questions)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _libc_of_python() -> str | None:
+    """The C library that this interpreter runs on, such as "glibc 2.36"."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _kernel() -> Mapping[str, Raw]:
+    if sys.platform == "win32":
+        version = sys.getwindowsversion()
+        release = f"{version.major}.{version.minor}.{version.build}"
+        # An x86 process on a 64-bit system sees its own architecture in the first one.
+        machine = os.environ.get("PROCESSOR_ARCHITEW6432") or os.environ.get(
+            "PROCESSOR_ARCHITECTURE"
+        )
+        return {"machine": machine, "release": release}
+    names = os.uname()
+    return {"machine": names.machine, "release": names.release}

@@ -1,0 +1,168 @@
+"""ROCm: the HIP runtime, and the compute nodes that the kernel's amdkfd lists.
+
+Properties: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
+from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.probe import reply
+from tsuku_llm.probe.surroundings import AMD
+
+QUESTIONS = ("hip",)
+NODES = "/sys/class/kfd/kfd/topology/nodes"
+COMPUTE_DEVICE = "/dev/kfd"
+CODES = {
+    0: "hipSuccess",
+    3: "hipErrorNotInitialized",
+    35: "hipErrorInsufficientDriver",
+    100: "hipErrorNoDevice",
+    101: "hipErrorInvalidDevice",
+}
+NO_DEVICE = 100
+# The APUs among the targets, for runtimes that do not tell.
+INTEGRATED = frozenset(
+    {
+        *("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037"),
+        *("gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The worker's answer, each node's properties file, access to the device file."""
+
+    hip: Answer = ABSENT
+    nodes: tuple[str, ...] = ()
+    access: str | None = None
+
+
+def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+    """Take the worker's answer and read the topology."""
+    names = [name for name in host.list_dir(NODES) or () if name.isdecimal()]
+    texts = [host.read_text(f"{NODES}/{name}/properties") for name in sorted(names, key=int)]
+    return Raw(
+        hip=answers.get("hip", ABSENT),
+        nodes=tuple(text for text in texts if text is not None),
+        access=host.access(COMPUTE_DEVICE),
+    )
+
+
+def parse(raw: Raw) -> Api:
+    """One API, ``rocm``."""
+    answer = raw.hip
+    state = reply.state(answer, "hipGetDeviceCount")
+    targets = kernel_targets(raw.nodes)
+    gpus = _gpus(answer, targets) if state is ApiState.OK else ()
+    return Api(
+        name="rocm",
+        state=state,
+        library=reply.library(answer),
+        version=hip_version(reply.value(answer, "hipRuntimeGetVersion", "version")),
+        gpus=gpus,
+        evidence=_evidence(raw, targets),
+        problem=None if gpus else _problem(raw, targets),
+    )
+
+
+def hip_version(number: object) -> str | None:
+    """60342134 is HIP 6.3."""
+    value = reply.positive(number)
+    return f"{value // 10_000_000}.{value % 10_000_000 // 100_000}" if value else None
+
+
+def kernel_targets(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The gfx target of each node that is a GPU, in the kernel's order."""
+    numbers = [_properties(text).get("gfx_target_version") for text in nodes]
+    return tuple(name for number in numbers if (name := gfx_name(number)))
+
+
+def gfx_name(number: str | None) -> str | None:
+    """110000 is gfx1100, 90010 is gfx90a; CPU nodes have 0."""
+    if number is None or not number.isascii() or not number.isdecimal() or len(number) > 7:  # noqa: PLR2004
+        return None
+    value = int(number)
+    major, minor, step = value // 10000, value // 100 % 100, value % 100
+    return f"gfx{major}{minor:x}{step:x}" if major else None
+
+
+def _properties(text: str) -> dict[str, str]:
+    pairs = [line.split() for line in text.splitlines()]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}  # noqa: PLR2004 - name, value
+
+
+def _gpus(answer: Answer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
+    lines = reply.calls(answer, "device")
+    # Without a filter both lists are the same devices in the same order.
+    from_kernel = targets if len(targets) == len(lines) else ()
+    return tuple(
+        _gpu(line, from_kernel[index] if from_kernel else None) for index, line in enumerate(lines)
+    )
+
+
+def _gpu(line: Mapping[str, Any], target: str | None) -> Gpu:
+    gfx = reply.words(line.get("gfx")) or target
+    integrated = reply.integer(line.get("integrated"))
+    if integrated is None or gfx in INTEGRATED:
+        integrated = int(gfx in INTEGRATED)
+    return Gpu(
+        api="rocm",
+        index=reply.integer(line.get("index")) or 0,
+        name=reply.words(line.get("name")) or "AMD device",
+        kind=GpuKind.INTEGRATED if integrated else GpuKind.DISCRETE,
+        memory=reply.positive(line.get("memory")),
+        vendor_id=AMD,
+        gfx=gfx,
+    )
+
+
+def _evidence(raw: Raw, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
+    found = list(reply.evidence(raw.hip, CODES))
+    if targets:
+        found.append(Evidence(NODES, ", ".join(targets)))
+    if raw.access is not None:
+        found.append(Evidence(COMPUTE_DEVICE, raw.access or "no access"))
+    return tuple(found)
+
+
+def _problem(raw: Raw, targets: tuple[str, ...]) -> Problem | None:
+    broken = reply.broken(raw.hip, "AMD's HIP runtime")
+    if broken:
+        return broken
+    if reply.library(raw.hip) is None:
+        return _runtime_problem(raw.hip, targets)
+    if raw.access is not None and raw.access != "rw":
+        return _PERMISSION
+    code = reply.code(raw.hip, "hipGetDeviceCount")
+    if code in (0, NO_DEVICE):
+        fix = "use Vulkan; ROCm supports few of AMD's GPUs"
+        return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
+    text = f"AMD's HIP runtime does not initialise: hipGetDeviceCount returned {code}"
+    return Problem("rocm-error", text, "update the amdgpu driver and ROCm to matching versions")
+
+
+def _runtime_problem(answer: Answer, targets: tuple[str, ...]) -> Problem | None:
+    error = reply.missing_dependency(answer)
+    if error:
+        text = f"AMD's HIP runtime is there but does not load: {error}"
+        return Problem("rocm-library-broken", text, "reinstall ROCm's runtime packages")
+    if not targets:
+        return None
+    return Problem(
+        "rocm-runtime-missing",
+        f"there is an AMD GPU ({', '.join(targets)}), but ROCm's runtime is not installed",
+        "install ROCm's runtime, or use Vulkan, which needs none",
+    )
+
+
+_PERMISSION = Problem(
+    "gpu-permission",
+    f"this user may not open {COMPUTE_DEVICE}",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+)

@@ -1,0 +1,60 @@
+"""The processor and its instruction sets.
+
+Levels: the x86-64 psABI, "Micro-Architecture Levels", in /proc/cpuinfo's names.
+"""
+
+from __future__ import annotations
+
+from tsuku_llm.hardware import Cpu
+from tsuku_llm.host import Host
+from tsuku_llm.probe import reply
+
+CPUINFO, MEMINFO, CGROUP = "/proc/cpuinfo", "/proc/meminfo", "/sys/fs/cgroup/memory.max"
+LEVELS = (
+    frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"}),
+    frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}),
+    frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+)
+
+
+def parse_cpuinfo(text: str | None, arch: str) -> Cpu:
+    """The first processor of /proc/cpuinfo."""
+    fields = _fields((text or "").partition("\n\n")[0])
+    features = tuple(sorted(set((fields.get("flags") or fields.get("Features") or "").split())))
+    return Cpu(
+        vendor=reply.words(fields.get("vendor_id") or fields.get("CPU implementer")),
+        name=reply.words(fields.get("model name")),
+        features=features,
+        level=x86_level(frozenset(features)) if arch == "amd64" and features else None,
+    )
+
+
+def x86_level(features: frozenset[str]) -> int:
+    """The highest level whose instruction sets, and those of the levels below, are all there."""
+    level = 1
+    for needed in LEVELS:
+        if not needed <= features:
+            return level
+        level += 1
+    return level
+
+
+def parse_memory(meminfo: str | None, limit: str | None) -> int | None:
+    """Bytes of memory: the machine's, or this control group's limit if that is lower."""
+    total = _fields(meminfo or "").get("MemTotal", "").removesuffix("kB").strip()
+    if not total.isascii() or not total.isdecimal():
+        return None
+    size = int(total) * 1024
+    limit = (limit or "").strip()
+    return min(size, int(limit)) if limit.isascii() and limit.isdecimal() else size
+
+
+def collect_linux(host: Host, arch: str) -> tuple[Cpu, int | None]:
+    """Read the three files."""
+    cpu = parse_cpuinfo(host.read_text(CPUINFO), arch)
+    return cpu, parse_memory(host.read_text(MEMINFO), host.read_text(CGROUP))
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = [line.partition(":") for line in text.splitlines()]
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,54 @@
+"""The environment in which driver libraries are asked: the user's, without foreign code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DROPPED_PREFIXES = ("PYTHON", "DYLD_INSERT", "VK_LAYER_", "VK_LOADER_LAYERS_")
+DROPPED = frozenset(
+    {
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "LD_DEBUG",
+        "LD_PROFILE",
+        "VK_INSTANCE_LAYERS",
+        "VK_ADD_LAYER_PATH",
+        "VK_IMPLICIT_LAYER_PATH",
+        "VK_ADD_IMPLICIT_LAYER_PATH",
+        "VK_LOADER_DEBUG",
+        "ZE_ENABLE_TRACING_LAYER",
+        "ZE_ENABLE_VALIDATION_LAYER",
+    }
+)
+ADDED = {
+    # Overlays and device sorters load into every instance: off by the loader's own
+    # switch (1.3.234 and newer), and by each layer's for older loaders.
+    "VK_LOADER_LAYERS_DISABLE": "~implicit~",
+    "NODEVICE_SELECT": "1",
+    "DISABLE_VULKAN_OBS_CAPTURE": "1",
+    "DISABLE_LAYER_AMD_SWITCHABLE_GRAPHICS_1": "1",
+    # A question must not write into the user's caches, nor start worker threads.
+    "MESA_SHADER_CACHE_DISABLE": "true",
+    "CUDA_CACHE_DISABLE": "1",
+    "LP_NUM_THREADS": "0",
+}
+
+
+def child_environment(
+    environ: Mapping[str, str], scratch: str, *, first_library_folder: str | None = None
+) -> dict[str, str]:
+    """The child's environment; the drivers' own variables and library paths stay.
+
+    ``scratch`` is a private, writable folder: PoCL lists no device without a cache.
+    ``first_library_folder`` comes before the user's ``LD_LIBRARY_PATH``.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in DROPPED and not name.startswith(DROPPED_PREFIXES)
+    }
+    kept |= ADDED | {"POCL_CACHE_DIR": scratch}
+    if first_library_folder:
+        paths = [first_library_folder, kept.get("LD_LIBRARY_PATH", "")]
+        kept["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)
+    return kept

@@ -1,0 +1,97 @@
+"""Intel: Level Zero, and what OpenVINO will find through it and through OpenCL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind
+from tsuku_llm.host import ABSENT, Answer
+from tsuku_llm.probe import reply
+from tsuku_llm.probe.surroundings import INTEL
+
+QUESTIONS = ("level_zero",)
+TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
+FLAG_INTEGRATED = 1
+CODES = {
+    0: "ZE_RESULT_SUCCESS",
+    0x78000001: "ZE_RESULT_ERROR_UNINITIALIZED",
+    0x70020000: "ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE",
+    0x70000001: "ZE_RESULT_ERROR_DEVICE_LOST",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The worker's answer."""
+
+    level_zero: Answer = ABSENT
+
+
+def collect(answers: Mapping[str, Answer]) -> Raw:
+    """Take the worker's answer."""
+    return Raw(answers.get("level_zero", ABSENT))
+
+
+def parse(raw: Raw) -> Api:
+    """One API, ``level_zero``: the GPUs, which are what SYCL can use."""
+    answer = raw.level_zero
+    state = reply.state(answer, "zeInit", "zeDriverGet")
+    lines = _of_type(answer, TYPE_GPU) if state is ApiState.OK else ()
+    return Api(
+        name="level_zero",
+        state=state,
+        library=reply.library(answer),
+        version=_version(reply.value(answer, "zeDriverGetApiVersion", "version")),
+        gpus=tuple(_gpu(index, line) for index, line in enumerate(lines)),
+        evidence=reply.evidence(answer, CODES),
+        problem=reply.broken(answer, "Intel's Level Zero driver"),
+    )
+
+
+def openvino(level_zero: Api, opencl: Api, raw: Raw) -> Api:
+    """Intel's GPUs as OpenCL lists them (OpenVINO uses that), and NPUs.
+
+    The OpenVINO runtime itself comes with the build: there is no library to ask.
+    """
+    gpus = [gpu for gpu in opencl.hardware_gpus if gpu.vendor_id == INTEL]
+    npus = _of_type(raw.level_zero, TYPE_NPU) if level_zero.state is ApiState.OK else ()
+    gpus += [replace(_gpu(0, line), kind=GpuKind.INTEGRATED) for line in npus]
+    found = tuple(replace(gpu, api="openvino", index=index) for index, gpu in enumerate(gpus))
+    return Api(
+        name="openvino",
+        state=ApiState.OK if found else ApiState.ABSENT,
+        gpus=found,
+        evidence=(Evidence("Intel devices of OpenCL and Level Zero", str(len(found))),),
+    )
+
+
+def _of_type(answer: Answer, number: int) -> tuple[Mapping[str, Any], ...]:
+    lines = reply.calls(answer, "device")
+    return tuple(line for line in lines if reply.integer(line.get("type")) == number)
+
+
+def _version(number: object) -> str | None:
+    value = reply.positive(number)
+    return f"{value >> 16}.{value & 0xFFFF}" if value else None
+
+
+def _gpu(index: int, line: Mapping[str, Any]) -> Gpu:
+    integrated = (reply.integer(line.get("flags")) or 0) & FLAG_INTEGRATED
+    return Gpu(
+        api="level_zero",
+        index=index,
+        name=reply.words(line.get("name")) or "Intel device",
+        kind=GpuKind.INTEGRATED if integrated else GpuKind.DISCRETE,
+        memory=_memory(line.get("memories")),
+        vendor_id=reply.integer(line.get("vendor")),
+        device_id=reply.integer(line.get("device")),
+        uuid=reply.words(line.get("uuid")),
+    )
+
+
+def _memory(sizes: object) -> int | None:
+    if not isinstance(sizes, list):
+        return None
+    return sum(size for size in map(reply.positive, sizes) if size) or None

@@ -1,0 +1,76 @@
+"""The C and C++ libraries that a prebuilt program will be linked with at its start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tsuku_llm.hardware import Libc
+from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.probe import reply
+
+QUESTIONS = ("libc",)
+_BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
+_MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")
+_PYTHON = re.compile(r"glibc (\d{1,3}\.\d{1,3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The worker's answer, and the C library that this interpreter runs on."""
+
+    libc: Answer = ABSENT
+    python: str | None = None
+
+
+def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+    """Take the worker's answer and the interpreter's."""
+    python = host.system().get("libc")
+    return Raw(answers.get("libc", ABSENT), python if isinstance(python, str) else None)
+
+
+def parse(raw: Raw) -> Libc:
+    """It is glibc if a prebuilt glibc program finds its linker and its libc, else musl."""
+    loaders = [str(line.get("path")) for line in reply.calls(raw.libc, "loader")]
+    if any("ld-linux" in path for path in loaders) and _path(raw.libc, "libc.so.6"):
+        return Libc("glibc", _glibc_version(raw))
+    banners = [str(line.get("banner")) for line in reply.calls(raw.libc, "loader")]
+    if any("ld-musl" in path for path in loaders):
+        found = [match[1] for text in banners if (match := _MUSL.search(text))]
+        return Libc("musl", found[0] if found else None)
+    match = _PYTHON.match(raw.python or "")
+    return Libc("glibc", match[1]) if match else Libc("unknown", None)
+
+
+def parse_libstdcxx(raw: Raw) -> str | None:
+    """The newest GLIBCXX version that the system's libstdc++ defines."""
+    return _newest(_versions(raw.libc, "libstdc++.so.6"), "GLIBCXX_")
+
+
+def _glibc_version(raw: Raw) -> str | None:
+    """The version in glibc's banner; else its newest symbol version, at most as new."""
+    match = _BANNER.search(reply.words(reply.value(raw.libc, "libc.so.6", "banner")) or "")
+    return match[1] if match else _newest(_versions(raw.libc, "libc.so.6"), "GLIBC_")
+
+
+def _path(answer: Answer, name: str) -> str | None:
+    return reply.words(reply.value(answer, name, "path"))
+
+
+def _versions(answer: Answer, name: str) -> tuple[str, ...]:
+    versions = reply.value(answer, name, "versions")
+    if not isinstance(versions, list):
+        return ()
+    return tuple(version for version in versions if isinstance(version, str))
+
+
+def _newest(versions: tuple[str, ...], prefix: str) -> str | None:
+    numbers = [
+        tuple(int(part) for part in number.split("."))
+        for version in versions
+        if version.startswith(prefix)
+        and (number := reply.dotted(version.removeprefix(prefix)))
+        and number == version.removeprefix(prefix)
+    ]
+    return ".".join(map(str, max(numbers))) if numbers else None

@@ -1,0 +1,292 @@
+"""CUDA: the driver API and NVML, merged into one answer.
+
+Codes: cuda.h (``CUresult``) and nvml.h (``nvmlReturn_t``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
+from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.probe import reply
+from tsuku_llm.probe.surroundings import NVIDIA, Surroundings
+
+QUESTIONS = ("cuda", "nvml")
+KERNEL_MODULE = "/proc/driver/nvidia/version"
+CONTROL_DEVICE = "/dev/nvidiactl"
+
+CUDA_CODES = {
+    0: "CUDA_SUCCESS",
+    1: "CUDA_ERROR_INVALID_VALUE",
+    2: "CUDA_ERROR_OUT_OF_MEMORY",
+    3: "CUDA_ERROR_NOT_INITIALIZED",
+    34: "CUDA_ERROR_STUB_LIBRARY",
+    35: "cudaErrorInsufficientDriver",
+    36: "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER",
+    46: "CUDA_ERROR_DEVICE_UNAVAILABLE",
+    100: "CUDA_ERROR_NO_DEVICE",
+    101: "CUDA_ERROR_INVALID_DEVICE",
+    304: "CUDA_ERROR_OPERATING_SYSTEM",
+    802: "CUDA_ERROR_SYSTEM_NOT_READY",
+    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    999: "CUDA_ERROR_UNKNOWN",
+}
+NVML_CODES = {
+    0: "NVML_SUCCESS",
+    4: "NVML_ERROR_NO_PERMISSION",
+    9: "NVML_ERROR_DRIVER_NOT_LOADED",
+    12: "NVML_ERROR_LIBRARY_NOT_FOUND",
+    15: "NVML_ERROR_GPU_IS_LOST",
+    18: "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+    999: "NVML_ERROR_UNKNOWN",
+}
+_VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What was asked: two APIs, the kernel module's text, one variable, one device file."""
+
+    cuda: Answer = ABSENT
+    nvml: Answer = ABSENT
+    kernel: str | None = None
+    visible: str | None = None
+    control: str | None = None
+
+
+def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+    """Take the answers of both APIs and ask for the supporting facts."""
+    return Raw(
+        cuda=answers.get("cuda", ABSENT),
+        nvml=answers.get("nvml", ABSENT),
+        kernel=host.read_text(KERNEL_MODULE),
+        visible=host.environment("CUDA_VISIBLE_DEVICES"),
+        control=host.access(CONTROL_DEVICE),
+    )
+
+
+def parse(raw: Raw, around: Surroundings) -> Api:
+    """One API, ``cuda``, from everything that NVIDIA's libraries and files said."""
+    state = reply.state(raw.cuda, "cuInit", "cuDeviceGetCount")
+    gpus = _gpus(raw) if state is ApiState.OK else ()
+    return Api(
+        name="cuda",
+        state=state,
+        library=reply.library(raw.cuda),
+        version=cuda_version(reply.value(raw.cuda, "cuDriverGetVersion", "version")),
+        driver=driver_version(raw),
+        gpus=gpus,
+        evidence=_evidence(raw),
+        problem=None if gpus else _problem(raw, around, state),
+    )
+
+
+def cuda_version(number: object) -> str | None:
+    """12080 is CUDA 12.8."""
+    value = reply.positive(number)
+    return f"{value // 1000}.{value % 1000 // 10}" if value else None
+
+
+def driver_version(raw: Raw) -> str | None:
+    """The user library's version, else the kernel module's."""
+    nvml = reply.dotted(reply.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
+    return nvml or kernel_version(raw.kernel) or _version_in(reply.library(raw.cuda))
+
+
+def kernel_version(text: str | None) -> str | None:
+    """The version of the loaded kernel module, from its own first line."""
+    return _version_in(text.partition("\n")[0]) if text else None
+
+
+def _version_in(text: str | None) -> str | None:
+    match = _VERSION.search(text) if text else None
+    return match[0] if match else None
+
+
+def _gpus(raw: Raw) -> tuple[Gpu, ...]:
+    driver = driver_version(raw)
+    lines = reply.calls(raw.cuda, "device")
+    return tuple(_gpu(line, driver) for line in lines if reply.integer(line.get("code")) == 0)
+
+
+def _gpu(line: Mapping[str, Any], driver: str | None) -> Gpu:
+    integrated = reply.integer(line.get("integrated"))
+    return Gpu(
+        api="cuda",
+        index=reply.integer(line.get("index")) or 0,
+        name=reply.words(line.get("name")) or "NVIDIA device",
+        kind=GpuKind.INTEGRATED if integrated else GpuKind.DISCRETE,
+        memory=reply.positive(line.get("memory")),
+        vendor_id=NVIDIA,
+        compute_capability=_capability(line.get("capability")),
+        driver=driver,
+        uuid=reply.words(line.get("uuid")),
+    )
+
+
+def _capability(pair: object) -> str | None:
+    if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004 - major and minor
+        return None
+    major, minor = reply.integer(pair[0]), reply.integer(pair[1])
+    if major is None or minor is None or major < 0 or minor < 0:
+        return None
+    return f"{major}.{minor}"
+
+
+def _evidence(raw: Raw) -> tuple[Evidence, ...]:
+    found = [*reply.evidence(raw.cuda, CUDA_CODES), *reply.evidence(raw.nvml, NVML_CODES)]
+    if raw.kernel is not None:
+        found.append(Evidence(KERNEL_MODULE, kernel_version(raw.kernel) or "present"))
+    if raw.visible is not None:
+        found.append(Evidence("CUDA_VISIBLE_DEVICES", repr(raw.visible)[:300]))
+    return tuple(found)
+
+
+# --- named situations ------------------------------------------------------------------
+
+
+def _problem(raw: Raw, around: Surroundings, state: ApiState) -> Problem | None:
+    broken = reply.broken(raw.cuda, "NVIDIA's CUDA driver")
+    if broken:
+        return broken
+    if reply.library(raw.cuda) is None:
+        return _library_problem(raw, around)
+    if _mismatch(raw):
+        return _mismatch_problem(raw)
+    init = reply.code(raw.cuda, "cuInit")
+    known = _INIT_PROBLEMS.get(init) if init is not None else None
+    if known:
+        return known
+    if init in (0, 100, 101):
+        return _no_device(raw, around)
+    return _other(raw, init) if state is ApiState.FAILED else None
+
+
+def _library_problem(raw: Raw, around: Surroundings) -> Problem | None:
+    error = reply.missing_dependency(raw.cuda)
+    if error:
+        return Problem(
+            "cuda-library-broken",
+            f"NVIDIA's libcuda is there but does not load: {error}",
+            "reinstall the NVIDIA driver's packages",
+        )
+    if not around.has_pci(NVIDIA) and raw.kernel is None:
+        return None
+    if around.container:
+        return _CONTAINER
+    return Problem(
+        "nvidia-driver-missing",
+        "there is an NVIDIA GPU, but its driver library (libcuda) is not installed",
+        "install the NVIDIA driver of your distribution; the CUDA toolkit is not needed",
+    )
+
+
+def _mismatch(raw: Raw) -> bool:
+    """A user library of another version than the kernel module that is loaded."""
+    if reply.code(raw.cuda, "cuInit") in (803, 804) or reply.code(raw.nvml, "nvmlInit_v2") == 18:  # noqa: PLR2004
+        return True
+    user = reply.dotted(reply.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
+    kernel = kernel_version(raw.kernel)
+    return bool(reply.code(raw.cuda, "cuInit") and user and kernel and user != kernel)
+
+
+def _mismatch_problem(raw: Raw) -> Problem:
+    kernel, library = kernel_version(raw.kernel), _version_in(reply.library(raw.cuda))
+    facts = f" (module {kernel}, library {library})" if kernel and library else ""
+    compat = reply.code(raw.cuda, "cuInit") == 804 or "/compat/" in (reply.library(raw.cuda) or "")  # noqa: PLR2004
+    aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if compat else ""
+    return Problem(
+        "driver-updated-reboot",
+        f"NVIDIA's user library does not match the kernel module that is loaded{facts}",
+        f"restart the machine to load the new driver{aside}",
+        transient=True,
+    )
+
+
+def _no_device(raw: Raw, around: Surroundings) -> Problem:
+    if any(reply.integer(line.get("mig")) for line in reply.calls(raw.nvml, "device")):
+        return Problem(
+            "mig-without-instance",
+            "the NVIDIA GPU is in MIG mode and offers no instance here",
+            "create one: sudo nvidia-smi mig -cgi 0 -C; or pass one to this container",
+        )
+    if raw.visible is not None:
+        return Problem(
+            "cuda-hidden",
+            f"CUDA_VISIBLE_DEVICES={raw.visible!r} leaves no NVIDIA GPU of this machine visible",
+            "unset CUDA_VISIBLE_DEVICES",
+        )
+    if around.container and raw.control is None:
+        return _CONTAINER
+    if raw.control is not None and raw.control != "rw":
+        return _PERMISSION
+    if raw.kernel is None and not around.wsl:
+        return _MODULE
+    return Problem(
+        "cuda-no-device",
+        "NVIDIA's driver is installed and finds no device",
+        "check that the GPU is switched on and not given to a virtual machine",
+    )
+
+
+def _other(raw: Raw, init: int | None) -> Problem:
+    call, number = "cuInit", init
+    if init == 0:
+        call, number = "cuDeviceGetCount", reply.code(raw.cuda, "cuDeviceGetCount")
+    name = CUDA_CODES.get(number, "an unknown code") if number is not None else "no code"
+    return Problem(
+        "cuda-error",
+        f"NVIDIA's driver does not initialise: {call} returned {number} ({name})",
+        "restart the machine; if it stays, reinstall the NVIDIA driver",
+    )
+
+
+_CONTAINER = Problem(
+    "container-without-gpu",
+    "this container sees an NVIDIA GPU but was not given its driver",
+    "start it with --gpus all (NVIDIA Container Toolkit), or with a CDI device in podman",
+)
+_MODULE = Problem(
+    "nvidia-module-missing",
+    "NVIDIA's library is installed, but its kernel module is not loaded",
+    "sudo modprobe nvidia; if that fails, check Secure Boot and the kernel's headers",
+)
+_PERMISSION = Problem(
+    "gpu-permission",
+    f"this user may not open {CONTROL_DEVICE}",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+)
+_INIT_PROBLEMS = {
+    34: Problem(
+        "cuda-stub-library",
+        "the libcuda that was found is the toolkit's stub, not a driver",
+        "take the folder 'stubs' out of LD_LIBRARY_PATH, or install the NVIDIA driver",
+    ),
+    35: Problem(
+        "cuda-driver-too-old",
+        "NVIDIA's driver is too old for its own libraries",
+        "update the NVIDIA driver",
+    ),
+    36: Problem(
+        "cuda-driver-too-old",
+        "NVIDIA's driver is too old for its own libraries",
+        "update the NVIDIA driver",
+    ),
+    802: Problem(
+        "cuda-not-ready",
+        "NVIDIA's driver is not ready yet (on NVSwitch machines it waits for fabricmanager)",
+        "sudo systemctl start nvidia-fabricmanager, then try again",
+        transient=True,
+    ),
+    999: Problem(
+        "cuda-after-suspend",
+        "NVIDIA's driver lost its device, as happens after a suspend (cuInit 999)",
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or restart the machine",
+        transient=True,
+    ),
+}

@@ -1,0 +1,116 @@
+"""What kind of machine the drivers are asked on: supporting facts, never a reason not to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tsuku_llm.hardware import Problem
+from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.probe import reply
+
+QUESTIONS = ("pci",)
+NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+_TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
+_CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A display controller or accelerator; ``driver`` is the kernel module bound to it."""
+
+    slot: str | None
+    vendor: int | None
+    device: int | None
+    driver: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a Linux system runs."""
+
+    container: bool = False
+    wsl: bool = False
+    wsl_device: bool = False
+    tegra: str | None = None
+    pci: tuple[PciDevice, ...] = ()
+
+    def has_pci(self, vendor: int) -> bool:
+        """Whether the bus lists a device of that vendor."""
+        return any(device.vendor == vendor for device in self.pci)
+
+
+def is_wsl(host: Host) -> bool:
+    """Whether this is the Windows Subsystem for Linux."""
+    release = host.system().get("release")
+    return isinstance(release, str) and "microsoft" in release.lower()
+
+
+def collect(host: Host, answers: Mapping[str, Answer]) -> Surroundings:
+    """Ask the host for the few files that tell."""
+    wsl = is_wsl(host)
+    return Surroundings(
+        container=_in_container(host),
+        wsl=wsl,
+        wsl_device=wsl and host.access("/dev/dxg") is not None,
+        tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
+        pci=parse_pci(answers.get("pci", ABSENT)),
+    )
+
+
+def _in_container(host: Host) -> bool:
+    if host.environment("container") or host.environment("KUBERNETES_SERVICE_HOST"):
+        return True
+    return any(host.access(path) is not None for path in _CONTAINER_FILES)
+
+
+def parse_tegra(release: str | None, compatible: str | None) -> str | None:
+    """The Jetson's release text, or its device-tree name; None elsewhere."""
+    if release and "REVISION" in release:
+        return reply.words(release.partition("\n")[0])
+    if compatible and "nvidia,tegra" in compatible:
+        return reply.words(compatible)
+    return None
+
+
+def parse_pci(answer: Answer) -> tuple[PciDevice, ...]:
+    """Each line of the worker's list."""
+    return tuple(
+        PciDevice(
+            slot=reply.words(line.get("slot")),
+            vendor=_hex(line.get("vendor")),
+            device=_hex(line.get("device")),
+            driver=reply.words(line.get("driver")),
+        )
+        for line in reply.calls(answer, "device")
+    )
+
+
+def _hex(value: object) -> int | None:
+    try:
+        return int(value, 16) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def problems(around: Surroundings) -> tuple[Problem, ...]:
+    """The situations that concern the whole machine."""
+    found = []
+    if around.tegra:
+        found.append(
+            Problem(
+                "jetson",
+                f"this is a Jetson ({around.tegra}): its CUDA is not the one of arm64 servers",
+                "use the CPU build, or build llama.cpp with the JetPack's own CUDA",
+            )
+        )
+    if around.wsl and not around.wsl_device:
+        found.append(
+            Problem(
+                "wsl-without-gpu",
+                "this is WSL, and Windows offers it no GPU (/dev/dxg is missing)",
+                "update the GPU's driver in Windows, then run there: wsl --update",
+            )
+        )
+    return tuple(found)

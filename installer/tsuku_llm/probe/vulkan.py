@@ -1,0 +1,253 @@
+"""Vulkan: the loader, the drivers' files, and every device with its largest local heap.
+
+Numbers: the Vulkan registry, vk.xml (VkPhysicalDeviceType, VkDriverId, VkResult).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
+from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.probe import reply
+from tsuku_llm.probe.surroundings import Surroundings
+
+QUESTIONS = ("vulkan",)
+DEVICE_LOCAL = 1
+DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
+KINDS = {
+    1: GpuKind.INTEGRATED,
+    2: GpuKind.DISCRETE,
+    3: GpuKind.VIRTUAL,
+    4: GpuKind.SOFTWARE,
+}
+SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "basic render driver")
+CODES = {
+    0: "VK_SUCCESS",
+    -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
+    -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY",
+    -3: "VK_ERROR_INITIALIZATION_FAILED",
+    -4: "VK_ERROR_DEVICE_LOST",
+    -6: "VK_ERROR_LAYER_NOT_PRESENT",
+    -7: "VK_ERROR_EXTENSION_NOT_PRESENT",
+    -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
+}
+NO_DRIVER = (-3, -9)
+PACKAGES = {
+    "libX11.so.6": "libx11-6",
+    "libX11-xcb.so.1": "libx11-xcb1",
+    "libXext.so.6": "libxext6",
+    "libxcb.so.1": "libxcb1",
+    "libEGL.so.1": "libegl1",
+    "libGL.so.1": "libgl1",
+    "libGLX.so.0": "libglx0",
+    "libGLdispatch.so.0": "libglvnd0",
+    "libdrm.so.2": "libdrm2",
+    "libwayland-client.so.0": "libwayland-client0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The worker's answer, the render nodes with this user's access, one variable."""
+
+    vulkan: Answer = ABSENT
+    nodes: tuple[tuple[str, str], ...] = ()
+    visible: str | None = None
+
+
+def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+    """Take the worker's answer and look at the render nodes."""
+    paths = [f"/dev/dri/{name}" for name in host.list_dir("/dev/dri") or ()]
+    nodes = [(path, host.access(path)) for path in paths if "renderD" in path]
+    return Raw(
+        vulkan=answers.get("vulkan", ABSENT),
+        nodes=tuple((path, access) for path, access in nodes if access is not None),
+        visible=host.environment("GGML_VK_VISIBLE_DEVICES"),
+    )
+
+
+def parse(raw: Raw, around: Surroundings) -> Api:
+    """One API, ``vulkan``."""
+    answer = raw.vulkan
+    state = reply.state(answer, "vkCreateInstance", "vkEnumeratePhysicalDevices")
+    lines = reply.calls(answer, "device") if state is ApiState.OK else ()
+    gpus = tuple(_gpu(line) for line in lines)
+    hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
+    return Api(
+        name="vulkan",
+        state=state,
+        library=reply.library(answer),
+        version=_loader_version(answer),
+        gpus=gpus,
+        evidence=_evidence(raw),
+        problem=None if hardware else _problem(raw, around, gpus),
+    )
+
+
+def version_text(number: object) -> str | None:
+    """A packed Vulkan version (variant, major, minor, patch)."""
+    value = reply.positive(number)
+    if value is None:
+        return None
+    return f"{value >> 22 & 127}.{value >> 12 & 1023}.{value & 4095}"
+
+
+def _loader_version(answer: Answer) -> str | None:
+    if reply.library(answer) is None:
+        return None
+    told = version_text(reply.value(answer, "vkEnumerateInstanceVersion", "version"))
+    # A loader without that call is one of Vulkan 1.0.
+    return told or "1.0"
+
+
+def _gpu(line: Mapping[str, Any]) -> Gpu:
+    name = reply.words(line.get("name")) or "Vulkan device"
+    driver = " ".join(filter(None, map(reply.words, (line.get("driver"), line.get("driver_info")))))
+    return Gpu(
+        api="vulkan",
+        index=reply.integer(line.get("index")) or 0,
+        name=name,
+        kind=kind(name, reply.integer(line.get("type")), reply.integer(line.get("driver_id"))),
+        memory=largest_local_heap(line.get("heaps")),
+        vendor_id=reply.integer(line.get("vendor")),
+        device_id=reply.integer(line.get("device")),
+        api_version=version_text(line.get("api")),
+        driver=driver or None,
+        uuid=reply.words(line.get("uuid")),
+    )
+
+
+def kind(name: str, number: int | None, driver: int | None) -> GpuKind:
+    """What a device is; Dozen (Vulkan over Direct3D in WSL) is ranked behind all others.
+
+    It claims the type of the card behind it, is not conformant, and hangs
+    (ollama/ollama#14854).
+    """
+    lower = name.lower()
+    if driver in (DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER):
+        return GpuKind.SOFTWARE
+    if any(word in lower for word in SOFTWARE_NAMES):
+        return GpuKind.SOFTWARE
+    if driver == DRIVER_DOZEN or lower.startswith("microsoft direct3d12"):
+        return GpuKind.OTHER
+    return KINDS.get(number, GpuKind.OTHER) if number is not None else GpuKind.OTHER
+
+
+def largest_local_heap(heaps: object) -> int | None:
+    """Bytes of the largest heap that the device calls its own."""
+    if not isinstance(heaps, list):
+        return None
+    sizes = [
+        size
+        for heap in heaps
+        if isinstance(heap, list)
+        and len(heap) == 2  # noqa: PLR2004 - size and flags
+        and (size := reply.positive(heap[0]))
+        and (reply.integer(heap[1]) or 0) & DEVICE_LOCAL
+    ]
+    return max(sizes, default=None)
+
+
+def _evidence(raw: Raw) -> tuple[Evidence, ...]:
+    found = list(reply.evidence(raw.vulkan, CODES))
+    found += [Evidence(path, access or "not readable") for path, access in raw.nodes]
+    if raw.visible is not None:
+        found.append(Evidence("GGML_VK_VISIBLE_DEVICES", repr(raw.visible)[:300]))
+    return tuple(found)
+
+
+# --- named situations ------------------------------------------------------------------
+
+
+def _problem(raw: Raw, around: Surroundings, gpus: tuple[Gpu, ...]) -> Problem | None:
+    answer = raw.vulkan
+    broken = reply.broken(answer, "a Vulkan driver")
+    if broken:
+        return broken
+    files = reply.calls(answer, "icd")
+    if reply.library(answer) is None:
+        return _loader_problem(answer, files)
+    if any(access != "rw" for _, access in raw.nodes):
+        return _icd_problem(files) or _PERMISSION
+    return _icd_problem(files) or _software_problem(gpus, around) or _error_problem(answer)
+
+
+def _loader_problem(answer: Answer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+    error = reply.missing_dependency(answer)
+    if error:
+        text = f"the Vulkan loader is there but does not load: {error}"
+        return Problem("vulkan-loader-broken", text, "reinstall libvulkan1 (or vulkan-loader)")
+    if not files:
+        return None
+    return Problem(
+        "vulkan-icd-without-loader",
+        "a Vulkan driver is installed, but the Vulkan loader (libvulkan.so.1) is not",
+        "install it: sudo apt install libvulkan1, or sudo dnf install vulkan-loader",
+    )
+
+
+def _icd_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+    """The first driver of this word size that does not load."""
+    for line in files:
+        name, error = reply.words(line.get("library")), reply.words(line.get("error"))
+        if name and error and "ELFCLASS32" not in error:
+            return _broken_icd(name, error)
+    return None
+
+
+def _broken_icd(name: str, error: str) -> Problem:
+    wanted = posixpath.basename(error.partition(":")[0])
+    package = PACKAGES.get(wanted)
+    fix = f"sudo apt install {package}" if package else f"install what provides {wanted}"
+    if wanted == posixpath.basename(name):
+        fix = "reinstall the GPU's driver, or remove its file from vulkan/icd.d"
+    return Problem("vulkan-icd-broken", f"the Vulkan driver {name} does not load: {error}", fix)
+
+
+def _no_driver(answer: Answer) -> bool:
+    created = reply.code(answer, "vkCreateInstance")
+    listed = reply.code(answer, "vkEnumeratePhysicalDevices")
+    count = reply.value(answer, "vkEnumeratePhysicalDevices", "count")
+    return created in NO_DRIVER or listed in NO_DRIVER or count == 0
+
+
+def _software_problem(gpus: tuple[Gpu, ...], around: Surroundings) -> Problem | None:
+    if not gpus:
+        return None
+    names = ", ".join(gpu.name for gpu in gpus)
+    fix = _SOFTWARE_WSL if around.wsl else _SOFTWARE
+    return Problem("software-only", f"Vulkan has only a software device ({names})", fix)
+
+
+def _error_problem(answer: Answer) -> Problem | None:
+    if _no_driver(answer):
+        return _NO_DEVICE if reply.calls(answer, "icd") else _NO_ICD
+    for call in ("vkCreateInstance", "vkEnumeratePhysicalDevices"):
+        number = reply.code(answer, call)
+        if number:
+            text = f"Vulkan does not initialise: {call} returned {number} ({CODES.get(number)})"
+            return Problem("vulkan-error", text, "reinstall the GPU's Vulkan driver")
+    return None
+
+
+_PERMISSION = Problem(
+    "gpu-permission",
+    "this user may not open the GPU's render node in /dev/dri",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+)
+_NO_ICD = Problem(
+    "vulkan-loader-without-icd",
+    "the Vulkan loader is installed, but no Vulkan driver",
+    "AMD and Intel: sudo apt install mesa-vulkan-drivers; NVIDIA: install its driver",
+)
+_NO_DEVICE = Problem(
+    "vulkan-no-device",
+    "Vulkan drivers are installed and none of them finds a device",
+    "install the driver of this machine's GPU",
+)
+_SOFTWARE = "install the Vulkan driver of this machine's GPU, if it has one"
+_SOFTWARE_WSL = "update the GPU's driver in Windows, and Mesa in this distribution"

@@ -1,0 +1,98 @@
+"""The child's side of the pipe, and calls that are announced before they are made."""
+
+# The child does without pathlib, which costs as much to import as a driver to load.
+# ruff: noqa: PTH119, PTH123
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Channel:
+    """Where one question's answers are written, as JSON lines (see ``tsuku_llm.child``)."""
+
+    def __init__(self, pipe: int, question: str | None) -> None:
+        self._pipe = pipe
+        self._question = question
+
+    def before(self, call: str) -> None:
+        """Announce a call, so that it can be named if it never returns."""
+        self._write({"before": call})
+
+    def answer(self, call: str, **values: Any) -> None:
+        """Report what a call said: its return code as ``code``, and what it filled in."""
+        self._write({"call": call, **values})
+
+    def end(self) -> None:
+        """Say that the question is answered."""
+        self._write({"end": "done"})
+
+    def greet(self) -> None:
+        """Say that the child is up, before any foreign code was loaded."""
+        self._write({})
+
+    def call(
+        self,
+        library: ctypes.CDLL,
+        name: str,
+        *arguments: Any,
+        tell: Callable[[], dict[str, Any]] | None = None,
+    ) -> int | None:
+        """Call a function that returns a code; 0 is success, None a missing function."""
+        function = getattr(library, name, None)
+        if function is None:
+            self.answer(name, error="the library has no such function")
+            return None
+        self.before(name)
+        code = int(function(*arguments))
+        self.answer(name, code=code, **(tell() if tell and code == 0 else {}))
+        return code
+
+    def open(self, names: Sequence[str]) -> ctypes.CDLL | None:
+        """Load the first of these libraries that loads."""
+        errors = []
+        for name in names:
+            self.before(f"open {name}")
+            try:
+                library = ctypes.CDLL(name)
+            except OSError as error:
+                errors.append(str(error))
+                continue
+            self.answer("open", library=loaded_path(name), name=name)
+            return library
+        self.answer("open", library=None, names=list(names), errors=errors)
+        return None
+
+    def _write(self, message: dict[str, Any]) -> None:
+        line = json.dumps({"ask": self._question, **message}).encode() + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._pipe, line) :]
+        except OSError:  # nobody listens any more
+            os._exit(0)
+
+
+def loaded_path(name: str) -> str:
+    """The file that a library was really loaded from, as far as Linux tells."""
+    stem = os.path.basename(name).split(".so")[0]
+    if sys.platform != "linux":
+        return name
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")
+                if os.path.basename(path[2]).startswith(stem + ".so"):
+                    return "/" + path[2]
+    except OSError:
+        pass
+    return name
+
+
+def text(raw: bytes) -> str:
+    """A name that a driver filled in; drivers do not promise UTF-8."""
+    return raw.decode("utf-8", "replace")

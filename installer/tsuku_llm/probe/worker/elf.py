@@ -1,0 +1,69 @@
+"""Read which symbol versions a shared library defines, without loading it.
+
+Layout: the System V ABI's ELF chapters and the Linux Standard Base's "Symbol Versioning".
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+
+SHT_GNU_VERDEF = 0x6FFFFFFD
+
+
+def version_definitions(data: bytes | mmap.mmap) -> list[str]:
+    """The names in ``.gnu.version_d``, such as GLIBCXX_3.4.30.
+
+    Raises ``ValueError`` for what is no 64-bit little-endian ELF file.
+    """
+    try:
+        return list(_definitions(data))
+    except (struct.error, IndexError) as error:
+        raise ValueError(str(error)) from error
+
+
+def machine(data: bytes | mmap.mmap) -> int:
+    """The processor that a 64-bit little-endian ELF file is for (``e_machine``)."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        message = "not a 64-bit little-endian ELF file"
+        raise ValueError(message)
+    try:
+        return int(struct.unpack_from("<H", data, 18)[0])
+    except struct.error as error:
+        raise ValueError(str(error)) from error
+
+
+def _definitions(data: bytes | mmap.mmap) -> Iterator[str]:
+    machine(data)
+    sections = [_section(data, index) for index in range(_half(data, 60))]
+    for kind, offset, size, link, count in sections:
+        if kind == SHT_GNU_VERDEF:
+            names = sections[link][1]
+            yield from _names(data, offset, size, names, count)
+
+
+def _section(data: bytes | mmap.mmap, index: int) -> tuple[int, int, int, int, int]:
+    """Type, offset, size, link and info of one section."""
+    (table,) = struct.unpack_from("<Q", data, 40)
+    at = table + index * _half(data, 58)
+    kind, _, _, offset, size, link, info = struct.unpack_from("<IQQQQII", data, at + 4)
+    return kind, offset, size, link, info
+
+
+def _names(
+    data: bytes | mmap.mmap, offset: int, size: int, names: int, count: int
+) -> Iterator[str]:
+    end = offset + size
+    for _ in range(min(count, size)):
+        first, following = struct.unpack_from("<II", data, offset + 12)
+        (name,) = struct.unpack_from("<I", data, offset + first)
+        start = names + name
+        yield data[start : data.find(b"\0", start)].decode("ascii", "replace")
+        offset += following
+        if not following or offset >= end:
+            return
+
+
+def _half(data: bytes | mmap.mmap, offset: int) -> int:
+    return int(struct.unpack_from("<H", data, offset)[0])

@@ -1,0 +1,60 @@
+"""AMD's HIP runtime. Names and attribute numbers: hip_runtime_api.h."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from typing import Any
+
+from .channel import Channel, text
+
+LINUX = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"]
+WINDOWS = ["amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll"]
+INTEGRATED = 16
+GFX = re.compile(rb"gfx[0-9a-f]{3,5}(?=[:\0])")
+
+
+def ask(channel: Channel, _root: str) -> None:
+    """Ask for the runtime's version and its devices."""
+    hip = channel.open(WINDOWS if sys.platform == "win32" else LINUX)
+    if hip is None:
+        return
+    version, count = ctypes.c_int(), ctypes.c_int()
+    channel.call(
+        hip,
+        "hipRuntimeGetVersion",
+        ctypes.byref(version),
+        tell=lambda: {"version": version.value},
+    )
+    tell = lambda: {"count": count.value}  # noqa: E731
+    if channel.call(hip, "hipGetDeviceCount", ctypes.byref(count), tell=tell) != 0:
+        return
+    for index in range(count.value):
+        channel.before(f"device {index}")
+        channel.answer("device", index=index, **_device(hip, index))
+
+
+def _device(hip: ctypes.CDLL, index: int) -> dict[str, Any]:
+    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    integrated = ctypes.c_int()
+    facts: dict[str, Any] = {"code": int(hip.hipDeviceGetName(name, 256, index))}
+    facts["name"] = text(name.value)
+    if hip.hipDeviceTotalMem(ctypes.byref(memory), index) == 0:
+        facts["memory"] = memory.value
+    if hip.hipDeviceGetAttribute(ctypes.byref(integrated), INTEGRATED, index) == 0:
+        facts["integrated"] = integrated.value
+    facts["gfx"] = _gfx(hip, index)
+    return facts
+
+
+def _gfx(hip: ctypes.CDLL, index: int) -> str | None:
+    """The target's name from the properties, whose layout changed with ROCm 6."""
+    function = getattr(hip, "hipGetDevicePropertiesR0600", None) or getattr(
+        hip, "hipGetDeviceProperties", None
+    )
+    properties = ctypes.create_string_buffer(8192)
+    if function is None or function(properties, index) != 0:
+        return None
+    match = GFX.search(properties.raw)
+    return match[0].decode("ascii") if match else None

@@ -1,0 +1,83 @@
+"""The files with which Vulkan drivers make themselves known to the loader, on Linux.
+
+Search order: the loader's own description, "Loader and Driver Interface".
+"""
+
+# The child does without pathlib, which costs as much to import as a driver to load.
+# ruff: noqa: PTH118, PTH120, PTH123, PTH208
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+FILE_LIMIT = 65536
+
+
+def drivers(root: str, *, load: bool, before: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Each driver's file, its library, and, where ``load``, why that does not load."""
+    for path in _files(root):
+        library = _library(root + path)
+        error = None
+        if load and library:
+            before(f"open {library}")
+            error = _why_not(library)
+        yield {"file": path, "library": library, "error": error}
+
+
+def _files(root: str) -> Iterator[str]:
+    forced = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
+    if forced:
+        yield from (path for path in forced.split(":") if path)
+        return
+    seen = set()
+    for folder in _folders():
+        if folder in seen:
+            continue
+        seen.add(folder)
+        try:
+            names = sorted(os.listdir(root + folder))
+        except OSError:
+            continue
+        yield from (f"{folder}/{name}" for name in names if name.endswith(".json"))
+
+
+def _folders() -> Iterator[str]:
+    home = os.environ.get("HOME", "")
+    groups = (
+        os.environ.get("XDG_CONFIG_HOME") or (home and f"{home}/.config"),
+        os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg",
+        "/etc",
+        os.environ.get("XDG_DATA_HOME") or (home and f"{home}/.local/share"),
+        os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share",
+    )
+    for group in groups:
+        for folder in group.split(":"):
+            if folder:
+                yield f"{folder.rstrip('/')}/vulkan/icd.d"
+
+
+def _library(path: str) -> str | None:
+    """The library that a driver's file names, as dlopen wants it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            entry = json.loads(file.read(FILE_LIMIT))["ICD"]
+            name = entry["library_path"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(name, str) or entry.get("library_arch") == "32":
+        return None
+    if "/" in name and not name.startswith("/"):
+        return os.path.normpath(os.path.join(os.path.dirname(path), name))
+    return name
+
+
+def _why_not(library: str) -> str | None:
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)
+    return None

@@ -1,0 +1,89 @@
+"""Where the dynamic linker of a prebuilt program would find a library.
+
+Not where this interpreter finds it: Python may come with its own (conda, Nix, musl
+builds), which a prebuilt server never sees.
+"""
+
+# The child does without pathlib, which costs as much to import as a driver to load.
+# ruff: noqa: PTH123
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+
+from . import elf
+
+MACHINES = {"x86_64": 62, "aarch64": 183}
+CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+HEADER, ENTRY = 48, 24
+
+
+def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
+    """The first file of that name for this machine, as path and content."""
+    wanted = MACHINES.get(os.uname().machine)
+    seen = set()
+    for path in _candidates(root, name):
+        if path in seen:
+            continue
+        seen.add(path)
+        data = _map(root + path)
+        if data is not None and _is_for(data, wanted):
+            return path, data
+    return None
+
+
+def _candidates(root: str, name: str) -> Iterator[str]:
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if folder.startswith("/"):
+            yield f"{folder}/{name}"
+    yield from _cached(root, name)
+    triplet = f"{os.uname().machine}-linux-gnu"
+    for folder in (
+        f"/lib/{triplet}",
+        f"/usr/lib/{triplet}",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+    ):
+        yield f"{folder}/{name}"
+
+
+def _cached(root: str, name: str) -> Iterator[str]:
+    """Paths from ``/etc/ld.so.cache``; format: glibc's ``sysdeps/generic/dl-cache.h``."""
+    try:
+        with open(f"{root}/etc/ld.so.cache", "rb") as file:
+            data = file.read(1 << 24)
+    except OSError:
+        return
+    start = data.find(CACHE_MAGIC)
+    if start < 0 or len(data) < start + HEADER:
+        return
+    (count,) = struct.unpack_from("<I", data, start + len(CACHE_MAGIC))
+    room = (len(data) - start - HEADER) // ENTRY
+    for index in range(min(count, room)):
+        key, value = struct.unpack_from("<II", data, start + HEADER + index * ENTRY + 4)
+        if _string(data, start + key) == name.encode():
+            yield _string(data, start + value).decode("utf-8", "surrogateescape")
+
+
+def _string(data: bytes, start: int) -> bytes:
+    return data[start : data.find(b"\0", start)]
+
+
+def _map(path: str) -> mmap.mmap | None:
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+
+
+def _is_for(data: mmap.mmap, wanted: int | None) -> bool:
+    try:
+        return elf.machine(data) == wanted
+    except ValueError:
+        return False

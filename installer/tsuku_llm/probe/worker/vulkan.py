@@ -1,0 +1,207 @@
+"""Vulkan: its loader, its drivers' files, and the devices that they enumerate.
+
+Structures and numbers: the Vulkan registry, vk.xml.
+"""
+
+# The structures are documented where the numbers are.
+# ruff: noqa: D101
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, byref, c_char, c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from . import icd
+from .channel import Channel, text
+
+VERSION_1_0, VERSION_1_1, VERSION_1_2 = 1 << 22, 1 << 22 | 1 << 12, 1 << 22 | 2 << 12
+SUCCESS, INCOMPLETE = 0, 5
+DEVICE_LOCAL = 1
+LIBRARIES = {
+    "win32": ["vulkan-1.dll"],
+    "darwin": ["libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "libMoltenVK.dylib"],
+}
+
+
+class ApplicationInfo(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("name", c_char_p),
+        ("version", c_uint32),
+        ("engine", c_char_p),
+        ("engine_version", c_uint32),
+        ("api", c_uint32),
+    )
+
+
+class InstanceCreateInfo(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("flags", c_uint32),
+        ("application", POINTER(ApplicationInfo)),
+        ("layer_count", c_uint32),
+        ("layers", c_void_p),
+        ("extension_count", c_uint32),
+        ("extensions", POINTER(c_char_p)),
+    )
+
+
+class DeviceProperties(ctypes.Structure):
+    _fields_ = (
+        ("api", c_uint32),
+        ("driver", c_uint32),
+        ("vendor", c_uint32),
+        ("device", c_uint32),
+        ("type", c_uint32),
+        ("name", c_char * 256),
+        ("cache_uuid", c_uint8 * 16),
+        ("limits_and_sparse", c_uint64 * 66),  # 524 bytes that we do not read
+    )
+
+
+class DriverProperties(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("id", c_uint32),
+        ("name", c_char * 256),
+        ("info", c_char * 256),
+        ("conformance", c_uint8 * 4),
+    )
+
+
+class IdProperties(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("device_uuid", c_uint8 * 16),
+        ("driver_uuid", c_uint8 * 16),
+        ("device_luid", c_uint8 * 8),
+        ("node_mask", c_uint32),
+        ("luid_valid", c_uint32),
+    )
+
+
+class DeviceProperties2(ctypes.Structure):
+    _fields_ = (("type", c_uint32), ("next", c_void_p), ("properties", DeviceProperties))
+
+
+class MemoryType(ctypes.Structure):
+    _fields_ = (("flags", c_uint32), ("heap", c_uint32))
+
+
+class MemoryHeap(ctypes.Structure):
+    _fields_ = (("size", c_uint64), ("flags", c_uint32))
+
+
+class MemoryProperties(ctypes.Structure):
+    _fields_ = (
+        ("type_count", c_uint32),
+        ("types", MemoryType * 32),
+        ("heap_count", c_uint32),
+        ("heaps", MemoryHeap * 16),
+    )
+
+
+class ExtensionProperties(ctypes.Structure):
+    _fields_ = (("name", c_char * 256), ("version", c_uint32))
+
+
+def ask(channel: Channel, root: str) -> None:
+    """Create an instance without layers, list its devices, then look at the drivers' files."""
+    vulkan = channel.open(LIBRARIES.get(sys.platform, ["libvulkan.so.1"]))
+    if vulkan is not None:
+        _ask_loader(channel, vulkan)
+    if sys.platform == "linux":
+        for fact in icd.drivers(root, load=vulkan is not None, before=channel.before):
+            channel.answer("icd", **fact)
+
+
+def _ask_loader(channel: Channel, vulkan: ctypes.CDLL) -> None:
+    version, instance, count = c_uint32(VERSION_1_0), c_void_p(), c_uint32()
+    channel.call(
+        vulkan,
+        "vkEnumerateInstanceVersion",  # missing in a loader of Vulkan 1.0
+        byref(version),
+        tell=lambda: {"version": version.value},
+    )
+    api = min(version.value & ~0xFFF, VERSION_1_2)
+    if channel.call(vulkan, "vkCreateInstance", byref(_instance(api)), None, byref(instance)) != 0:
+        return
+    name = "vkEnumeratePhysicalDevices"
+    tell = lambda: {"count": count.value}  # noqa: E731
+    if channel.call(vulkan, name, instance, byref(count), None, tell=tell) != 0 or not count.value:
+        return
+    devices = (c_void_p * count.value)()
+    channel.before(name)
+    code = vulkan.vkEnumeratePhysicalDevices(instance, byref(count), devices)
+    if code not in (SUCCESS, INCOMPLETE):
+        channel.answer(name, code=code)
+        return
+    for index in range(count.value):
+        channel.before(f"device {index}")
+        channel.answer("device", index=index, **_device(vulkan, c_void_p(devices[index]), api))
+
+
+def _instance(api: int) -> InstanceCreateInfo:
+    application = ApplicationInfo(0, None, b"tsuku-llm", 1, None, 0, api)
+    names = [b"VK_KHR_portability_enumeration"] if sys.platform == "darwin" else []
+    extensions = (c_char_p * max(1, len(names)))(*names)
+    flags = len(names)  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR is 1
+    return InstanceCreateInfo(
+        1, None, flags, ctypes.pointer(application), 0, None, len(names), extensions
+    )
+
+
+def _device(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
+    properties = DeviceProperties()
+    vulkan.vkGetPhysicalDeviceProperties(device, byref(properties))
+    facts = {
+        "name": text(properties.name),
+        "type": properties.type,
+        "api": properties.api,
+        "vendor": properties.vendor,
+        "device": properties.device,
+        "driver_version": properties.driver,
+        "heaps": _heaps(vulkan, device),
+    }
+    if min(api, properties.api) >= VERSION_1_1:
+        facts |= _more(vulkan, device, properties.api)
+    return facts
+
+
+def _more(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
+    """What Vulkan 1.1 (identity) and 1.2 or an extension (driver) add."""
+    if not hasattr(vulkan, "vkGetPhysicalDeviceProperties2"):
+        return {}
+    driver, identity = DriverProperties(1000196000, None), IdProperties(1000071004, None)
+    tells_driver = api >= VERSION_1_2 or b"VK_KHR_driver_properties" in _extensions(vulkan, device)
+    if tells_driver:
+        identity.next = ctypes.cast(ctypes.pointer(driver), c_void_p)
+    query = DeviceProperties2(1000059001, ctypes.cast(ctypes.pointer(identity), c_void_p))
+    vulkan.vkGetPhysicalDeviceProperties2(device, byref(query))
+    facts: dict[str, Any] = {"uuid": bytes(identity.device_uuid).hex()}
+    if tells_driver:
+        facts["driver_id"] = driver.id
+        facts["driver"] = text(driver.name)
+        facts["driver_info"] = text(driver.info)
+    return facts
+
+
+def _heaps(vulkan: ctypes.CDLL, device: c_void_p) -> list[list[int]]:
+    """Size in bytes and flags of each memory heap."""
+    memory = MemoryProperties()
+    vulkan.vkGetPhysicalDeviceMemoryProperties(device, byref(memory))
+    return [[heap.size, heap.flags] for heap in memory.heaps[: min(memory.heap_count, 16)]]
+
+
+def _extensions(vulkan: ctypes.CDLL, device: c_void_p) -> set[bytes]:
+    count = c_uint32()
+    vulkan.vkEnumerateDeviceExtensionProperties(device, None, byref(count), None)
+    found = (ExtensionProperties * max(1, count.value))()
+    vulkan.vkEnumerateDeviceExtensionProperties(device, None, byref(count), found)
+    return {extension.name for extension in found[: count.value]}

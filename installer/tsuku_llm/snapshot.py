@@ -1,0 +1,267 @@
+"""Recorded machines: every raw answer of a host, written to a file and replayed.
+
+A recording holds answers and no conclusions, so that it reproduces a parser's mistake.
+It is made to be attached to a public bug report: home folders, this machine's and this
+user's names, serial numbers and device UUIDs are taken out before anything is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tsuku_llm.errors import SnapshotError
+from tsuku_llm.host import ABSENT, Answer, Host, Program, Raw
+
+FORMAT = 1
+SIZE_LIMIT = 4 << 20
+
+Names = tuple[str, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The content of a file. ``source`` and ``expect`` are added by who makes it a test."""
+
+    system: Mapping[str, Raw]
+    environment: dict[str, str | None] = field(default_factory=dict)
+    files: dict[str, str | None] = field(default_factory=dict)
+    folders: dict[str, Names | None] = field(default_factory=dict)
+    access: dict[str, str | None] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    source: str | None = None
+    expect: Mapping[str, Any] | None = None
+
+
+class RecordingHost:
+    """A host that remembers what it was asked and what it answered."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._recording = Recording(system=host.system())
+
+    @property
+    def name(self) -> str | None:
+        """See ``Host``."""
+        return self._host.name
+
+    def system(self) -> Mapping[str, Raw]:
+        """See ``Host``."""
+        return self._recording.system
+
+    def read_text(self, path: str) -> str | None:
+        """See ``Host``."""
+        return _once(self._recording.files, path, self._host.read_text)
+
+    def list_dir(self, path: str) -> Names | None:
+        """See ``Host``."""
+        return _once(self._recording.folders, path, self._host.list_dir)
+
+    def access(self, path: str) -> str | None:
+        """See ``Host``."""
+        return _once(self._recording.access, path, self._host.access)
+
+    def environment(self, name: str) -> str | None:
+        """See ``Host``."""
+        return _once(self._recording.environment, name, self._host.environment)
+
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
+        """See ``Host``."""
+        answers = self._host.ask(program, questions, limit)
+        self._recording.answers.update(answers)
+        return answers
+
+    def content(self) -> dict[str, Any]:
+        """What a file would hold: free of what identifies a machine or a person."""
+        content = {key: value for key, value in asdict(self._recording).items() if value}
+        cleaned: dict[str, Any] = Scrubber(_own_names()).clean({"format": FORMAT, **content})
+        return cleaned
+
+    def save(self, path: Path) -> None:
+        """Write the recording.
+
+        Raises ``SnapshotError`` when the file cannot be written.
+        """
+        text = json.dumps(self.content(), indent=1, ensure_ascii=False)
+        try:
+            path.write_text(text + "\n", "utf-8")
+        except OSError as error:
+            raise SnapshotError(
+                f"the recording cannot be written to {path}",
+                facts=(str(error),),
+                hint="choose another file: tsuku-llm probe --record FILE",
+            ) from error
+
+
+def _once(known: dict[str, T], key: str, ask: Callable[[str], T]) -> T:
+    if key not in known:
+        known[key] = ask(key)
+    return known[key]
+
+
+class ReplayHost:
+    """A recorded machine. A question that the recording does not have is answered "absent"."""
+
+    def __init__(self, recording: Recording, name: str) -> None:
+        self.recording = recording
+        self._name = name
+
+    @classmethod
+    def load(cls, path: Path) -> ReplayHost:
+        """Read a recording.
+
+        Raises ``SnapshotError`` for a file that cannot be read or is no recording.
+        """
+        try:
+            return cls(parse_recording(_read(path)), path.name)
+        except (OSError, ValueError, RecursionError) as error:
+            raise SnapshotError(
+                f"{path} is not a recorded machine",
+                facts=(str(error)[:300],),
+                hint="make one with: tsuku-llm probe --record FILE",
+            ) from error
+
+    @property
+    def name(self) -> str:
+        """See ``Host``."""
+        return self._name
+
+    def system(self) -> Mapping[str, Raw]:
+        """See ``Host``."""
+        return self.recording.system
+
+    def read_text(self, path: str) -> str | None:
+        """See ``Host``."""
+        return self.recording.files.get(path)
+
+    def list_dir(self, path: str) -> Names | None:
+        """See ``Host``."""
+        return self.recording.folders.get(path)
+
+    def access(self, path: str) -> str | None:
+        """See ``Host``."""
+        return self.recording.access.get(path)
+
+    def environment(self, name: str) -> str | None:
+        """See ``Host``."""
+        return self.recording.environment.get(name)
+
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
+        """See ``Host``; the answers do not depend on ``program`` and ``limit``."""
+        del program, limit
+        return {question: self.recording.answers.get(question, ABSENT) for question in questions}
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(SIZE_LIMIT + 1)
+    if len(data) > SIZE_LIMIT:
+        raise ValueError(f"it is larger than {SIZE_LIMIT:,} bytes")
+    return data
+
+
+# --- the file's shape --------------------------------------------------------------------
+
+
+def parse_recording(data: bytes) -> Recording:
+    """Read a recording; raises ``ValueError`` with what is wrong with it."""
+    raw = json.loads(data.decode("utf-8"))
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise ValueError(f"it is not a recording of format {FORMAT}")
+    return Recording(
+        system=_table(raw, "system", _scalar),
+        environment=_table(raw, "environment", _text),
+        files=_table(raw, "files", _text),
+        folders=_table(raw, "folders", _names),
+        access=_table(raw, "access", _text),
+        answers=_table(raw, "answers", _answer),
+        source=_text(raw.get("source")),
+        expect=_of_type(dict, raw["expect"]) if "expect" in raw else None,
+    )
+
+
+def _table(raw: Mapping[str, Any], key: str, convert: Callable[[Any], T]) -> dict[str, T]:
+    return {name: convert(value) for name, value in _of_type(dict, raw.get(key, {})).items()}
+
+
+def _answer(raw: Any) -> Answer:
+    fields = _of_type(dict, raw)
+    lines = tuple(_of_type(dict, line) for line in _of_type(list, fields.get("lines", [])))
+    end = _of_type(str, fields.get("end", "done"))
+    return Answer(lines, end, _text(fields.get("during")))
+
+
+def _names(raw: Any) -> Names | None:
+    return None if raw is None else tuple(_of_type(str, name) for name in _of_type(list, raw))
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw is None else _of_type(str, raw)
+
+
+def _scalar(raw: Any) -> Raw:
+    return raw if isinstance(raw, int) else _text(raw)
+
+
+def _of_type(kind: type[T], raw: Any) -> T:
+    if not isinstance(raw, kind):
+        raise ValueError(f"{str(raw)[:60]!r} is not of type {kind.__name__}")  # noqa: TRY004
+    return raw
+
+
+# --- scrubbing ---------------------------------------------------------------------------
+
+_HOME = re.compile(r"(?i)(?:/home|/users|[a-z]:\\users)[/\\][^/\\:;\s\"']+")
+_SERIAL = re.compile(r"(?im)^(serial\s*:).*$")
+_UUID = re.compile(r"(?i)\b(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
+_IMPERSONAL = ("root", "localhost")
+_SHORTEST_NAME = 4  # shorter ones ("vm", "pi") are also parts of other words
+
+
+class Scrubber:
+    """Takes out of answers what identifies a person or a machine.
+
+    The same UUID becomes the same ``uuid-N`` everywhere, as two APIs may list one card.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        known = {name for name in names if len(name) >= _SHORTEST_NAME} - set(_IMPERSONAL)
+        words = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+        self._names = re.compile(rf"(?i)(?<![a-z0-9])(?:{words})(?![a-z0-9])") if known else None
+        self._uuids: dict[str, str] = {}
+
+    def clean(self, value: Any) -> Any:
+        """The same value with every text cleaned, keys too."""
+        if isinstance(value, str):
+            return self._clean_text(value)
+        if isinstance(value, dict):
+            return {self._clean_text(str(key)): self.clean(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.clean(item) for item in value]
+        return value
+
+    def _clean_text(self, text: str) -> str:
+        text = _SERIAL.sub(r"\1 removed", _HOME.sub("~", text))
+        text = _UUID.sub(self._ordinal, text)
+        return self._names.sub("removed", text) if self._names else text
+
+    def _ordinal(self, match: re.Match[str]) -> str:
+        key = match[0].replace("-", "").lower()
+        return self._uuids.setdefault(key, f"uuid-{len(self._uuids) + 1}")
+
+
+def _own_names() -> list[str]:
+    import getpass  # noqa: PLC0415
+    import socket  # noqa: PLC0415
+
+    names = [socket.gethostname(), socket.gethostname().partition(".")[0]]
+    # Without a name for the user (a container's bare number) there is nothing to hide.
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        names.append(getpass.getuser())
+    return names
