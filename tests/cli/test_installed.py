@@ -1,0 +1,121 @@
+"""``list``, ``which`` and ``serve`` on a home where something is installed."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.program import COMMAND, environment, run_program
+from support.stored import FILES, install
+
+from tsuku_llm.store import Installed, Store
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o755)
+    return folder
+
+
+def put(home: Path, script: str = "echo server $*", release: str = "b100") -> Installed:
+    server = f"#!/bin/sh\n{script}\n".encode()
+    store = Store(home / "tools" / "tsuku-llm")
+    return install(store, release, files={**FILES, "llama-server": server})
+
+
+def test_the_active_version_has_a_star(home: Path) -> None:
+    old, new = put(home), put(home, release="b101")
+    result = run_program("list", env=environment(home))
+    assert (result.code, result.stderr) == (0, "")
+    assert [line.split()[:2] for line in result.stdout.splitlines()] == [
+        ["b100", "(0.1.0)"],
+        ["*", "b101"],
+    ]
+    versions = run_program("list", "--json", env=environment(home)).document["data"]["versions"]
+    assert [(v["id"], v["active"], v["path"]) for v in versions] == [
+        (old.id, False, str(old.tree)),
+        (new.id, True, str(new.tree)),
+    ]
+    assert versions[0]["variant"] == versions[0]["backend"] == "cpu"
+
+
+def test_which_is_the_path_and_nothing_else(home: Path) -> None:
+    installed = put(home)
+    server = installed.tree / "llama-server"
+    assert run_program("which", env=environment(home)).stdout == f"{server}\n"
+    told = run_program("which", "--json", env=environment(home)).document
+    assert told["data"] == {"path": str(server)}
+
+
+@pytest.mark.parametrize("words", [("which",), ("serve", "--", "-m", "x")], ids=" ".join)
+def test_nothing_installed_is_exit_code_7(words: tuple[str, ...], home: Path) -> None:
+    result = run_program(*words, env=environment(home))
+    assert (result.code, result.stdout) == (7, "")
+    assert result.stderr.splitlines()[0].startswith("error[not-installed]: ")
+    assert result.stderr.splitlines()[-1] == "hint: run: tsuku-llm install"
+
+
+def test_another_backend_than_the_installed_is_never_served(home: Path) -> None:
+    put(home)
+    result = run_program("serve", env=environment(home, TSUKU_LLM_BACKEND="vulkan"))
+    assert result.code == 7
+    assert "vulkan is requested" in result.stderr
+
+
+@pytest.mark.parametrize("extra", [(), ("--exec",)], ids=["watched", "exec"])
+def test_the_server_gets_its_arguments_and_keeps_its_streams(
+    extra: tuple[str, ...], home: Path
+) -> None:
+    put(home, "echo server $*; echo said >&2")
+    result = run_program("serve", *extra, "--", "--port", "1", "--json", env=environment(home))
+    assert result.code == 0
+    assert result.stdout == "server --port 1 --json\n"
+    assert result.stderr.splitlines() == [
+        "requested=auto detected=[vulkan,cpu] selected=cpu",
+        "said",
+    ]
+
+
+def test_with_json_stdout_is_the_document_and_the_server_speaks_on_stderr(home: Path) -> None:
+    put(home)
+    result = run_program("serve", "--json", "--", "--port", "1", env=environment(home))
+    assert result.code == 0
+    assert result.document["data"] == {"server_exit_code": 0}
+    assert "server --port 1" in result.stderr
+
+
+def test_exec_has_no_document(home: Path) -> None:
+    result = run_program("serve", "--json", "--exec", env=environment(home))
+    assert (result.code, result.document["error"]["code"]) == (2, "bad-usage")
+
+
+def test_a_changed_tree_is_not_served(home: Path) -> None:
+    installed = put(home)
+    (installed.tree / "libggml-evil.so").write_bytes(b"x")
+    result = run_program("serve", env=environment(home))
+    assert (result.code, result.stdout) == (5, "")
+    assert result.stderr.splitlines()[0].startswith("error[tampered-install]: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_us(number: signal.Signals, home: Path) -> None:
+    put(home, "trap 'echo bye; exit 9' TERM INT; echo ready; while :; do sleep 0.05; done")
+    with subprocess.Popen(
+        [*COMMAND, "serve"],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(number)
+        out, err = child.communicate(timeout=60)
+    assert out == "bye\n"
+    assert child.returncode == 9
+    assert "Traceback" not in err
