@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import click
 
@@ -101,8 +101,8 @@ def _as_usage_error(error: click.ClickException) -> UsageError:
 def _bug(error: Exception) -> Answer:
     import traceback  # noqa: PLC0415
 
-    with suppress(StoreError):
-        streams.say(sys.stderr, "".join(traceback.format_exception(error)))
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        streams.note(sys.stderr, line)
     failure = Failure(
         "bug",
         f"{type(error).__name__}: {error}",

@@ -31,7 +31,7 @@ def open_session(console: Console, **flags: str | None) -> Iterator[Session]:
 
 
 def _session(console: Console, paths: Paths, settings: Settings) -> Session:
-    channel = settings.setting("llm.channel")
+    channel, repository = settings.setting("llm.channel"), settings.setting("llm.repository")
     return Session(
         data=paths.data,
         state=paths.state,
@@ -43,7 +43,7 @@ def _session(console: Console, paths: Paths, settings: Settings) -> Session:
         backend=settings.backend,
         prefer=settings.prefer,
         channel=settings.channel if channel.chosen else None,
-        repository=settings.repository,
+        repository=settings.repository if repository.chosen else None,
         repository_url=settings.repository_url,
         mirrors=settings.mirrors,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tsuku_llm.cli.render.hardware import problems
 from tsuku_llm.cli.render.text import named, size, table
-from tsuku_llm.hardware import Hardware
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.selection import Candidate, Rejection
 
@@ -102,12 +102,3 @@ def decision(choice: Choice) -> str:
 def verdict(candidate: Candidate) -> str:
     """Why a variant fits."""
     return f"fits: {candidate.gpu.name}" if candidate.gpu else "fits: the processor"
-
-
-def problems(hardware: Hardware) -> tuple[str, ...]:
-    """Every named situation of the machine and its fix."""
-    return tuple(
-        line
-        for problem in hardware.all_problems
-        for line in (f"{problem.slug}: {problem.text}", f"  fix: {problem.fix}")
-    )

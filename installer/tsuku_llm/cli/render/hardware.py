@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.cli.render.choice import problems
 from tsuku_llm.cli.render.text import size, table
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware
 
@@ -25,6 +24,15 @@ def lines(hardware: Hardware, record: Path | None) -> tuple[str, ...]:
         *(("devices:", *table([_gpu(gpu) for gpu in gpus])) if gpus else ("devices: none",)),
         *problems(hardware),
         *((f"recorded in {record}",) if record else ()),
+    )
+
+
+def problems(hardware: Hardware) -> tuple[str, ...]:
+    """Every named situation of the machine and its fix."""
+    return tuple(
+        line
+        for problem in hardware.all_problems
+        for line in (f"{problem.slug}: {problem.text}", f"  fix: {problem.fix}")
     )
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from tsuku_llm.cli.render.text import named, size
 from tsuku_llm.operations.update import UpdateReport
-from tsuku_llm.selection import Candidate
 
 
 def data(report: UpdateReport) -> dict[str, Any]:
     """The report for programs."""
     receipt, release = report.installed.receipt, report.choice.release
-    candidate = _candidate(report)
+    candidate = report.candidate
     return {
         "channel": report.choice.channel,
         "installed": {
@@ -40,14 +39,10 @@ def lines(report: UpdateReport) -> tuple[str, ...]:
 
 
 def _verdict(report: UpdateReport) -> str:
-    candidate = _candidate(report)
+    candidate = report.candidate
     if not report.newer:
         return "up to date"
     if candidate is None:
         return "no variant of it fits this machine and the request; see: tsuku-llm explain"
     variant = candidate.variant
     return f"would install {variant.name}, {size(variant.download_size)}; run: tsuku-llm update"
-
-
-def _candidate(report: UpdateReport) -> Candidate | None:
-    return next(iter(report.choice.selection.compatible), None)
