@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"archive", "catalog", "fetch", "host", "launch", "probe", "selection", "snapshot", "store"}
     | {"_version", "trust"},
     "config": frozenset({"errors"}),
-    "cli": VALUES | {"_version", "config", "host", "operations", "selection", "store"},
+    "cli": VALUES | {"_version", "catalog", "config", "host", "operations", "selection", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
@@ -89,8 +89,8 @@ LIGHT = (
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 
-SHARED_BY_SOURCES = {"channel", "elf", "icd", "main", "search"}
-"""The modules of ``probe`` that are no source of facts: how to search, to read a file, to answer."""
+SHARED_BY_SOURCES = {"channel", "elf", "icd", "main", "reply", "search", "surroundings"}
+"""The modules of ``probe`` that are no source of facts, only how to search, read and answer."""
 
 MAY_PRINT = ("cli", "probe.worker")
 MAY_EXIT = ("cli", "probe.worker", "__main__")
