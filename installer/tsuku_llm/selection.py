@@ -306,20 +306,31 @@ def _api_obstacle(api: Api) -> Reason | None:
         return None
     if api.problem:
         return Reason(api.problem.slug, api.problem.text)
+    name = _API_NAMES.get(api.name, api.name)
     if api.state is not ApiState.OK:
-        return Reason(f"api-{api.state.value}", f"{api.name}: {_STATES[api.state]}")
+        return Reason(f"api-{api.state.value}", f"{name} {_STATES[api.state]}")
     if not api.gpus:
-        return Reason("no-device", f"{api.name}: the driver lists no device")
+        return Reason("no-device", f"{name} lists no device")
     names = ", ".join(gpu.name for gpu in api.gpus)
-    return Reason("software-only", f"{api.name}: only software devices ({names})")
+    return Reason("software-only", f"{name} lists only software devices ({names})")
 
+
+_API_NAMES = {
+    "cuda": "the NVIDIA driver (CUDA)",
+    "rocm": "the ROCm runtime (HIP)",
+    "vulkan": "the Vulkan loader",
+    "level_zero": "the Level Zero loader",
+    "opencl": "the OpenCL loader",
+    "openvino": "OpenVINO's Intel driver",
+    "metal": "Metal",
+}
 
 _STATES = {
-    ApiState.ABSENT: "its driver library is not installed",
-    ApiState.FAILED: "its driver did not initialise",
-    ApiState.TIMED_OUT: "its driver did not answer in time",
-    ApiState.CRASHED: "its driver crashed when it was asked",
-    ApiState.NOT_ASKED: "it does not exist on this system",
+    ApiState.ABSENT: "is not installed",
+    ApiState.FAILED: "did not initialise",
+    ApiState.TIMED_OUT: "did not answer in time",
+    ApiState.CRASHED: "crashed when it was asked",
+    ApiState.NOT_ASKED: "does not exist on this system",
 }
 
 

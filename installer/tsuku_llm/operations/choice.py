@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tsuku_llm import catalog as catalogs
-from tsuku_llm.catalog import Catalog
+from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Release
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
@@ -33,10 +33,15 @@ class Choice:
         return f"{line} hardware={self.hardware.simulated}" if self.hardware.simulated else line
 
 
+def repository_of(session: Session) -> Repository:
+    """The repository that the session names, or the official one. Raises ``UnknownRequest``."""
+    name = session.repository or OFFICIAL
+    return catalogs.repository(session.data, name, session.repository_url)
+
+
 def load_catalog(session: Session) -> Catalog:
     """The newest valid metadata of the session's repository, from disk only."""
-    repository = catalogs.repository(session.data, session.repository, session.repository_url)
-    catalog = catalogs.load(repository, session.data)
+    catalog = catalogs.load(repository_of(session), session.data)
     for note in catalog.notes:
         session.note(note)
     return catalog

@@ -89,7 +89,7 @@ def install(
     try:
         return install_choice(session, choice, force=force)
     except HostUnreachable as error:
-        if session.channel or release or INDEX_CHANNEL not in choice.catalog.channels():
+        if session.channel or release or INDEX_CHANNEL not in choice.catalog.channels:
             raise
         session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
         other = choose(

@@ -23,7 +23,8 @@ class Session:
 
     ``data`` and ``state`` are the folders of design's "state on disk"; ``now`` is in UTC;
     ``note`` tells people one line at once. ``channel`` is None where the user named none:
-    then ``install`` may fall to the package index. ``prefer`` is a policy of the manifest
+    then ``install`` may fall to the package index. ``repository`` is None for the official
+    one, or for the one that the active version came from. ``prefer`` is a policy of the manifest
     or the user's own order of backends.
     """
 
@@ -37,6 +38,6 @@ class Session:
     backend: str = "auto"
     prefer: str | tuple[str, ...] = "portable"
     channel: str | None = None
-    repository: str = "official"
+    repository: str | None = None
     repository_url: str | None = None
     mirrors: tuple[str, ...] = ()

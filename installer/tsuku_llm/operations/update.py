@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsuku_llm import catalog as catalogs
 from tsuku_llm import fetch
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.choice import Choice, choose
+from tsuku_llm.operations.choice import Choice, choose, repository_of
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
 from tsuku_llm.operations.session import Session
+from tsuku_llm.selection import Candidate
 from tsuku_llm.store import Installed, Receipt, Store
 
 
@@ -18,7 +19,7 @@ class UpdateReport:
     """What an update would change.
 
     ``newer`` tells whether ``choice.release`` is newer than what is installed: a release
-    that is older is never offered. ``download_size`` is in bytes, None where unknown.
+    that is older is never offered.
     """
 
     installed: Installed
@@ -26,9 +27,9 @@ class UpdateReport:
     newer: bool
 
     @property
-    def download_size(self) -> int | None:
-        """Bytes that the update would fetch."""
-        return self.choice.selection.selected.variant.download_size
+    def candidate(self) -> Candidate | None:
+        """What would be installed; None when no variant of the newest release fits here."""
+        return next(iter(self.choice.selection.compatible), None)
 
 
 def check_update(session: Session) -> UpdateReport:
@@ -40,12 +41,17 @@ def check_update(session: Session) -> UpdateReport:
     active = Store(session.data).active()
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
-    repository = catalogs.repository(session.data, session.repository, session.repository_url)
+    session = replace(
+        session,
+        repository=session.repository or active.receipt.repository,
+        channel=session.channel or active.receipt.channel,
+    )
+    repository = repository_of(session)
     with fetch.Network(session.environ) as network:
         catalogs.refresh(
             repository, session.data, lambda url, limit: fetch.get(url, limit, network)
         )
-    choice = choose(session, channel=session.channel or active.receipt.channel)
+    choice = choose(session)
     return UpdateReport(active, choice, _is_newer(choice, active.receipt))
 
 
