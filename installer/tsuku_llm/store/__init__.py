@@ -5,6 +5,8 @@ manifests, no GPUs: what a receipt says about those is opaque here. ``serve``, `
 ``which`` import this, so nothing heavy is imported at the top.
 """
 
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.legacy import LegacyAddon, find_legacy
 from tsuku_llm.store.ownership import check_ancestors
 from tsuku_llm.store.receipt import (
     ArtifactRecord,
@@ -14,17 +16,19 @@ from tsuku_llm.store.receipt import (
     version_id,
 )
 from tsuku_llm.store.staging import Staging
-from tsuku_llm.store.versions import Installed, Pruned, Store
+from tsuku_llm.store.versions import Pruned, Store
 
 __all__ = [
     "ArtifactRecord",
     "FileRecord",
     "Installed",
+    "LegacyAddon",
     "LinkRecord",
     "Pruned",
     "Receipt",
     "Staging",
     "Store",
     "check_ancestors",
+    "find_legacy",
     "version_id",
 ]

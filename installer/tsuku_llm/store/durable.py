@@ -1,4 +1,4 @@
-"""Reads and writes that survive a crash, and the one map from ``OSError`` to our errors.
+"""Reads and writes that survive a crash.
 
 A file is replaced, never edited: written beside under a name of its own, flushed to the
 disk, renamed over the old one, and then the folder is flushed. Whoever looks, at any
@@ -13,11 +13,11 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.errors import CorruptStore, NoSpace, NotWritable, StoreError, UnsafeLocation
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import CorruptStore, UnsafeLocation
 
 if sys.platform == "darwin":
     from fcntl import F_FULLFSYNC, fcntl
@@ -33,80 +33,43 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC | _BINARY
 
-_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-_WRONG_KIND = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST}
-_TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
+# Some network file systems cannot flush a folder; their server keeps its names itself.
+_NO_FOLDER_FLUSH = {errno.EINVAL, errno.ENOTSUP}
 
 # An antivirus or an indexer holds a fresh file for moments, not for seconds.
 _REPLACE_TRIES = 40
 _REPLACE_PAUSE = 0.05
 
 
-@contextmanager
-def wrapped(doing: str, path: Path) -> Iterator[None]:
-    """Turn any ``OSError`` of the block into one of ours; ``doing`` completes "could not …"."""
-    try:
-        yield
-    except OSError as exc:
-        raise store_error(exc, doing, path) from exc
-
-
-def store_error(exc: OSError, doing: str, path: Path) -> StoreError:
-    """The error of the tree for ``exc``, with the path and what to do about it."""
-    where = Path(os.fsdecode(exc.filename)) if exc.filename else path
-    facts = (f"path: {where}", f"the system says: {exc.strerror or exc}")
-    if exc.errno in _FULL:
-        return NoSpace(
-            f"could not {doing}: the disk or the quota is full",
-            facts=facts,
-            hint="free some space (tsuku-llm prune removes old versions), then run it again",
-        )
-    if exc.errno in _FORBIDDEN:
-        return NotWritable(
-            f"could not {doing}: no permission",
-            facts=facts,
-            hint="run it as the user who owns that folder, or set TSUKU_HOME to a folder of yours",
-        )
-    if exc.errno in _WRONG_KIND:
-        return CorruptStore(
-            f"could not {doing}: something else is in the way",
-            facts=facts,
-            hint="move that path away, then run it again",
-        )
-    if exc.errno in _TOO_MANY_OPEN:
-        return StoreError(
-            f"could not {doing}: too many open files",
-            facts=facts,
-            hint="raise the limit with ulimit -n, then run it again",
-        )
-    return StoreError(
-        f"could not {doing}", facts=facts, hint="check the disk and the path, then run it again"
-    )
-
-
 def read_small(path: Path, limit: int) -> bytes | None:
     """The bytes of a small state file; None where there is none.
 
     A link, a folder, a fifo, a file of somebody else or one of more than ``limit`` bytes
-    is refused: it is not what was written here. Raises CorruptStore, UnsafeLocation and
-    the errors of ``store_error``.
+    is refused: it is not what was written here. Raises CorruptStore, UnsafeLocation.
     """
-    with wrapped(f"read {path.name}", path):
+    with disk_errors(f"reading {path.name}", path.parent):
         try:
             fd = open_to_read(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as exc:
+            if exc.errno == errno.ELOOP:
+                raise _not_ours(path) from exc
+            raise
         with open(fd, "rb") as file:  # noqa: PTH123  # opened above, with flags
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-                raise CorruptStore(
-                    f"{path.name} is not a state file of tsuku-llm",
-                    facts=(f"path: {path}",),
-                    hint="move that path away, then run tsuku-llm install",
-                )
+                raise _not_ours(path)
             require_trusted_owner(path, status)
             return file.read(limit)
+
+
+def _not_ours(path: Path) -> CorruptStore:
+    return CorruptStore(
+        f"{path.name} is not a state file of tsuku-llm",
+        facts=(f"path: {path}",),
+        hint="move that path away, then run: tsuku-llm install",
+    )
 
 
 def open_to_read(path: Path) -> int:
@@ -128,19 +91,24 @@ def require_trusted_owner(path: Path, status: os.stat_result) -> None:
 def make_folder(path: Path) -> None:
     """Make a folder of the store, 0755 whatever the umask, durably; parents too.
 
-    Raises CorruptStore where something else (a link, a file) has that name.
+    Raises CorruptStore where something else (a link, a file) has that name, UnsafeLocation
+    where it is somebody else's.
     """
-    with wrapped(f"make the folder {path.name}", path):
-        missing = [path, *path.parents]
-        missing = [folder for folder in missing if not os.path.lexists(folder)]
+    with disk_errors(f"making the folder {path.name}", path.parent):
+        missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
         for folder in reversed(missing):
             with suppress(FileExistsError):
                 folder.mkdir(FOLDER_MODE)
             flush_folder(folder.parent)
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise CorruptStore(
+                f"{path.name} is not a folder",
+                facts=(f"path: {path}",),
+                hint="move that path away, then run it again",
+            )
+        require_trusted_owner(path, path.lstat())
         if path in missing:
             path.chmod(FOLDER_MODE)
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path))
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -167,6 +135,28 @@ def replace_file(path: Path, content: bytes) -> None:
             beside.unlink()
         raise
     flush_folder(path.parent)
+
+
+def drop_temporaries(*folders: Path) -> None:
+    """Remove what a crash in ``replace_file`` left in these folders, if it can be removed."""
+    for folder in folders:
+        with suppress(OSError):
+            for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+                path.unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and what is in it, following no link. Raises ``OSError``."""
+    from shutil import rmtree  # noqa: PLC0415  # imports every compression there is
+
+    rmtree(path)
+
+
+def drop_tree(path: Path) -> None:
+    """Remove of a folder what can be removed; the rest is for a later sweep."""
+    from shutil import rmtree  # noqa: PLC0415
+
+    rmtree(path, ignore_errors=True)
 
 
 def rename(source: Path, target: Path) -> None:
@@ -198,6 +188,9 @@ def flush_folder(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
     try:
         flush(fd)
+    except OSError as exc:
+        if exc.errno not in _NO_FOLDER_FLUSH:
+            raise
     finally:
         os.close(fd)
 

@@ -15,15 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import StoreError, TamperedInstall
-from tsuku_llm.store.durable import open_to_read, read_small, replace_file, wrapped
+from tsuku_llm.store.durable import open_to_read, read_small, replace_file
 from tsuku_llm.store.receipt import FileRecord, Receipt, parse_object
 
 HASH_THREADS = 2
 FINGERPRINT = "fingerprint.json"
 TREE = "tree"
 _LIMIT = 16 << 20
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 _SHOWN = 12
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
 
@@ -86,7 +87,7 @@ def check_version(
     TamperedInstall with the names, StoreError when the disk does not play along.
     """
     tree = version / TREE
-    with wrapped("check the installed build", tree):
+    with disk_errors("checking the installed build", tree):
         found, listing = _list(tree, receipt)
         if found:
             raise tampered(version.name, found)

@@ -16,12 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm.errors import CorruptStore, LockTimeout
-from tsuku_llm.store.durable import read_small, require_trusted_owner, wrapped
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
+from tsuku_llm.store.durable import read_small, require_trusted_owner
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+_NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -36,11 +38,10 @@ def exclusive(
     lock file of ours; NotWritable.
     """
     _require_lock_file(path)
-    with wrapped("take the lock", path):
+    with disk_errors(f"taking the lock {path.name}", path.parent):
         lock = _acquire(path, timeout, on_wait)
     holder = _holder_file(path)
-    with suppress(OSError):  # it only names us to others
-        holder.write_text(f"{os.getpid()}\n", encoding="ascii")
+    _name_us(holder)
     try:
         yield
     finally:
@@ -82,7 +83,7 @@ def _try(lock: BaseFileLock, timeout: float) -> None:
 
 
 def _require_lock_file(path: Path) -> None:
-    with wrapped("look at the lock", path):
+    with disk_errors(f"looking at the lock {path.name}", path.parent):
         try:
             status = path.lstat()
         except FileNotFoundError:
@@ -96,6 +97,14 @@ def _require_lock_file(path: Path) -> None:
     require_trusted_owner(path, status)
 
 
+def _name_us(holder: Path) -> None:
+    """Write who holds the lock; it is only for others to read."""
+    with suppress(OSError):
+        fd = os.open(holder, _NAME_FLAGS, 0o644)
+        with open(fd, "w", encoding="ascii") as file:  # noqa: PTH123  # opened with flags
+            file.write(f"{os.getpid()}\n")
+
+
 def _holder_file(path: Path) -> Path:
     """Beside the lock: Windows locks the bytes of the file itself against reading."""
     return path.with_suffix(".pid")
@@ -105,7 +114,7 @@ def _holder(path: Path) -> int | None:
     try:
         text = read_small(_holder_file(path), 32)
         return int(text) if text else None
-    except (ValueError, CorruptStore):
+    except (ValueError, StoreError):
         return None
 
 

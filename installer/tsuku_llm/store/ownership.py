@@ -15,8 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeLocation
-from tsuku_llm.store.durable import WINDOWS, require_trusted_owner, wrapped
+from tsuku_llm.store.durable import WINDOWS, require_trusted_owner
 
 if sys.platform != "win32":
     import grp
@@ -33,7 +34,7 @@ def check_ancestors(path: Path) -> None:
     """
     if WINDOWS:  # no such modes there
         return
-    with wrapped("check who owns the way to the build", path):
+    with disk_errors("checking who owns the way to the build", path):
         for step, status in _steps(path):
             require_trusted_owner(step, status)
             if not stat.S_ISLNK(status.st_mode):

@@ -9,8 +9,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.store.durable import read_small, replace_file, wrapped
+from tsuku_llm.store.durable import read_small, replace_file
 from tsuku_llm.store.receipt import is_version_id, parse_object
 
 FILE = "active.json"
@@ -60,7 +61,7 @@ def read_pointer(data: Path) -> Pointer:
 def write_pointer(data: Path, pointer: Pointer) -> None:
     """Replace the pointer durably. Raises StoreError."""
     document = {"format": FORMAT, "active": pointer.active, "previous": pointer.previous}
-    with wrapped("replace the active pointer", data / FILE):
+    with disk_errors("replacing the active pointer", data):
         replace_file(data / FILE, json.dumps(document).encode("ascii") + b"\n")
 
 

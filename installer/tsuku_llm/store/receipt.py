@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from hashlib import sha256
 from typing import Any, NoReturn, TypeVar
 
 from tsuku_llm.errors import CorruptStore
@@ -110,6 +109,8 @@ def version_id(release: str, variant: str, artifact_digests: Iterable[str]) -> s
 
     The order of the artifacts does not matter, as they are unpacked beside each other.
     """
+    from hashlib import sha256  # noqa: PLC0415  # serve hashes nothing
+
     digest = sha256("\n".join(sorted(artifact_digests)).encode("ascii")).hexdigest()
     return f"{release}-{variant}-{digest[:12]}"
 
@@ -169,9 +170,21 @@ def _require_consistent(receipt: Receipt) -> None:
         raise _junk("a path appears twice")
     if receipt.server not in taken:
         raise _junk(f"the server {receipt.server!r} is not among the files")
+    for link in receipt.links:
+        if not _stays_inside(link):
+            raise _junk(f"{link.path!r} leads out of the tree")
     for path in paths:
         if any(path[:at] in taken for at, char in enumerate(path) if char == "/"):
             raise _junk(f"{path!r} lies below a file")
+
+
+def _stays_inside(link: LinkRecord) -> bool:
+    depth = link.path.count("/")
+    for part in link.target.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return False
+    return True
 
 
 def _checked(

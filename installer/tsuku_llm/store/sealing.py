@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tsuku_llm.store.durable import FOLDER_MODE, flush_folder, seal_file, wrapped, write_new
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.store.durable import FOLDER_MODE, flush_folder, seal_file, write_new
 from tsuku_llm.store.holds import IN_USE
 from tsuku_llm.store.integrity import (
     FINGERPRINT,
@@ -31,7 +32,7 @@ def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> 
     TamperedInstall when the tree does not hold exactly what the receipt lists.
     """
     tree = staging.tree
-    with wrapped("finish the new version", staging.path):
+    with disk_errors("finishing the new version", staging.path):
         _drop_empty_folders(tree, receipt)
         found = differences(list_tree(tree), receipt)
         if found:

@@ -6,14 +6,14 @@ living holder is the leftover of a crash, and the next writing command sweeps it
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LockTimeout, StoreError
-from tsuku_llm.store.durable import FOLDER_MODE, unique, wrapped
+from tsuku_llm.store.durable import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.store.integrity import TREE
 from tsuku_llm.store.locks import exclusive
 
@@ -37,8 +37,8 @@ def staged(parent: Path) -> Iterator[Staging]:
     """A new folder in ``parent``; whatever is left in it at the end of the block is removed."""
     with ExitStack() as stack:
         staging = Staging(parent / _locked_name(parent, stack))
-        stack.callback(shutil.rmtree, staging.path, ignore_errors=True)
-        with wrapped("make a staging folder", staging.path):
+        stack.callback(drop_tree, staging.path)
+        with disk_errors("making a staging folder", parent):
             staging.path.mkdir(FOLDER_MODE)
             staging.tree.mkdir(FOLDER_MODE)
         yield staging
@@ -66,7 +66,7 @@ def sweep_staging(parent: Path) -> None:
         return
     for name in names:
         with suppress(StoreError), exclusive(_lock_file(parent, name), timeout=0):
-            shutil.rmtree(parent / name, ignore_errors=True)
+            drop_tree(parent / name)
             _forget(_lock_file(parent, name))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import (
     CorruptStore,
     LockTimeout,
@@ -18,57 +19,49 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
-from tsuku_llm.store import holds
 from tsuku_llm.store.durable import (
-    TEMPORARY_SUFFIX,
+    drop_temporaries,
     flush_folder,
     make_folder,
-    read_small,
-    wrapped,
+    replace_file,
 )
-from tsuku_llm.store.integrity import TREE, Stamp, check_version, read_stamps
+from tsuku_llm.store.holds import alone_with, holding
+from tsuku_llm.store.installed import (
+    Installed,
+    donors,
+    inodes_of,
+    read_version,
+    refresh_sharers,
+)
+from tsuku_llm.store.integrity import Stamp, check_version
+from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import exclusive
 from tsuku_llm.store.pointer import Pointer, read_pointer, write_pointer
 from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
 from tsuku_llm.store.sealing import seal
-from tsuku_llm.store.sharing import Content
 from tsuku_llm.store.staging import Staging, staged, sweep_staging
 
 LOCK_TIMEOUT = 1800.0
 PARTIAL_LIFETIME = 7 * 24 * 3600.0
 """Seconds after which a download that nobody resumed is a leftover."""
 
-_RECEIPT_LIMIT = 16 << 20
 _POINTER_TIMEOUT = 30.0
 _POINTER_LOCK = "active"
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """One version in the store: its folder and its receipt."""
-
-    id: str
-    path: Path
-    receipt: Receipt
-
-    @property
-    def tree(self) -> Path:
-        """The folder with the build itself."""
-        return self.path / TREE
-
-
-@dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune removed, and what it left because something uses it; ids."""
+    """What a prune removed, and what it left because something uses it (ids)."""
 
     removed: tuple[str, ...]
     in_use: tuple[str, ...]
+    legacy: tuple[LegacyAddon, ...] = ()
 
 
 class Store:
     """The folder ``data`` and what is in it; nothing is created before something is written.
 
-    Every method raises StoreError or one of its kinds when the disk does not play along.
+    Any method raises StoreError, or one of its kinds, when the disk does not play along.
     """
 
     def __init__(self, data: Path) -> None:
@@ -77,15 +70,51 @@ class Store:
         self._staging = data / "staging"
         self._partials = data / "partials"
 
+    # What is there
+
+    def find(self, version: str) -> Installed | None:
+        """A version by its id. Raises CorruptStore where its receipt is not readable."""
+        return read_version(self._versions / version) if is_version_id(version) else None
+
+    def installed(self) -> tuple[Installed, ...]:
+        """Every version with a readable receipt, by id."""
+        return tuple(
+            found for found in self._look_at_all().values() if isinstance(found, Installed)
+        )
+
+    def damaged(self) -> Mapping[str, CorruptStore]:
+        """Why the other names in the folder of versions are none."""
+        found = self._look_at_all()
+        return {name: error for name, error in found.items() if isinstance(error, CorruptStore)}
+
+    def active(self) -> Installed | None:
+        """The version in use; None where there is none.
+
+        Raises CorruptStore where the pointer or the version that it names cannot be read.
+        """
+        version = read_pointer(self.data).active
+        if version is None:
+            return None
+        return self.find(version) or self._dangling(version)
+
+    def previous(self) -> Installed | None:
+        """The version that ``rollback`` would go back to; None where there is none."""
+        version = read_pointer(self.data).previous
+        return self.find(version) if version else None
+
+    def check(self, installed: Installed, *, full: bool = False) -> None:
+        """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
+
+        Raises TamperedInstall with every name that differs.
+        """
+        check_version(installed.path, installed.receipt, full=full)
+
+    # Putting together
+
     @property
     def partials(self) -> Path:
         """The folder of unfinished downloads, made if need be."""
         return self._made(self._partials)
-
-    def _made(self, folder: Path) -> Path:
-        make_folder(self.data)
-        make_folder(folder)
-        return folder
 
     def lock(
         self,
@@ -104,16 +133,12 @@ class Store:
         folder = self._made(self.data / "locks")
         return exclusive(folder / f"{name}.lock", timeout=timeout, on_wait=on_wait)
 
-    def staging(self) -> AbstractContextManager[Staging]:
-        """A folder to unpack into, removed at the end of the block unless committed."""
-        return staged(self._made(self._staging))
-
     def require_space(self, needed: int) -> None:
         """Refuse to begin what cannot end: ``needed`` bytes more. Raises NoSpace."""
-        from shutil import disk_usage  # noqa: PLC0415
+        from shutil import disk_usage  # noqa: PLC0415  # imports every compression there is
 
         existing = next(path for path in (self.data, *self.data.parents) if path.exists())
-        with wrapped("ask for the free space", existing):
+        with disk_errors("asking for the free space", existing):
             free = disk_usage(existing).free
         if free < needed:
             raise NoSpace(
@@ -122,118 +147,71 @@ class Store:
                 hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
             )
 
-    def installed(self) -> tuple[Installed, ...]:
-        """Every version with a readable receipt, by id; the others are no versions."""
-        found = []
-        for name in self._names():
-            with suppress(CorruptStore):
-                version = self.find(name)
-                if version:
-                    found.append(version)
-        return tuple(found)
-
-    def find(self, version: str) -> Installed | None:
-        """A version by its id. Raises CorruptStore where its receipt is not readable."""
-        if not is_version_id(version):
-            return None
-        path = self._versions / version
-        content = read_small(path / RECEIPT, _RECEIPT_LIMIT)
-        if content is None:
-            return None
-        receipt = Receipt.from_json(content)
-        if receipt.id != version or path.is_symlink():
-            raise CorruptStore(
-                f"{version} has the receipt of {receipt.id}",
-                facts=(f"path: {path}",),
-                hint="tsuku-llm install --force writes it anew",
-            )
-        return Installed(version, path, receipt)
-
-    def active(self) -> Installed | None:
-        """The version in use; None where there is none.
-
-        Raises CorruptStore where the pointer or the version it names cannot be read.
-        """
-        version = read_pointer(self.data).active
-        if version is None:
-            return None
-        return self.find(version) or self._dangling(version)
-
-    def previous(self) -> Installed | None:
-        """The version that ``rollback`` would go back to; None where there is none."""
-        version = read_pointer(self.data).previous
-        return self.find(version) if version else None
-
-    def _dangling(self, version: str) -> Installed:
-        raise CorruptStore(
-            f"the active version {version} is not there",
-            facts=(f"path: {self._versions / version}",),
-            hint="tsuku-llm install writes it anew; tsuku-llm rollback goes to the one before",
-        )
+    def staging(self) -> AbstractContextManager[Staging]:
+        """A folder to unpack into, removed at the end of the block unless committed."""
+        return staged(self._made(self._staging))
 
     def commit(self, staging: Staging, receipt: Receipt) -> Installed:
         """Make a staged tree a version: complete under its name, or not there at all.
 
-        Where the same version is installed and intact, that one is returned; a damaged one
-        is replaced. The tree must hold exactly what the receipt lists: else TamperedInstall.
+        Where the same files are installed and intact, they stay and only the receipt is
+        replaced. The tree must hold exactly what the receipt lists: else TamperedInstall.
         """
-        installed = self._intact(receipt.id)
-        if installed is None:
-            digests = seal(staging, receipt, self._donors(receipt))
+        installed = self._intact(receipt)
+        if installed:
+            installed = self._restate(installed, receipt)
+        else:
+            digests = seal(staging, receipt, donors(receipt, self.installed()))
             installed = self._publish(staging, receipt)
-            inodes = {stamp[-1] for stamp in digests}
-            self._refresh_sharers(receipt.id, inodes, digests)
-        with wrapped("flush the folder of versions", self._versions):
+            self._refresh_sharers({stamp[-1] for stamp in digests}, digests)
+        with disk_errors("flushing the folder of versions", self._versions):
             flush_folder(self._versions)
         return installed
 
-    def _intact(self, version: str) -> Installed | None:
+    def _intact(self, receipt: Receipt) -> Installed | None:
         with suppress(TsukuError):
-            installed = self.find(version)
-            if installed:
+            installed = self.find(receipt.id)
+            if installed and _same_tree(installed.receipt, receipt):
                 self.check(installed, full=True)
                 return installed
         return None
 
-    def _donors(self, receipt: Receipt) -> dict[Content, Path]:
-        """For the receipt's files, where another version has the same."""
-        wanted = {(file.sha256, file.executable) for file in receipt.files if file.size}
-        return {
-            (file.sha256, file.executable): other.tree / file.path
-            for other in self.installed()
-            for file in other.receipt.files
-            if (file.sha256, file.executable) in wanted
-        }
+    def _restate(self, installed: Installed, receipt: Receipt) -> Installed:
+        """The same tree for another reason (a request, a device): only that is written."""
+        if installed.receipt == replace(receipt, installed_at=installed.receipt.installed_at):
+            return installed
+        with disk_errors("replacing the receipt", installed.path):
+            replace_file(installed.path / RECEIPT, receipt.to_json())
+        return Installed(installed.id, installed.path, receipt)
 
     def _publish(self, staging: Staging, receipt: Receipt) -> Installed:
-        target = self._versions / receipt.id
-        self._made(self._versions)
-        with wrapped(f"put {receipt.id} in its place", target):
+        target = self._made(self._versions) / receipt.id
+        with disk_errors(f"putting {receipt.id} in its place", self._versions):
             if os.path.lexists(target):  # damaged, or it would have been taken as it is
                 self._discard(target)
             try:
                 staging.path.rename(target)
             except OSError:
-                first = self._intact(receipt.id)  # somebody without our lock
+                first = self._intact(receipt)  # somebody's who did not see our lock
                 if first is None:
                     raise
                 return first
         return Installed(receipt.id, target, receipt)
 
-    def check(self, installed: Installed, *, full: bool = False) -> None:
-        """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
-
-        Raises TamperedInstall with every name that differs.
-        """
-        check_version(installed.path, installed.receipt, full=full)
+    # Which one is used
 
     def activate(self, installed: Installed) -> None:
-        """Make a version the one in use; the one before it is remembered."""
+        """Make a version the one in use; the one before it is remembered.
+
+        Raises NotInstalled where it is not there any more.
+        """
         with self._pointer_lock():
+            if self.find(installed.id) is None:
+                raise NotInstalled(f"{installed.id} is not there any more")
             write_pointer(self.data, self._pointer_or_none().moved_to(installed.id))
 
     def rollback(self) -> Installed:
-        """Go back to the version before this one, which ``rollback`` then goes back to.
+        """Go back to the version before this one; a second time comes forth again.
 
         Raises NotInstalled where there is none, TamperedInstall where it is not intact.
         """
@@ -252,14 +230,16 @@ class Store:
         A child that is given the descriptor (None on Windows) holds it as well, for as long
         as it lives. Raises NotInstalled when the version is being removed.
         """
-        return holds.holding(installed.path)
+        return holding(installed.path)
+
+    # Removing
 
     def remove(self, installed: Installed) -> None:
         """Remove a version; if it is the active one, nothing is active any more.
 
         Raises StoreError while a server runs from it.
         """
-        with self.lock(installed.id), holds.alone_with(installed.path) as unused:
+        with self.lock(installed.id), alone_with(installed.path) as unused:
             if not unused:
                 raise StoreError(
                     f"a running server uses {installed.id}",
@@ -271,71 +251,57 @@ class Store:
                     write_pointer(self.data, pointer.without(installed.id))
             self._take_away(installed.path)
 
-    def prune(self, keep: Collection[str] = ()) -> Pruned:
+    def prune(self, keep: Collection[str] = (), *, legacy_home: Path | None = None) -> Pruned:
         """Remove what is neither active nor the one to roll back to, nor in ``keep`` (ids).
 
         What a running server uses or another process is installing stays. Unfinished
-        downloads that nobody works on go as well.
+        downloads that nobody works on go as well; with ``legacy_home`` (tsuku's folder)
+        so does what tsuku's earlier addon left there.
         """
         pointer = read_pointer(self.data)
         removed: list[str] = []
         in_use: list[str] = []
         for name in self._names():
-            if name in (pointer.active, pointer.previous, *keep):
-                continue
-            (removed if self._prune_one(name) else in_use).append(name)
-        self._sweep_partials(older_than=0.0)
-        return Pruned(tuple(removed), tuple(in_use))
+            if name not in (pointer.active, pointer.previous, *keep):
+                (removed if self._prune_one(name) else in_use).append(name)
+        self._sweep_partials(newest=None)
+        legacy = remove_legacy(legacy_home) if legacy_home else ()
+        return Pruned(tuple(removed), tuple(in_use), legacy)
 
     def _prune_one(self, name: str) -> bool:
         path = self._versions / name
-        with suppress(LockTimeout), self.lock(name, timeout=0), holds.alone_with(path) as unused:
+        with suppress(LockTimeout), self.lock(name, timeout=0), alone_with(path) as unused:
             if unused:
                 self._take_away(path)
             return unused
         return False
 
     def _take_away(self, path: Path) -> None:
-        """Remove a version; the others that shared files with it get fresh fingerprints."""
-        inodes = {stamp[-1] for stamp in read_stamps(path).values()}
+        inodes = inodes_of(path)
         self._discard(path)
-        with wrapped("flush the folder of versions", self._versions):
+        with disk_errors("flushing the folder of versions", self._versions):
             flush_folder(self._versions)
-        self._refresh_sharers(path.name, inodes, {})
+        self._refresh_sharers(inodes, {})
 
     def _discard(self, path: Path) -> None:
         """Out of sight in one step, then removed."""
-        with self.staging() as staging, wrapped(f"remove {path.name}", path):
+        with self.staging() as staging, disk_errors(f"removing {path.name}", self._versions):
             path.rename(staging.path / "removed")
-
-    def _refresh_sharers(
-        self, version: str, inodes: AbstractSet[int], digests: Mapping[Stamp, str]
-    ) -> None:
-        """Making or removing a hard link changes the change time of every other name.
-
-        A version that is found damaged is reported when it is used, not here.
-        """
-        for other in self.installed():
-            shared = inodes & {stamp[-1] for stamp in read_stamps(other.path).values()}
-            if other.id != version and shared:
-                with suppress(TsukuError):
-                    check_version(other.path, other.receipt, known=digests)
 
     def sweep(self, *, now: float | None = None) -> None:
         """Remove what crashed commands left, as every command that writes does first.
 
-        What a living process works on stays. A pointer that cannot be read is dropped, so
-        that an install makes a new one. ``now`` is seconds since the epoch.
+        What a living process works on stays. A pointer that cannot be read, or names what
+        is not there, is dropped, so that an install makes a new one. ``now`` is in seconds
+        since the epoch.
         """
         if not self.data.is_dir():
             return
         sweep_staging(self._staging)
-        self._sweep_partials(PARTIAL_LIFETIME, time.time() if now is None else now)
+        self._sweep_partials(newest=(time.time() if now is None else now) - PARTIAL_LIFETIME)
         with suppress(StoreError), self._pointer_lock(timeout=0):
             self._mend_pointer()
-            for temporary in self._temporaries():
-                with suppress(OSError):
-                    temporary.unlink()
+            drop_temporaries(self.data, *(self._versions / name for name in self._names()))
 
     def _mend_pointer(self) -> None:
         pointer = self._pointer_or_none()
@@ -343,25 +309,61 @@ class Store:
             if name and not os.path.lexists(self._versions / name):
                 pointer = pointer.without(name)
         try:
-            stale = read_pointer(self.data) != pointer
+            mended = read_pointer(self.data) == pointer
         except CorruptStore:
-            stale = True
-        if stale:
+            mended = False
+        if not mended:
             write_pointer(self.data, pointer)
 
-    def _temporaries(self) -> list[Path]:
-        pattern = f".*{TEMPORARY_SUFFIX}"
-        return [*self.data.glob(pattern), *self._versions.glob(f"*/{pattern}")]
-
-    def _sweep_partials(self, older_than: float, now: float = 0.0) -> None:
+    def _sweep_partials(self, *, newest: float | None) -> None:
+        """Remove downloads that nobody works on; with ``newest`` only those not newer."""
         with suppress(OSError):
             for path in self._partials.iterdir():
-                if older_than == 0.0 or now - path.lstat().st_mtime > older_than:
+                if newest is None or path.lstat().st_mtime <= newest:
                     self._drop_partial(path)
 
     def _drop_partial(self, path: Path) -> None:
         with suppress(OSError, StoreError), self.lock(path.name.partition(".")[0], timeout=0):
             path.unlink()
+
+    # Underneath
+
+    def _made(self, folder: Path) -> Path:
+        # The data folder may be a link, to a larger disk.
+        make_folder(self.data.resolve())
+        make_folder(folder)
+        return folder
+
+    def _names(self) -> list[str]:
+        with disk_errors("listing the installed versions", self._versions):
+            try:
+                names = [path.name for path in self._versions.iterdir()]
+            except FileNotFoundError:
+                names = []
+        return sorted(filter(is_version_id, names))
+
+    def _look_at_all(self) -> dict[str, Installed | CorruptStore]:
+        return {name: self._look_at(name) for name in self._names()}
+
+    def _look_at(self, name: str) -> Installed | CorruptStore:
+        try:
+            return self.find(name) or CorruptStore(
+                f"{name} has no receipt",
+                facts=(f"path: {self._versions / name}",),
+                hint="tsuku-llm prune removes it",
+            )
+        except CorruptStore as error:
+            return error
+
+    def _refresh_sharers(self, inodes: Collection[int], digests: Mapping[Stamp, str]) -> None:
+        refresh_sharers(self.installed(), inodes, digests)
+
+    def _dangling(self, version: str) -> NoReturn:
+        raise CorruptStore(
+            f"the active version {version} is not there",
+            facts=(f"path: {self._versions / version}",),
+            hint="run tsuku-llm install, or tsuku-llm rollback",
+        )
 
     def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[None]:
         return self.lock(_POINTER_LOCK, timeout=timeout)
@@ -373,13 +375,9 @@ class Store:
         except CorruptStore:
             return Pointer()
 
-    def _names(self) -> list[str]:
-        with wrapped("list the installed versions", self._versions):
-            try:
-                names = [path.name for path in self._versions.iterdir()]
-            except FileNotFoundError:
-                names = []
-        return sorted(filter(is_version_id, names))
+
+def _same_tree(one: Receipt, other: Receipt) -> bool:
+    return (set(one.files), set(one.links)) == (set(other.files), set(other.links))
 
 
 def _megabytes(count: int) -> str:
