@@ -1,0 +1,75 @@
+"""Copies of a repository: in the package, in a folder, or as python-tuf's updater keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files as resources
+from pathlib import Path
+
+from tsuku_llm.store.durable import read_small
+from tsuku_llm.trust import Copy
+
+LARGEST_FILE = 5_000_000
+"""Bytes of one metadata or release file; python-tuf's own limit for targets metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedCopy:
+    """The copy in the package, which may be a zipped wheel."""
+
+    def read(self, name: str) -> bytes | None:
+        """The file of that path relative to the repository, None if it is not there."""
+        file = resources("tsuku_llm.manifests").joinpath(*name.split("/"))
+        return file.read_bytes() if file.is_file() else None
+
+
+EMBEDDED = EmbeddedCopy()
+
+
+@dataclass(frozen=True, slots=True)
+class FolderCopy:
+    """A copy in a folder, in the published layout."""
+
+    folder: Path
+
+    def read(self, name: str) -> bytes | None:
+        """The file of that path relative to the repository, None if it is not there."""
+        return read_file(self.folder / name)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdaterCopy:
+    """What python-tuf's updater keeps, seen in the published layout (metadata only)."""
+
+    folder: Path
+
+    def read(self, name: str) -> bytes | None:
+        """The metadata file of that published path, None if it is not there."""
+        file = name.removeprefix("metadata/")
+        version, _, rest = file.partition(".")
+        if rest == "root.json":
+            return read_file(self.folder / "root_history" / file)
+        return read_file(self.folder / (rest if version.isdecimal() else file))
+
+
+@dataclass(frozen=True, slots=True)
+class WithRootsOf:
+    """A copy that also knows the roots of another one."""
+
+    copy: Copy
+    other: Copy
+
+    def read(self, name: str) -> bytes | None:
+        """The file of that path; a root that this copy lacks comes from the other one."""
+        data = self.copy.read(name)
+        if data is None and name.endswith(".root.json"):
+            return self.other.read(name)
+        return data
+
+
+def read_file(path: Path) -> bytes | None:
+    """A small file of the metadata folder, None if it is not there.
+
+    Raises ``StoreError`` for anything but a regular file of root's or this user's.
+    """
+    return read_small(path, LARGEST_FILE)

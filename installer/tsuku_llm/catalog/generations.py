@@ -1,0 +1,74 @@
+"""Whole copies side by side, and the name of the one that counts."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tsuku_llm.catalog.copies import read_file
+from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.store.durable import (
+    flush_folder,
+    make_folder,
+    rename,
+    replace_file,
+    unique,
+    write_new,
+)
+
+_NAME = re.compile(r"[0-9a-f]{16}")
+
+
+def current_copy(folder: Path) -> Path | None:
+    """The folder of the copy that counts, None where nothing was ever kept.
+
+    Raises ``StoreError``.
+    """
+    data = read_file(folder / "current")
+    if data is None:
+        return None
+    name = data.decode("ascii", "replace")
+    copy = folder / "copies" / name
+    if not _NAME.fullmatch(name) or any(each.is_symlink() for each in (copy, copy.parent)):
+        raise CorruptStore(
+            f"{folder / 'current'} names no copy", hint="run tsuku-llm update --check"
+        )
+    return copy
+
+
+def keep(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a whole copy beside the others, then let ``current`` name it.
+
+    A crash leaves the old copy or the new one as the current one. The copy before stays, as
+    a reader may be in it. Raises ``OSError``, ``StoreError``.
+    """
+    name = hashlib.sha256(files["metadata/timestamp.json"]).hexdigest()[:16]
+    copies = folder / "copies"
+    make_folder(copies)
+    staging = copies / unique()
+    for file, data in files.items():
+        make_folder((staging / file).parent)
+        write_new(staging / file, data)
+    for parent, _, _ in os.walk(staging):
+        flush_folder(Path(parent))
+    if (copies / name).exists():
+        shutil.rmtree(copies / name)  # it does not verify: a valid one is not written again
+    rename(staging, copies / name)
+    flush_folder(copies)
+    before = _name_before(folder)
+    replace_file(folder / "current", name.encode())
+    for path in copies.iterdir():
+        if path.name not in (name, before):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _name_before(folder: Path) -> str | None:
+    with contextlib.suppress(StoreError):
+        copy = current_copy(folder)
+        return copy.name if copy else None
+    return None

@@ -1,0 +1,188 @@
+"""The catalog of a repository, from the newest valid copy on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tsuku_llm import trust
+from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
+from tsuku_llm.catalog.generations import current_copy
+from tsuku_llm.catalog.repositories import Repository, folder_of
+from tsuku_llm.errors import ManifestError, MetadataError, StoreError, TrustError, UnknownRequest
+from tsuku_llm.trust import Copy, TrustedRepository
+
+if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
+    from tsuku_llm.manifest import Release, ReleaseEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What a repository offers, verified in this process.
+
+    ``source`` is ``embedded`` or ``updated``; ``entries`` are all releases, newest first;
+    ``notes`` tell why an updated copy was passed over.
+    """
+
+    repository: Repository
+    source: str
+    trusted: TrustedRepository
+    entries: tuple[ReleaseEntry, ...]
+    copy: Copy
+    notes: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The channels that have a release."""
+        return tuple(sorted({channel for entry in self.entries for channel in entry.channels}))
+
+    @property
+    def signed(self) -> datetime | None:
+        """When the newest role was signed (UTC), None where the publisher does not say."""
+        return self.trusted.roles["timestamp"].issued
+
+    def age(self, now: datetime) -> timedelta | None:
+        """How old the metadata is; negative when this machine's clock is behind."""
+        return None if self.signed is None else now - self.signed
+
+    def expired_roles(self, now: datetime) -> tuple[str, ...]:
+        """The roles past their expiry; ``now`` in UTC."""
+        return self.trusted.expired(now)
+
+    def releases(self, channel: str) -> tuple[ReleaseEntry, ...]:
+        """The releases of a channel, newest first. Raises ``UnknownRequest``."""
+        found = tuple(entry for entry in self.entries if channel in entry.channels)
+        if not found:
+            raise UnknownRequest(
+                f"there is no channel {channel!r}",
+                facts=(f"channels: {', '.join(self.channels) or 'none'}",),
+                hint="name one of them with --channel",
+            )
+        return found
+
+    def newest(self, channel: str) -> Release:
+        """The newest release of a channel. Raises ``UnknownRequest``, ``TrustError``."""
+        return self._read(self.releases(channel)[0])
+
+    def find(self, release: str) -> Release:
+        """A release by its tag ("b11429") or version ("v0.6.0", "0.6.0").
+
+        Raises ``UnknownRequest``, ``TrustError``.
+        """
+        wanted = release.lower()
+        for entry in self.entries:
+            if wanted == entry.release or wanted.removeprefix("v") == entry.version:
+                return self._read(entry)
+        raise UnknownRequest(
+            f"there is no release {release!r}",
+            facts=(f"releases: {', '.join(map(_release_name, self.entries)) or 'none'}",),
+            hint="name one of them with --release, or leave it to the channel",
+        )
+
+    def _read(self, entry: ReleaseEntry) -> Release:
+        from tsuku_llm.manifest import parse_release  # noqa: PLC0415
+
+        path = f"releases/{entry.release}.json"
+        data = self.copy.read(self.trusted.targets[path].name)
+        if data is None:
+            raise MetadataError(
+                f"the release file of {entry.release} is missing",
+                hint="run tsuku-llm update --check to fetch the metadata anew",
+            )
+        release = parse_release(self.trusted.read(path, data))
+        if release.release != entry.release:
+            raise ManifestError(f"the file of {entry.release} describes {release.release}")
+        return release
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A copy that verified."""
+
+    source: str
+    copy: Copy
+    trusted: TrustedRepository
+
+
+def load(repository: Repository, data: Path) -> Catalog:
+    """The newest valid copy of a repository, from disk only.
+
+    An updated copy that does not verify is passed over with a note. Raises
+    ``MetadataError`` when there is no valid copy at all.
+    """
+    notes: list[str] = []
+    updated = updated_copy(repository, data, notes)
+    if repository.embedded is None:
+        if updated is None:
+            raise _nothing_valid(repository, notes)
+        return _catalog(repository, updated, notes)
+    trusted = trust.load(repository.embedded, repository.root)
+    embedded = Loaded("embedded", repository.embedded, trusted)
+    if updated and is_later(updated, embedded, repository.root):
+        return _catalog(repository, updated, notes)
+    return _catalog(repository, embedded, notes)
+
+
+def updated_copy(repository: Repository, data: Path, notes: list[str]) -> Loaded | None:
+    """The copy of the last refresh, None where there is none or, with a note, no valid one."""
+    try:
+        folder = current_copy(folder_of(data, repository.name))
+        if folder is None:
+            return None
+        copy = FolderCopy(folder)
+        return Loaded("updated", copy, trust.load(copy, repository.root))
+    except (TrustError, StoreError) as error:
+        reason = ": ".join((error.message, *error.facts))
+        notes.append(f"the updated metadata of {repository.name} is not used: {reason}")
+        return None
+
+
+def is_later(first: Loaded, second: Loaded, root: bytes) -> bool:
+    """Whether a copy is later than another, both seen from the newest root of the two.
+
+    Versions say which is later only while both are signed by the keys of the newest root:
+    after keys were replaced, the repository starts to count anew where it needs to.
+    """
+    roots = [each.trusted.roles["root"].version for each in (first, second)]
+    if roots[0] != roots[1]:
+        older, newer = (first, second) if roots[0] < roots[1] else (second, first)
+        try:
+            trust.load(WithRootsOf(older.copy, newer.copy), root)
+        except MetadataError:
+            return newer is first
+    return _versions(first.trusted) > _versions(second.trusted)
+
+
+def _versions(trusted: TrustedRepository) -> tuple[int, ...]:
+    return tuple(trusted.roles[role].version for role in ("timestamp", "snapshot", "targets"))
+
+
+def _catalog(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
+    from tsuku_llm.manifest import parse_entry  # noqa: PLC0415
+
+    entries = []
+    for path, target in loaded.trusted.targets.items():
+        if not path.startswith("releases/"):
+            continue
+        entry = parse_entry(target)
+        if path != f"releases/{entry.release}.json":
+            raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
+        entries.append(entry)
+    entries.sort(key=lambda entry: (entry.sequence, entry.release), reverse=True)
+    return Catalog(
+        repository, loaded.source, loaded.trusted, tuple(entries), loaded.copy, tuple(notes)
+    )
+
+
+def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:
+    return MetadataError(
+        f"there is no valid metadata of repository {repository.name!r} on this machine",
+        facts=tuple(notes),
+        hint=f"fetch it: tsuku-llm update --check --repository {repository.name}",
+    )
+
+
+def _release_name(entry: ReleaseEntry) -> str:
+    return f"{entry.release} (v{entry.version})" if entry.version else entry.release

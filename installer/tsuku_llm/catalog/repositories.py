@@ -1,0 +1,151 @@
+"""The official repository and those that the user added, each with its own root of trust."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tsuku_llm import trust
+from tsuku_llm.catalog.copies import EMBEDDED, read_file
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
+from tsuku_llm.store.durable import make_folder, replace_file
+from tsuku_llm.trust import Copy
+
+OFFICIAL = "official"
+OFFICIAL_URL = "https://releases.tsuku.dev/tsuku-llm/"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A signed repository: ``root`` is the pinned root; ``embedded`` a copy in the package."""
+
+    name: str
+    url: str
+    root: bytes
+    embedded: Copy | None = None
+
+
+def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repository:
+    """A repository by its name; ``url`` overrides where it is fetched from.
+
+    Raises ``UnknownRequest`` listing what exists.
+    """
+    if name == OFFICIAL:
+        return _official(url or OFFICIAL_URL)
+    found = _added(data, name)
+    if found is None:
+        raise UnknownRequest(
+            f"there is no repository {name!r}",
+            facts=(f"repositories: {', '.join(each.name for each in repositories(data))}",),
+            hint="add it: tsuku-llm repository add NAME URL --root FILE",
+        )
+    return Repository(found.name, _folder_url(url), found.root) if url else found
+
+
+def repositories(data: Path) -> tuple[Repository, ...]:
+    """The official repository and those that the user added. Raises ``CorruptStore``."""
+    with disk_errors("listing the repositories", data):
+        folders = sorted(data.glob("metadata/*/repository.json"))
+    added = (_added(data, path.parent.name) for path in folders)
+    return (_official(OFFICIAL_URL), *(each for each in added if each))
+
+
+def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
+    """Keep a repository with its own root of trust; nothing is fetched yet.
+
+    Raises ``UsageError`` for the name or the URL, ``MetadataError`` for a root that does not
+    verify against itself or has weak keys.
+    """
+    if name == OFFICIAL or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a repository",
+            facts=("lower-case letters, digits, - and _, 40 at most, and not 'official'",),
+        )
+    if _added(data, name) is not None:
+        raise UsageError(
+            f"there is a repository {name!r} already", hint=f"tsuku-llm repository remove {name}"
+        )
+    address = check_url(url)
+    trust.check_root(root)
+    folder = folder_of(data, name)
+    with disk_errors("adding a repository", folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+        make_folder(folder)
+        replace_file(folder / "root.json", root)
+        replace_file(folder / "repository.json", json.dumps({"format": 1, "url": address}).encode())
+    return Repository(name, address, root)
+
+
+def remove_repository(data: Path, name: str) -> None:
+    """Forget an added repository and its metadata; what was installed from it stays.
+
+    Raises ``UsageError`` for the official one, ``UnknownRequest``.
+    """
+    if name == OFFICIAL:
+        raise UsageError("the official repository cannot be removed")
+    repository(data, name)
+    folder = folder_of(data, name)
+    with disk_errors("removing a repository", folder):
+        (folder / "repository.json").unlink()
+        shutil.rmtree(folder)
+
+
+def check_url(url: str) -> str:
+    """A repository's URL in its one form, ending in a slash. Raises ``UsageError``."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme == "https" and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise _bad_url() from error
+    if not good or "@" in parts.netloc or parts.query or parts.fragment:
+        raise _bad_url()
+    return _folder_url(url)
+
+
+def _bad_url() -> UsageError:
+    return UsageError(
+        "the URL of a repository must be https://HOST/FOLDER/",
+        facts=("without a user, a query or a fragment",),
+    )
+
+
+def _official(url: str) -> Repository:
+    root = EMBEDDED.read("metadata/1.root.json")
+    if root is None:
+        raise MetadataError("this package has no embedded root", hint="install tsuku-llm anew")
+    return Repository(OFFICIAL, _folder_url(url), root, EMBEDDED)
+
+
+def _added(data: Path, name: str) -> Repository | None:
+    if not _NAME.fullmatch(name):
+        return None
+    folder = folder_of(data, name)
+    about = read_file(folder / "repository.json")
+    root = read_file(folder / "root.json")
+    if about is None or root is None:
+        return None
+    try:
+        return Repository(name, check_url(trust.decode_json(about)["url"]), root)
+    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+        raise CorruptStore(
+            f"the settings of repository {name!r} cannot be understood",
+            facts=(f"file: {folder / 'repository.json'}",),
+            hint=f"delete {folder} and add the repository again",
+        ) from error
+
+
+def folder_of(data: Path, name: str) -> Path:
+    """Where a repository's metadata lies."""
+    return data / "metadata" / name
+
+
+def _folder_url(url: str) -> str:
+    return url if url.endswith("/") else f"{url}/"
