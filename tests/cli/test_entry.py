@@ -333,8 +333,10 @@ def test_light_commands_load_no_heavy_library(words: tuple[str, ...], tmp_path: 
 def test_the_version_alone_loads_not_even_click(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['tsuku-llm', '--version']\n"
-        "from tsuku_llm.cli import main; main()\n"
-        "print('click' in sys.modules, 'json' in sys.modules)"
+        "from tsuku_llm.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as stop:\n"
+        "    print(stop.code, 'click' in sys.modules, 'json' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -344,7 +346,7 @@ def test_the_version_alone_loads_not_even_click(tmp_path: Path) -> None:
         timeout=120,
         check=True,
     )
-    assert done.stdout == f"tsuku-llm {__version__}\nFalse False\n"
+    assert done.stdout == f"tsuku-llm {__version__}\n0 False False\n"
 
 
 def test_run_never_raises(capfd: pytest.CaptureFixture[str]) -> None:

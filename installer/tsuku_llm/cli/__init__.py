@@ -6,24 +6,22 @@ import sys
 def main() -> None:
     """Run what ``sys.argv`` asks for, and exit with its code; the console's entry."""
     try:
-        code = _version() if sys.argv[1:] == ["--version"] else _run()
+        code = 0 if sys.argv[1:] == ["--version"] and _told_version() else _run()
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
 
 
-def _version() -> int:
-    """Answer what scripts ask often without loading anything for it."""
+def _told_version() -> bool:
+    """Answer what scripts ask often with nothing loaded; False leaves a failure to ``_run``."""
     from tsuku_llm import __version__  # noqa: PLC0415
-    from tsuku_llm.cli import streams  # noqa: PLC0415
-    from tsuku_llm.errors import StoreError  # noqa: PLC0415
 
     try:
-        streams.say(sys.stdout, f"tsuku-llm {__version__}\n")
-    except StoreError as error:
-        streams.note(sys.stderr, f"error[{error.slug}]: {error.message}")
-        return error.exit_code
-    return 0
+        sys.stdout.write(f"tsuku-llm {__version__}\n")
+        sys.stdout.flush()
+    except (OSError, AttributeError):  # full, broken, or closed before the start
+        return False
+    return True
 
 
 def _run() -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import PurePath
 from typing import Any
 
 from tsuku_llm.errors import TsukuError
@@ -76,13 +75,11 @@ def document(command: str, answer: Answer) -> str:
 
 
 def plain(value: object) -> Any:
-    """What JSON has no form for: dataclasses become objects, paths and times their texts."""
+    """What JSON has no form for: dataclasses become objects, paths their texts."""
     if dataclasses.is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")

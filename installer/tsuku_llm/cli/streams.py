@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TextIO
 
 from tsuku_llm.errors import StoreError
@@ -59,8 +58,8 @@ def note(stream: TextIO | None, text: str) -> None:
 
 def _silence(stream: TextIO) -> None:
     """Let the interpreter's own flush at exit find nothing to complain about."""
-    with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nothing:
-        os.dup2(nothing.fileno(), stream.fileno())
+    with suppress(OSError, ValueError):
+        _discard(stream.fileno())
 
 
 @contextmanager
@@ -90,5 +89,12 @@ def _point_to_stderr(descriptor: int) -> None:
     try:
         os.dup2(STDERR, descriptor)
     except OSError:  # closed
-        with Path(os.devnull).open("wb") as nothing:
-            os.dup2(nothing.fileno(), descriptor)
+        _discard(descriptor)
+
+
+def _discard(descriptor: int) -> None:
+    opened = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(opened, descriptor)
+    finally:
+        os.close(opened)

@@ -11,15 +11,17 @@ from tsuku_llm.cli.render.text import table
 def data(catalog: Catalog) -> dict[str, Any]:
     """Every release and its channels, for programs; newest first."""
     return {
+        "repository": catalog.repository.name,
         "releases": [
             {
                 "release": entry.release,
                 "version": entry.version,
                 "channels": list(entry.channels),
-                "revoked": entry.revoked,
+                "published": entry.published,
+                "publisher": entry.publisher,
             }
             for entry in catalog.entries
-        ]
+        ],
     }
 
 
@@ -27,10 +29,11 @@ def lines(catalog: Catalog) -> tuple[str, ...]:
     """Every release and its channels, for people."""
     rows = [
         (
+            ", ".join(entry.channels),
             entry.release,
             entry.version or "",
-            ", ".join(entry.channels),
-            "revoked" if entry.revoked else "",
+            entry.published,
+            entry.publisher,
         )
         for entry in catalog.entries
     ]

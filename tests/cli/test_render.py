@@ -1,0 +1,200 @@
+"""What answers look like, from values that need no machine and no network."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import machines
+from support.stored import make_receipt
+
+from tsuku_llm.cli.answer import Answer, document
+from tsuku_llm.cli.render import choice as choice_render
+from tsuku_llm.cli.render import hardware as hardware_render
+from tsuku_llm.cli.render import install as install_render
+from tsuku_llm.cli.render import installed as installed_render
+from tsuku_llm.cli.render import text
+from tsuku_llm.cli.render import update as update_render
+from tsuku_llm.hardware import Api, ApiState, GpuKind, Hardware, Problem
+from tsuku_llm.operations.choice import Choice
+from tsuku_llm.operations.install import InstallReport
+from tsuku_llm.operations.update import UpdateReport
+from tsuku_llm.selection import Request, select
+from tsuku_llm.store import Installed
+
+GPU = machines.machine(machines.cuda(), machines.vulkan(GpuKind.DISCRETE))
+PROBLEM = Problem("no-icd", "the Vulkan loader finds no driver", "install mesa-vulkan-drivers")
+NO_GPU = machines.machine(Api("vulkan", ApiState.FAILED, problem=PROBLEM))
+
+
+def chosen(hardware: Hardware, backend: str = "auto") -> Choice:
+    release = machines.release()
+    selection = select(release, hardware, Request(backend))
+    return Choice(None, "stable", release, hardware, selection)  # type: ignore[arg-type]
+
+
+def as_document(data: Any) -> Any:
+    return json.loads(document("x", Answer(data)))["data"]
+
+
+def installed() -> Installed:
+    receipt = make_receipt()
+    return Installed(receipt.id, Path("/data/versions") / receipt.id, receipt)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (None, "?"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (31_636_673, "31.6 MB"),
+        (99_960_000, "100 MB"),
+        (999_600_000, "1.0 GB"),
+        (765_000_000, "765 MB"),
+        (10**16, "10000 TB"),
+    ],
+)
+def test_sizes_have_three_digits(count: int | None, shown: str) -> None:
+    assert text.size(count) == shown
+
+
+@given(st.lists(st.tuples(st.text(), st.text(), st.text())))
+def test_a_table_has_a_line_per_row(rows: list[tuple[str, str, str]]) -> None:
+    assert len(text.table(rows)) == len(rows)
+
+
+def test_a_release_is_named_by_both_its_names() -> None:
+    assert text.named("b11429", "0.6.0") == "b11429 (0.6.0)"
+    assert text.named("b11429", None) == text.named("b11429", "b11429") == "b11429"
+
+
+def test_explain_has_every_variant_with_its_reason() -> None:
+    data = as_document(choice_render.data(chosen(GPU)))
+    assert data["requested"] == "auto"
+    assert set(data["detected"]) == {"vulkan", "cuda", "cpu"}
+    assert data["selected"] == "vulkan"
+    variants = {each["variant"]: each for each in data["variants"]}
+    assert set(variants) == set(machines.linux_variants())
+    for each in variants.values():
+        assert {"variant", "backend", "compatible", "reason", "rank"} <= set(each)
+        assert (each["reason"] is None) == each["compatible"] == (each["rank"] is not None)
+    assert variants["vulkan"]["rank"] == 1
+    assert variants["vulkan"]["device"]
+    assert variants["rocm-10.0"]["code"]
+
+
+def test_explain_says_for_people_what_it_says_for_programs() -> None:
+    choice = chosen(GPU)
+    lines = choice_render.lines(choice)
+    assert lines[0] == "b1 (0.1.0) of tests, channel stable, for linux-amd64"
+    assert lines[1] == choice.line(choice.selection.compatible[0])
+    shown = "\n".join(lines)
+    for each in choice_render.data(choice)["variants"]:
+        assert each["variant"] in shown
+        assert (each["reason"] or "fits: ") in shown
+
+
+def test_explain_has_an_answer_when_nothing_fits() -> None:
+    choice = chosen(NO_GPU, "vulkan")
+    assert choice_render.data(choice)["selected"] is None
+    lines = choice_render.lines(choice)
+    assert lines[1] == "requested=vulkan detected=[cpu] selected=none"
+    assert lines[-2:] == (f"{PROBLEM.slug}: {PROBLEM.text}", f"  fix: {PROBLEM.fix}")
+
+
+def report(outcome: str, where: Installed | None) -> InstallReport:
+    choice = chosen(GPU)
+    candidate = choice.selection.selected
+    return InstallReport(outcome, choice, candidate, {"cuda-12.8": "fits too"}, where)
+
+
+def test_a_plan_lists_addresses_sizes_and_digests() -> None:
+    data = as_document(install_render.data(report("planned", None)))
+    assert (data["outcome"], data["selected"], data["path"]) == ("planned", "vulkan", None)
+    assert data["artifacts"] == [
+        {
+            "url": "https://example.invalid/vulkan.tar.gz",
+            "sha256": "0" * 64,
+            "size": 1000,
+            "format": "tar.gz",
+        }
+    ]
+    assert data["passed_over"] == {"cuda-12.8": "fits too"}
+    assert data["line"].endswith("selected=vulkan")
+    lines = install_render.lines(report("planned", None))
+    assert "  https://example.invalid/vulkan.tar.gz (1.0 kB)" in lines
+    assert f"    sha256 {'0' * 64}" in lines
+    assert lines[-1].split() == ["cuda-12.8", "fits", "too"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"), [("installed", "installed: "), ("unchanged", "already installed: ")]
+)
+def test_an_install_says_what_and_where_and_what_next(outcome: str, word: str) -> None:
+    where = installed()
+    lines = install_render.lines(report(outcome, where))
+    assert lines[1] == f"{word}vulkan of b1 (0.1.0), built by tests"
+    assert lines[2] == f"  in {where.tree}"
+    assert lines[-1] == "start it: tsuku-llm serve -- -m MODEL.gguf"
+    assert as_document(install_render.data(report(outcome, where)))["path"] == str(where.tree)
+
+
+def test_a_machine_is_told_with_its_devices_and_problems() -> None:
+    lines = hardware_render.lines(GPU, None)
+    shown = "\n".join(lines)
+    for api in GPU.apis:
+        assert all(gpu.name in shown for gpu in api.gpus)
+    lines = hardware_render.lines(NO_GPU, Path("bug.json"))
+    assert "devices: none" in lines
+    assert lines[-1] == "recorded in bug.json"
+    assert f"{PROBLEM.slug}: {PROBLEM.text}" in lines
+
+
+def test_a_machine_as_json_is_the_hardware_field_by_field() -> None:
+    data = as_document(hardware_render.data(GPU, None))
+    assert data["platform"] == "linux-amd64"
+    assert data["recorded"] is None
+    apis = {api["name"]: api for api in data["hardware"]["apis"]}
+    assert apis["vulkan"]["state"] == "ok"
+    assert apis["vulkan"]["gpus"][0]["kind"] == "discrete"
+
+
+def test_a_simulated_machine_says_so() -> None:
+    simulated = replace(GPU, simulated="h200.json")
+    assert hardware_render.lines(simulated, None)[0].split() == ["simulated", "h200.json"]
+    assert choice_render.data(chosen(simulated))["simulated"] == "h200.json"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "newer", "last"),
+    [
+        (GPU, True, "would install vulkan, 1.0 kB; run: tsuku-llm update"),
+        (GPU, False, "up to date"),
+    ],
+)
+def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: str) -> None:
+    checked = UpdateReport(installed(), chosen(hardware), newer)
+    lines = update_render.lines(checked)
+    assert lines[0] == "installed: cpu of b100 (0.1.0)"
+    assert lines[1] == "newest in channel stable: b1 (0.1.0)"
+    assert lines[2] == last
+    data = as_document(update_render.data(checked))
+    assert (data["available"], data["variant"]) == (newer, "vulkan")
+
+
+def test_an_update_that_fits_nowhere_is_told() -> None:
+    checked = UpdateReport(installed(), chosen(NO_GPU, "vulkan"), newer=True)
+    assert update_render.lines(checked)[-1].startswith("no variant of it fits")
+    data = as_document(update_render.data(checked))
+    assert data["variant"] is None
+    assert set(data["not_compatible"]) == set(machines.linux_variants())
+
+
+def test_nothing_installed_says_what_to_do() -> None:
+    assert installed_render.lines((), None) == ("nothing is installed; run: tsuku-llm install",)
+    assert installed_render.data((), None) == {"versions": []}
