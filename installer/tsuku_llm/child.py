@@ -33,6 +33,7 @@ _START = (
     "importlib.import_module(sys.argv[2]).main(sys.argv[3], sys.argv[4:])"
 )
 _OUTPUT_LIMIT = 4 << 20  # a driver that found our pipe cannot fill the memory
+_START_SECONDS = 30.0  # of a loaded machine; no driver is loaded before the greeting
 _REAP_SECONDS = 1.0
 
 
@@ -139,7 +140,7 @@ class Child:
     def _listen(self, process: subprocess.Popen[bytes], talk: _Talk, known: set[str]) -> bool:
         """Read until the child is done; False if one question used up its time."""
         lines = _read_in_background(cast("IO[bytes]", process.stdout))
-        deadline = time.monotonic() + self.limit
+        deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
                 line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -151,11 +152,10 @@ class Child:
             if message is None:
                 continue
             talk.started = True
-            if message["ask"] is None:  # the greeting
-                continue
             if message["ask"] != talk.current:
                 deadline = time.monotonic() + self.limit
-            talk.hear(message)
+            if message["ask"] is not None:  # else it is the greeting
+                talk.hear(message)
 
 
 def _message(line: bytes, known: set[str]) -> Mapping[str, Any] | None:

@@ -27,13 +27,14 @@ class Program:
     """What a child runs: ``module`` of ``folder``, alone, without site-packages.
 
     ``module`` must have ``main(root, questions)`` and speak as ``child`` describes.
-    ``environment`` turns this process's environment into the child's; its second
-    argument is a private folder that lives as long as the question.
+    ``environment`` turns this process's environment into the child's; its other
+    arguments are a private folder that lives as long as the question, and the prefix of
+    every path ("" on a real machine).
     """
 
     folder: Path
     module: str
-    environment: Callable[[Mapping[str, str], str], Mapping[str, str]]
+    environment: Callable[[Mapping[str, str], str, str], Mapping[str, str]]
 
 
 class Host(Protocol):
@@ -113,7 +114,7 @@ class LocalHost:
         except OSError:
             return dict.fromkeys(questions, Answer(end="not-started"))
         try:
-            environment = program.environment(self._environ, scratch)
+            environment = program.environment(self._environ, scratch, self._root)
             child = Child(program.folder, program.module, self._root, environment, scratch, limit)
             return child.ask_all(questions)
         finally:

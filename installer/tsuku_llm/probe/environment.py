@@ -35,7 +35,7 @@ ADDED = {
 
 
 def child_environment(
-    environ: Mapping[str, str], scratch: str, *, first_library_folder: str | None = None
+    environ: Mapping[str, str], scratch: str, root: str, *, first_library_folder: str | None = None
 ) -> dict[str, str]:
     """The child's environment; the drivers' own variables and library paths stay.
 
@@ -49,6 +49,6 @@ def child_environment(
     }
     kept |= ADDED | {"POCL_CACHE_DIR": scratch}
     if first_library_folder:
-        paths = [first_library_folder, kept.get("LD_LIBRARY_PATH", "")]
+        paths = [root + first_library_folder, kept.get("LD_LIBRARY_PATH", "")]
         kept["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)
     return kept

@@ -11,6 +11,7 @@ from tsuku_llm.probe import reply
 
 QUESTIONS = ("pci",)
 NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
+KERNEL = "/proc/sys/kernel/osrelease"
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
@@ -43,8 +44,7 @@ class Surroundings:
 
 def is_wsl(host: Host) -> bool:
     """Whether this is the Windows Subsystem for Linux."""
-    release = host.system().get("release")
-    return isinstance(release, str) and "microsoft" in release.lower()
+    return "microsoft" in (host.read_text(KERNEL) or "").lower()
 
 
 def collect(host: Host, answers: Mapping[str, Answer]) -> Surroundings:
@@ -105,7 +105,7 @@ def problems(around: Surroundings) -> tuple[Problem, ...]:
                 "use the CPU build, or build llama.cpp with the JetPack's own CUDA",
             )
         )
-    if around.wsl and not around.wsl_device:
+    if around.wsl and not around.wsl_device and not around.container:
         found.append(
             Problem(
                 "wsl-without-gpu",

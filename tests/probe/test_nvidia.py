@@ -1,0 +1,226 @@
+"""CUDA as a real child hears it from stub libraries, and NVIDIA's named situations."""
+
+from pathlib import Path
+
+import pytest
+from support.stub_drivers import StubDrivers
+
+from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
+from tsuku_llm.host import LocalHost
+from tsuku_llm.probe import probe
+
+KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\nGCC version: x\n"
+
+
+def cuda(host: LocalHost, limit: float = 5.0) -> Api:
+    return probe(host, limit).api("cuda")
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def with_module(root: Path, version: str = "580.159.04", **files: str) -> Path:
+    text = KERNEL.format(version)
+    return machine(root, {"proc/driver/nvidia/version": text, "dev/nvidiactl": "", **files})
+
+
+def slug(api: Api) -> str | None:
+    return api.problem.slug if api.problem else None
+
+
+def test_a_card_is_reported_with_everything_that_the_driver_knows(stubs: StubDrivers) -> None:
+    api = cuda(stubs.host("cuda", "nvml"))
+    assert (api.state, api.version, api.driver) == (ApiState.OK, "13.0", "580.159.04")
+    assert api.library == str(stubs.library("cuda"))
+    (gpu,) = api.gpus
+    assert (gpu.name, gpu.kind, gpu.compute_capability) == ("NVIDIA H200", GpuKind.DISCRETE, "9.0")
+    assert (gpu.memory, gpu.vendor_id, gpu.uuid) == (150109880320, 0x10DE, "a0" * 16)
+    assert Evidence("cuInit", "0 (CUDA_SUCCESS)") in api.evidence
+    assert api.problem is None
+
+
+def test_ten_cards_keep_their_order(stubs: StubDrivers) -> None:
+    gpus = cuda(stubs.host("cuda", cuda_count=10)).gpus
+    assert [gpu.index for gpu in gpus] == list(range(10))
+    assert len({gpu.memory for gpu in gpus}) == 10
+
+
+def test_a_name_that_is_not_utf8_is_readable(stubs: StubDrivers) -> None:
+    (gpu,) = cuda(stubs.host("cuda", cuda_name="GeForce \udcff\udcfe 4090")).gpus
+    assert gpu.name == "GeForce \ufffd\ufffd 4090"
+
+
+def test_what_a_driver_prints_is_not_taken_for_an_answer(stubs: StubDrivers) -> None:
+    hardware = probe(stubs.host("cuda", "nvml", cuInit="noise", cuDeviceGetName="noise"))
+    assert len(hardware.api("cuda").gpus) == 1
+
+
+def test_an_integrated_gpu_is_told_apart(stubs: StubDrivers) -> None:
+    (gpu,) = cuda(stubs.host("cuda", cuda_integrated=1, cuda_major=12, cuda_minor=1)).gpus
+    assert (gpu.kind, gpu.compute_capability) == (GpuKind.INTEGRATED, "12.1")
+
+
+def test_the_cuda_version_is_known_where_cuda_does_not_start(stubs: StubDrivers) -> None:
+    assert cuda(stubs.host("cuda", cuInit=999, cuda_version=12020)).version == "12.2"
+
+
+def test_a_function_that_an_old_driver_lacks_is_evidence(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    (tmp_path / "libcuda.so.1").symlink_to(stubs.library("nvml"))
+    api = cuda(stubs.host("cuda", environ={"LD_LIBRARY_PATH": str(tmp_path)}))
+    assert api.state is ApiState.FAILED
+    assert Evidence("cuInit", "the library has no such function") in api.evidence
+
+
+@pytest.mark.parametrize("call", ["cuInit", "cuDeviceGetCount", "cuDeviceGetName"])
+@pytest.mark.parametrize("how", ["crash", "abort", "exit"])
+def test_a_crash_is_named_and_costs_only_itself(stubs: StubDrivers, call: str, how: str) -> None:
+    hardware = probe(stubs.host("cuda", "nvml", "vulkan", **{call: how}))
+    api = hardware.api("cuda")
+    assert (api.state, slug(api), api.gpus) == (ApiState.CRASHED, "driver-crashed", ())
+    ends = {"crash": "signal 11", "abort": "signal 6", "exit": "exit 3"}
+    during = "device 0" if call == "cuDeviceGetName" else call
+    assert Evidence(during, ends[how]) in api.evidence
+    assert api.driver == "580.159.04"
+    assert hardware.api("vulkan").hardware_gpus
+
+
+@pytest.mark.parametrize("call", ["cuDriverGetVersion", "cuInit"])
+def test_a_hang_is_no_missing_gpu(stubs: StubDrivers, call: str) -> None:
+    hardware = probe(stubs.host("cuda", "nvml", "vulkan", **{call: "hang"}), limit=1.0)
+    api = hardware.api("cuda")
+    assert (api.state, slug(api)) == (ApiState.TIMED_OUT, "driver-timed-out")
+    assert api.problem
+    assert api.problem.transient
+    assert call in api.problem.text
+    assert api.driver == "580.159.04"
+    assert hardware.api("vulkan").hardware_gpus
+
+
+def test_nvml_may_break_without_harm_to_cuda(stubs: StubDrivers) -> None:
+    api = cuda(stubs.host("cuda", "nvml", nvmlInit_v2="crash"))
+    assert (api.state, len(api.gpus), api.driver) == (ApiState.OK, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "transient"),
+    [
+        (2, "cuda-error", False),
+        (34, "cuda-stub-library", False),
+        (35, "cuda-driver-too-old", False),
+        (36, "cuda-driver-too-old", False),
+        (100, "cuda-no-device", False),
+        (802, "cuda-not-ready", True),
+        (803, "driver-updated-reboot", True),
+        (804, "driver-updated-reboot", True),
+        (999, "cuda-after-suspend", True),
+        (12345, "cuda-error", False),
+        (-1, "cuda-error", False),
+    ],
+)
+def test_each_code_of_cuinit_has_a_name_and_a_fix(
+    stubs: StubDrivers, tmp_path: Path, code: int, name: str, transient: bool
+) -> None:
+    api = cuda(stubs.host("cuda", "nvml", root=with_module(tmp_path), cuInit=code))
+    assert (api.state, slug(api)) == (ApiState.FAILED, name)
+    assert api.problem
+    assert api.problem.fix
+    assert api.problem.transient is transient
+    assert any(item.call == "cuInit" and str(code) in item.result for item in api.evidence)
+
+
+def test_a_driver_updated_without_a_reboot_is_named_with_both_versions(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    root = with_module(tmp_path, "570.86.15")
+    api = cuda(stubs.host("cuda", "nvml", root=root, cuInit=999))
+    assert slug(api) == "driver-updated-reboot"
+    api = cuda(stubs.host("cuda", "nvml", root=root, cuInit=100, nvmlInit_v2=18))
+    assert slug(api) == "driver-updated-reboot"
+    assert api.driver == "570.86.15"
+
+
+def test_different_versions_are_no_problem_while_cuda_works(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    assert cuda(stubs.host("cuda", "nvml", root=with_module(tmp_path, "570.86.15"))).problem is None
+
+
+def test_the_open_kernel_modules_version_is_read(stubs: StubDrivers, tmp_path: Path) -> None:
+    line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n"
+    root = machine(tmp_path, {"proc/driver/nvidia/version": line})
+    assert cuda(stubs.host("cuda", root=root)).driver == "570.86.15"
+
+
+@pytest.mark.parametrize("value", ["", "-1", "7", "MIG-GPU-x"])
+def test_hidden_devices_are_blamed_on_the_variable(
+    stubs: StubDrivers, tmp_path: Path, value: str
+) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": value}
+    host = stubs.host(
+        "cuda", root=with_module(tmp_path), environ=environ | paths(stubs), cuInit=100
+    )
+    api = cuda(host)
+    assert slug(api) == "cuda-hidden"
+    assert api.problem
+    assert repr(value) in api.problem.text
+
+
+def paths(stubs: StubDrivers) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(stubs.library("cuda").parent)}
+
+
+def test_mig_without_an_instance_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
+    host = stubs.host("cuda", "nvml", root=with_module(tmp_path), cuda_count=0, nvml_mig=1)
+    assert slug(cuda(host)) == "mig-without-instance"
+
+
+def test_a_library_without_its_kernel_module_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
+    assert slug(cuda(stubs.host("cuda", root=tmp_path, cuInit=100))) == "nvidia-module-missing"
+
+
+def test_a_container_without_device_files_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = machine(tmp_path, {".dockerenv": ""})
+    assert slug(cuda(stubs.host("cuda", root=root, cuInit=100))) == "container-without-gpu"
+
+
+def pci(root: Path, vendor: str = "0x10de", kind: str = "0x030000") -> Path:
+    slot = "sys/bus/pci/devices/0000:01:00.0"
+    machine(root, {f"{slot}/class": kind, f"{slot}/vendor": vendor, f"{slot}/device": "0x2335"})
+    (root / slot / "driver").symlink_to("../../../bus/pci/drivers/nvidia")
+    return root
+
+
+@pytest.mark.parametrize("fact", ["pci", "module"])
+def test_row_13_a_container_sees_a_card_but_has_no_driver(tmp_path: Path, fact: str) -> None:
+    root = machine(tmp_path, {"run/.containerenv": ""})
+    root = pci(root) if fact == "pci" else with_module(root)
+    api = cuda(LocalHost(root, {}))
+    assert (api.state, slug(api)) == (ApiState.ABSENT, "container-without-gpu")
+
+
+def test_a_card_without_a_driver_outside_containers(tmp_path: Path) -> None:
+    assert slug(cuda(LocalHost(pci(tmp_path), {}))) == "nvidia-driver-missing"
+
+
+def test_another_vendors_card_says_nothing_about_nvidia(tmp_path: Path) -> None:
+    assert cuda(LocalHost(pci(tmp_path, "0x1002"), {})).problem is None
+    assert cuda(LocalHost(tmp_path, {})).problem is None
+
+
+def test_row_1_a_driver_without_toolkit_or_sysfs_is_enough(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    assert cuda(stubs.host("cuda", root=tmp_path)).gpus
+
+
+def test_a_library_that_is_no_library_is_broken_and_not_absent(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+    api = cuda(LocalHost(None, {"LD_LIBRARY_PATH": str(tmp_path)}))
+    assert (api.state, slug(api)) == (ApiState.FAILED, "cuda-library-broken")

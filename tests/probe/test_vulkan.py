@@ -1,0 +1,241 @@
+"""Vulkan as a real child hears it from a stub loader, and the situations around drivers' files."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.stub_drivers import StubDrivers
+from support.tools import require_library
+
+from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
+from tsuku_llm.host import Answer, LocalHost
+from tsuku_llm.probe import probe
+from tsuku_llm.probe.surroundings import Surroundings
+from tsuku_llm.probe.vulkan import Raw, parse
+
+ICD = "/usr/share/vulkan/icd.d/{}_icd.json"
+
+
+def vulkan(host: LocalHost, limit: float = 5.0) -> Api:
+    return probe(host, limit).api("vulkan")
+
+
+def slug(api: Api) -> str | None:
+    return api.problem.slug if api.problem else None
+
+
+def with_icd(root: Path, library: str, name: str = "nvidia", **more: str) -> Path:
+    path = root / ICD.format(name).lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entry = {"library_path": library, "api_version": "1.4.312", **more}
+    path.write_text(json.dumps({"file_format_version": "1.0.1", "ICD": entry}))
+    return root
+
+
+def test_a_card_is_reported_with_everything_that_the_driver_knows(stubs: StubDrivers) -> None:
+    api = vulkan(stubs.host("vulkan"))
+    assert (api.state, api.version) == (ApiState.OK, "1.3.250")
+    assert api.library == str(stubs.library("vulkan"))
+    (gpu,) = api.gpus
+    assert (gpu.name, gpu.kind) == ("NVIDIA GeForce RTX 4090", GpuKind.DISCRETE)
+    assert gpu.memory == 25757220864  # not the system's heap, which is larger
+    assert (gpu.vendor_id, gpu.device_id, gpu.api_version) == (0x10DE, 0x2684, "1.3.7")
+    assert (gpu.driver, gpu.uuid) == ("NVIDIA 580.159.04", "b1" * 16)
+    assert Evidence("vkCreateInstance", "0 (VK_SUCCESS)") in api.evidence
+
+
+def test_the_driver_of_a_device_of_vulkan_1_1_is_known_by_its_extension(
+    stubs: StubDrivers,
+) -> None:
+    (gpu,) = vulkan(stubs.host("vulkan", vulkan_api=1 << 22 | 1 << 12)).gpus
+    assert (gpu.api_version, gpu.driver) == ("1.1.0", "NVIDIA 580.159.04")
+
+
+def test_a_device_of_vulkan_1_0_is_listed_without_more(stubs: StubDrivers) -> None:
+    (gpu,) = vulkan(stubs.host("vulkan", vulkan_api=1 << 22)).gpus
+    assert (gpu.api_version, gpu.driver, gpu.uuid) == ("1.0.0", None, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"vulkan_type": 1}, GpuKind.INTEGRATED),
+        ({"vulkan_type": 2}, GpuKind.DISCRETE),
+        ({"vulkan_type": 3}, GpuKind.VIRTUAL),
+        ({"vulkan_type": 4}, GpuKind.SOFTWARE),
+        ({"vulkan_type": 0}, GpuKind.OTHER),
+        ({"vulkan_type": 99}, GpuKind.OTHER),
+        ({"vulkan_type": 2, "vulkan_driver_id": 13}, GpuKind.SOFTWARE),
+        ({"vulkan_type": 2, "vulkan_driver_id": 14}, GpuKind.SOFTWARE),
+        ({"vulkan_type": 2, "vulkan_driver_id": 23}, GpuKind.OTHER),
+        ({"vulkan_type": 3, "vulkan_name": "Virtio-GPU Venus (llvmpipe)"}, GpuKind.SOFTWARE),
+        ({"vulkan_name": "Microsoft Direct3D12 (NVIDIA GeForce RTX 3080)"}, GpuKind.OTHER),
+        ({"vulkan_name": "Microsoft Direct3D12 (Microsoft Basic Render Driver)"}, GpuKind.SOFTWARE),
+    ],
+)
+def test_what_a_device_is(stubs: StubDrivers, settings: dict[str, object], kind: GpuKind) -> None:
+    (gpu,) = vulkan(stubs.host("vulkan", **settings)).gpus
+    assert gpu.kind is kind
+
+
+def test_row_5_a_hybrid_machine_shows_both_gpus(stubs: StubDrivers) -> None:
+    host = stubs.host(
+        "vulkan", vulkan_count=2, vulkan_type_0=1, vulkan_name_0="Intel(R) Iris(R) Xe"
+    )
+    gpus = vulkan(host).gpus
+    assert [gpu.kind for gpu in gpus] == [GpuKind.INTEGRATED, GpuKind.DISCRETE]
+    assert gpus[0].uuid != gpus[1].uuid
+
+
+def test_ten_devices(stubs: StubDrivers) -> None:
+    assert len(vulkan(stubs.host("vulkan", vulkan_count=10)).gpus) == 10
+
+
+def test_row_8_only_llvmpipe(stubs: StubDrivers) -> None:
+    host = stubs.host("vulkan", vulkan_type=4, vulkan_name="llvmpipe (LLVM 15.0.6, 256 bits)")
+    api = vulkan(host)
+    assert (slug(api), api.hardware_gpus, len(api.gpus)) == ("software-only", (), 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"), [("vkCreateInstance", -9), ("vkEnumeratePhysicalDevices", -3)]
+)
+def test_row_8_a_loader_without_a_driver(
+    stubs: StubDrivers, tmp_path: Path, call: str, code: int
+) -> None:
+    api = vulkan(stubs.host("vulkan", root=tmp_path, **{call: code}))
+    assert (api.state, slug(api)) == (ApiState.FAILED, "vulkan-loader-without-icd")
+    assert any(item.call == call and str(code) in item.result for item in api.evidence)
+
+
+def test_a_driver_that_finds_no_device(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, str(stubs.library("hip")))
+    assert slug(vulkan(stubs.host("vulkan", root=root, vulkan_count=0))) == "vulkan-no-device"
+
+
+def test_another_error_keeps_its_code(stubs: StubDrivers, tmp_path: Path) -> None:
+    api = vulkan(stubs.host("vulkan", root=tmp_path, vkCreateInstance=-1))
+    assert slug(api) == "vulkan-error"
+    assert api.problem
+    assert "-1 (VK_ERROR_OUT_OF_HOST_MEMORY)" in api.problem.text
+
+
+@pytest.fixture
+def no_loader(tmp_path: Path) -> dict[str, str]:
+    """Hide a real loader behind a broken file, as an installed one is found otherwise."""
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    (folder / "libvulkan.so.1").write_bytes(b"")
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def test_a_loader_that_does_not_load_is_broken(no_loader: dict[str, str]) -> None:
+    api = vulkan(LocalHost(None, no_loader))
+    assert (api.state, slug(api)) == (ApiState.FAILED, "vulkan-loader-broken")
+
+
+def test_the_h200s_driver_without_its_dependency(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, "libGLX_nvidia.so.0")
+    api = vulkan(stubs.host("vulkan", root=root, vkCreateInstance=-9))
+    assert slug(api) == "vulkan-icd-broken"
+    assert api.problem
+    assert "libGLX_nvidia.so.0 does not load" in api.problem.text
+
+
+def test_a_missing_dependency_of_a_driver_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
+    driver = stubs.library_needing("libnowhere.so.6")
+    api = vulkan(stubs.host("vulkan", root=with_icd(tmp_path, str(driver)), vkCreateInstance=-9))
+    assert slug(api) == "vulkan-icd-broken"
+    assert api.problem
+    assert "libnowhere.so.6" in api.problem.text
+    assert api.problem.fix == "install what provides libnowhere.so.6"
+
+
+def test_row_9_drivers_without_a_loader_need_one_package() -> None:
+    absent = "libvulkan.so.1: cannot open shared object file: No such file or directory"
+    opened = {"call": "open", "library": None, "names": ["libvulkan.so.1"], "errors": [absent]}
+    icd = {"call": "icd", "file": ICD.format("radeon"), "library": "libvulkan_radeon.so"}
+    api = parse(Raw(Answer((opened, icd), "done")), Surroundings())
+    assert (api.state, slug(api)) == (ApiState.ABSENT, "vulkan-icd-without-loader")
+    assert api.problem
+    assert "libvulkan1" in api.problem.fix
+
+
+def test_a_known_dependency_is_named_with_its_package() -> None:
+    error = "libX11.so.6: cannot open shared object file: No such file or directory"
+    lines = (
+        {"call": "open", "library": "/usr/lib/libvulkan.so.1.3.239"},
+        {"call": "vkCreateInstance", "code": -9},
+        {"call": "icd", "file": "x.json", "library": "libGLX_nvidia.so.0", "error": error},
+    )
+    api = parse(Raw(Answer(lines, "done")), Surroundings())
+    assert api.problem
+    assert (api.problem.slug, api.problem.fix) == ("vulkan-icd-broken", "sudo apt install libx11-6")
+
+
+def test_a_driver_of_the_other_word_size_is_not_blamed(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, "libvulkan_radeon.so", library_arch="32")
+    api = vulkan(stubs.host("vulkan", root=root, vkCreateInstance=-9))
+    assert slug(api) == "vulkan-no-device"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"ICD": 1}', '{"ICD": {"library_path": 7}}', "[" * 50000]
+)
+def test_a_drivers_file_may_be_junk(stubs: StubDrivers, tmp_path: Path, content: str) -> None:
+    root = with_icd(tmp_path, "x")
+    (root / ICD.format("nvidia").lstrip("/")).write_text(content)
+    assert vulkan(stubs.host("vulkan", root=root)).gpus
+
+
+def test_a_driver_given_by_variable_is_the_only_one_looked_at(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    root = with_icd(tmp_path, "libmissing.so")
+    environ = {"VK_DRIVER_FILES": "/nowhere.json", "LD_LIBRARY_PATH": _folder(stubs)}
+    api = vulkan(stubs.host("vulkan", root=root, environ=environ, vulkan_count=0))
+    assert slug(api) == "vulkan-no-device"
+
+
+def _folder(stubs: StubDrivers) -> str:
+    return str(stubs.library("vulkan").parent)
+
+
+def test_a_render_node_that_may_not_be_opened(stubs: StubDrivers, tmp_path: Path) -> None:
+    node = tmp_path / "dev" / "dri" / "renderD128"
+    node.mkdir(parents=True)
+    host = NoAccess(stubs.host("vulkan", root=tmp_path, vulkan_count=0))
+    assert slug(vulkan(host)) == "gpu-permission"
+
+
+class NoAccess(LocalHost):
+    """The files are there, and root's rights are not (tests may run as root)."""
+
+    def __init__(self, host: LocalHost) -> None:
+        super().__init__(Path(host._root), host._environ)
+
+    def access(self, path: str) -> str | None:
+        return None if super().access(path) is None else ""
+
+
+@pytest.mark.parametrize("how", ["crash", "hang", "exit"])
+def test_a_vulkan_driver_that_breaks_costs_itself(stubs: StubDrivers, how: str) -> None:
+    host = stubs.host("cuda", "vulkan", "opencl", vkEnumeratePhysicalDevices=how)
+    hardware = probe(host, limit=1.0)
+    states = {"crash": ApiState.CRASHED, "exit": ApiState.CRASHED, "hang": ApiState.TIMED_OUT}
+    assert hardware.api("vulkan").state is states[how]
+    assert hardware.api("cuda").gpus
+    assert hardware.api("opencl").gpus
+
+
+def test_a_driver_that_crashes_at_its_second_device_is_not_trusted(stubs: StubDrivers) -> None:
+    host = stubs.host("vulkan", vulkan_count=2, vkGetPhysicalDeviceProperties="crash")
+    assert vulkan(host).gpus == ()
+
+
+def test_real_lavapipe_is_seen_and_is_software() -> None:
+    require_library("vulkan")
+    require_library("vulkan_lvp")
+    api = probe(LocalHost()).api("vulkan")
+    kinds = {gpu.kind for gpu in api.gpus if "llvmpipe" in gpu.name}
+    assert kinds == {GpuKind.SOFTWARE}

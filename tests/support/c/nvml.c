@@ -1,0 +1,34 @@
+/* libnvidia-ml.so.1 */
+#include "stub.h"
+
+EXPORT int nvmlInit_v2(void) {
+  BEHAVE(nvmlInit_v2);
+  return 0;
+}
+EXPORT int nvmlSystemGetDriverVersion(char *version, unsigned size) {
+  BEHAVE(nvmlSystemGetDriverVersion);
+  strncpy(version, words("nvml_version", "580.159.04"), size);
+  return 0;
+}
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count) {
+  BEHAVE(nvmlDeviceGetCount_v2);
+  *count = (unsigned)number("nvml_count", 1);
+  return 0;
+}
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+  BEHAVE(nvmlDeviceGetHandleByIndex_v2);
+  *handle = (void *)(uintptr_t)(index + 1);
+  return 0;
+}
+EXPORT int nvmlDeviceGetName(void *handle, char *name, unsigned size) {
+  BEHAVE(nvmlDeviceGetName);
+  (void)handle;
+  strncpy(name, words("nvml_name", "NVIDIA H200"), size);
+  return 0;
+}
+EXPORT int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
+  BEHAVE(nvmlDeviceGetMigMode);
+  (void)handle;
+  *current = *pending = (unsigned)number("nvml_mig", 0);
+  return 0;
+}
