@@ -1,0 +1,274 @@
+"""The commands in processes of their own, with the embedded manifest and good and bad input."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.program import COMMAND, Result, environment, run_program
+
+from tsuku_llm.selection import REQUESTS
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/sys of Linux")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+Program = Callable[..., Result]
+AsJson = Callable[..., Any]
+
+
+def settings(home: Path, **extra: str) -> dict[str, tuple[Any, str]]:
+    """What ``config list`` says is in force, and from where."""
+    told = run_program("config", "list", "--json", env=environment(home, **extra)).document
+    return {each["key"]: (each["value"], each["source"]) for each in told["data"]["settings"]}
+
+
+# --- settings ----------------------------------------------------------------------------
+
+
+def test_a_setting_is_written_shown_and_taken_back(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    file = tmp_path / "config.toml"
+    written = run_program("config", "set", "llm.backend", "vulkan", env=env)
+    assert written == Result(0, f"llm.backend = vulkan (file {file})\n", "")
+    assert run_program("config", "get", "llm.backend", env=env) == Result(0, "vulkan\n", "")
+    assert settings(tmp_path)["llm.backend"] == ("vulkan", f"file {file}")
+    assert run_program("config", "unset", "llm.backend", env=env).code == 0
+    assert settings(tmp_path)["llm.backend"] == ("auto", "default")
+
+
+def test_the_environment_overrules_the_file_and_is_named(tmp_path: Path) -> None:
+    env = environment(tmp_path, TSUKU_LLM_BACKEND="cpu")
+    written = run_program("config", "set", "llm.backend", "vulkan", env=env)
+    assert written.stdout == "llm.backend = cpu (environment TSUKU_LLM_BACKEND)\n"
+    assert settings(tmp_path, TSUKU_LLM_BACKEND="cpu")["llm.backend"] == (
+        "cpu",
+        "environment TSUKU_LLM_BACKEND",
+    )
+
+
+@pytest.mark.parametrize("word", ["quantum", "cuda-99.9"])
+def test_a_backend_that_does_not_exist_is_refused_with_what_does(word: str, tmp_path: Path) -> None:
+    result = run_program("config", "set", "llm.backend", word, env=environment(tmp_path))
+    assert (result.code, result.stdout) == (3, "")
+    assert result.stderr.splitlines()[0].startswith("error[unknown-request]: ")
+    assert all(request in result.stderr for request in REQUESTS)
+    assert not (tmp_path / "config.toml").exists()
+
+
+@pytest.mark.parametrize("word", ["auto", "gpu", "cpu", "cuda"])
+def test_a_backend_that_exists_is_taken(word: str, program: Program) -> None:
+    assert program("config", "set", "llm.backend", word).code == 0
+
+
+def test_credentials_are_shown_to_who_asks_for_them_only(program: Program) -> None:
+    url = "https://me:secret@mirror.example/x"
+    assert "secret" not in program("config", "set", "llm.mirror", url).stdout
+    assert "secret" not in program("config", "list").stdout
+    assert "secret" not in program("config", "list", "--json").stdout
+    assert program("config", "get", "llm.mirror").stdout == f"{url}\n"
+
+
+def test_an_unknown_setting_in_the_file_is_reported(tmp_path: Path, tsuku_home: Path) -> None:
+    tsuku_home.mkdir()
+    (tsuku_home / "config.toml").write_text("[llm]\nbakend = 'cpu'\n")
+    result = run_program("config", "list", env=environment(tsuku_home))
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1].startswith("warning: ")
+    assert "llm.bakend" in result.stdout
+    listed = run_program("list", env=environment(tsuku_home), cwd=tmp_path)
+    assert listed.code == 0
+    assert "llm.bakend" in listed.stderr
+
+
+# --- the decision ------------------------------------------------------------------------
+
+
+def test_explain_has_a_reason_or_a_rank_for_each_variant(as_json: AsJson) -> None:
+    data = as_json("explain")["data"]
+    assert data["requested"] == "auto"
+    assert "cpu" in data["detected"]
+    assert data["variants"]
+    for each in data["variants"]:
+        assert each["compatible"] == (each["reason"] is None) == (each["rank"] is not None)
+
+
+def test_the_flag_is_obeyed_or_refused_with_every_reason(
+    program: Program, as_json: AsJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TSUKU_LLM_BACKEND", "cpu")
+    assert as_json("explain")["data"]["requested"] == "cpu"
+    assert as_json("explain", "--backend", "rocm")["data"]["requested"] == "rocm"
+    names = {each["variant"] for each in as_json("explain")["data"]["variants"]}
+    if as_json("explain", "--backend", "rocm")["data"]["selected"] is None:
+        result = program("install", "--dry-run", "--backend", "rocm")
+        assert (result.code, result.stdout) == (3, "")
+        assert all(f"  {name}: " in result.stderr for name in names)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "--backend", "quantum"),
+        ("explain", "--channel", "weekly"),
+        ("explain", "--release", "b1"),
+        ("explain", "--repository", "nobody"),
+        ("install", "--dry-run", "--release", "v99"),
+        ("list", "--available", "--repository", "nobody"),
+        ("repository", "remove", "nobody"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_does_not_exist_is_exit_code_3(
+    words: tuple[str, ...], program: Program
+) -> None:
+    result = program(*words)
+    assert (result.code, result.stdout) == (3, "")
+    assert result.stderr.startswith("error[unknown-request]: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "--hardware", "missing.json"),
+        ("explain", "--hardware", "."),
+        ("probe", "--record", "missing/file.json"),
+        ("repository", "add", "ours", "https://a.example/", "--root", "missing.json"),
+        ("repository", "add", "OURS!", "https://a.example/", "--root", "missing.json"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_used_is_one_error(
+    words: tuple[str, ...], program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = program(*words)
+    assert result.code in (2, 6)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error[")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_recorded_machine_is_explained_as_it_was(as_json: AsJson, tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    recorded = as_json("probe", "--record", str(file))["data"]
+    assert recorded["recorded"] == str(file)
+    told = as_json("explain", "--hardware", str(file))["data"]
+    here = as_json("explain")["data"]
+    assert told["simulated"]
+    assert (told["detected"], told["selected"]) == (here["detected"], here["selected"])
+
+
+def test_the_releases_of_the_manifest_are_listed(program: Program, as_json: AsJson) -> None:
+    releases = as_json("list", "--available")["data"]["releases"]
+    channels = {channel for each in releases for channel in each["channels"]}
+    assert {"stable", "nightly", "index"} <= channels
+    shown = program("list", "--available").stdout
+    assert all(each["release"] in shown for each in releases)
+
+
+WATCHED = """
+import sys
+
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        sys.stderr.write(f"network: {event}\\n")
+
+sys.addaudithook(watch)
+from tsuku_llm.cli.entry import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_a_dry_run_tells_all_and_touches_no_network(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, "install", "--dry-run", "--json"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr == ""
+    data = json.loads(done.stdout)["data"]
+    assert data["outcome"] == "planned"
+    assert data["selected"] == data["variant"]
+    for artifact in data["artifacts"]:
+        assert artifact["url"].startswith("https://")
+        assert len(artifact["sha256"]) == 64
+        assert artifact["size"] is None or artifact["size"] > 1_000_000
+    assert not list(tmp_path.iterdir())
+
+
+# --- homes that cannot be written --------------------------------------------------------
+
+WRITING = [
+    ("config", "set", "llm.channel", "nightly"),
+    ("install", "--channel", "index"),
+    ("repository", "add", "ours", "https://a.example/", "--root", "1.root.json"),
+]
+
+
+def with_root(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The embedded root in the place of a company's."""
+    from importlib.resources import as_file, files  # noqa: PLC0415
+
+    with as_file(files("tsuku_llm.manifests") / "metadata" / "1.root.json") as root:
+        return tuple(str(root) if word == "1.root.json" else word for word in words)
+
+
+@pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
+def test_a_home_below_a_file_is_one_error(words: tuple[str, ...], tmp_path: Path) -> None:
+    blocker = tmp_path / "blocker"
+    blocker.write_text("mine")
+    result = run_program(*with_root(words), env=environment(blocker / "home"))
+    assert result.code in (2, 6)
+    assert result.stderr.startswith("error[")
+    assert "Traceback" not in result.stderr
+    assert blocker.read_text() == "mine"
+
+
+@linux
+@pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
+def test_a_home_on_a_read_only_disk_is_exit_code_6(words: tuple[str, ...]) -> None:
+    result = run_program(*with_root(words), env=environment(Path("/sys/tsuku-llm-tests")))
+    assert (result.code, result.stdout) == (6, "")
+    assert result.stderr.startswith("error[not-writable]: ")
+
+
+# --- interrupted -------------------------------------------------------------------------
+
+
+@posix
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("extra", [(), ("--json",)], ids=["text", "json"])
+def test_a_signal_in_a_download_stops_it_and_leaves_nothing(
+    number: signal.Signals, code: int, extra: tuple[str, ...], tmp_path: Path
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        silent.settimeout(60)
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        env = environment(tmp_path, PIP_INDEX_URL=index, PIP_CONFIG_FILE=os.devnull)
+        with subprocess.Popen(
+            [*COMMAND, "install", "--channel", "index", *extra],
+            env={name: value for name, value in env.items() if not name.lower().endswith("_proxy")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child, closing(silent.accept()[0]):
+            child.send_signal(number)
+            out, err = child.communicate(timeout=60)
+    assert child.returncode == code
+    assert err.splitlines()[-1] == "error[interrupted]: stopped on request"
+    assert "Traceback" not in err
+    assert (json.loads(out)["error"]["code"] == "interrupted") if extra else (out == "")
+    data = tmp_path / "tools" / "tsuku-llm"
+    assert not list(data.glob("versions/*"))
+    assert not list(data.glob("staging/*"))
+    assert run_program("list", env=environment(tmp_path)).code == 0
