@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.store import (
     ArtifactRecord,
     FileRecord,
@@ -82,7 +83,8 @@ def install(
 ) -> Installed:
     """Put a build into a store, as an install does."""
     with store.staging() as staging:
-        fill(staging.tree, files)
+        with disk_errors("unpacking", staging.tree):
+            fill(staging.tree, files)
         installed = store.commit(staging, make_receipt(release, variant, files))
     if activate:
         store.activate(installed)

@@ -20,12 +20,13 @@ from tsuku_llm.errors import StoreError, TamperedInstall
 from tsuku_llm.store.durable import open_to_read, read_small, replace_file
 from tsuku_llm.store.receipt import FileRecord, Receipt, parse_object
 
-HASH_THREADS = 2
 FINGERPRINT = "fingerprint.json"
 TREE = "tree"
 _LIMIT = 16 << 20
 _CHUNK = 1 << 18
 _SHOWN = 12
+_HASH_THREADS = 2
+_WORTH_THREADS = 4 << 20
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
 
 Stamp = tuple[int, ...]
@@ -162,17 +163,17 @@ def expected_kinds(receipt: Receipt) -> dict[str, str]:
 def verify_files(
     tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
 ) -> tuple[Stamps, list[str]]:
-    """Hash files (two at once); their stamps, and the names of those that differ.
+    """Hash files, large ones two at once; their stamps, and the names of those that differ.
 
     ``known`` has digests of files that were hashed moments ago. Raises ``OSError``.
     """
-    if len(files) < 2:  # noqa: PLR2004  # no thread for one
+    if sum(file.size for file in files) < _WORTH_THREADS:
         results: Iterable[tuple[Stamp, str]] = [_digest(tree / file.path, known) for file in files]
     else:
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
         files = sorted(files, key=lambda file: file.size, reverse=True)
-        with ThreadPoolExecutor(HASH_THREADS) as pool:
+        with ThreadPoolExecutor(_HASH_THREADS) as pool:
             results = list(pool.map(lambda file: _digest(tree / file.path, known), files))
     stamps: Stamps = {}
     changed: list[str] = []

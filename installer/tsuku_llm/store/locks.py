@@ -47,7 +47,8 @@ def exclusive(
     finally:
         with suppress(OSError):
             holder.unlink()
-        lock.release()
+        with suppress(OSError):  # it ends with this process at the latest
+            lock.release()
 
 
 def _acquire(
