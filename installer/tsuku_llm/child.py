@@ -108,7 +108,7 @@ class Child:
             return dict.fromkeys(questions, Answer(end="not-started")), None
         talk, in_time = _Talk(), False
         try:
-            in_time = self._listen(process, talk, set(questions))
+            in_time = self._listen(process, talk, questions)
         finally:
             end = _stop(process, patience=_REAP_SECONDS if in_time else 0.0)
         if not in_time:
@@ -137,7 +137,7 @@ class Child:
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
 
-    def _listen(self, process: subprocess.Popen[bytes], talk: _Talk, known: set[str]) -> bool:
+    def _listen(self, process: subprocess.Popen[bytes], talk: _Talk, known: Sequence[str]) -> bool:
         """Read until the child is done; False if one question used up its time."""
         lines = _read_in_background(cast("IO[bytes]", process.stdout))
         deadline = time.monotonic() + _START_SECONDS
@@ -158,7 +158,7 @@ class Child:
                 talk.hear(message)
 
 
-def _message(line: bytes, known: set[str]) -> Mapping[str, Any] | None:
+def _message(line: bytes, known: Sequence[str]) -> Mapping[str, Any] | None:
     """One line of the protocol; None for anything else that a driver wrote there."""
     try:
         message = json.loads(line)

@@ -217,7 +217,7 @@ def _of_type(kind: type[T], raw: Any) -> T:
 
 # --- scrubbing ---------------------------------------------------------------------------
 
-_HOME = re.compile(r"(?i)(?:/home|/users|[a-z]:\\users)[/\\][^/\\:;\s\"']+")
+_HOME = re.compile(r"(?i)/(?:home|users)/[^/:;\s\"']+|[a-z]:\\users\\[^\\:;\"'\n]+")
 _SERIAL = re.compile(r"(?im)^(serial\s*:).*$")
 _UUID = re.compile(r"(?i)\b(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 _IMPERSONAL = ("root", "localhost")

@@ -103,7 +103,7 @@ def state(answer: Answer, *needed: str) -> ApiState:
 
 def broken(answer: Answer, driver: str) -> Problem | None:
     """The named situation of a driver that did not survive its question."""
-    call = words(answer.during) or "its first call"
+    call = words(answer.during) or "between two calls"
     if answer.end == "timed-out":
         return Problem(
             "driver-timed-out",

@@ -1,0 +1,285 @@
+"""Libraries, processor and surroundings, asked of fake roots by a real child."""
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from support.stub_drivers import StubDrivers
+from support.tools import require_tool
+
+from tsuku_llm.hardware import Hardware, Libc
+from tsuku_llm.host import Answer, LocalHost
+from tsuku_llm.probe import cpu, libc, os_name, platform_key, probe
+from tsuku_llm.probe.worker import elf
+
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+
+
+def put(root: Path, **files: str | bytes) -> Path:
+    for name, content in files.items():
+        write(root, name, content)
+    return root
+
+
+def write(root: Path, name: str, content: str | bytes) -> None:
+    path = root / name.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def library(*versions: str, machine: int = 62, extra: bytes = b"") -> bytes:
+    """A tiny ELF file: header, names, version definitions, three section headers."""
+    names = b"\0" + b"".join(version.encode() + b"\0" for version in versions)
+    entries = b""
+    at = 1
+    for index, version in enumerate(versions):
+        last = index == len(versions) - 1
+        entries += struct.pack("<HHHHIII", 1, 0, index + 1, 1, 0, 20, 0 if last else 28)
+        entries += struct.pack("<II", at, 0)
+        at += len(version) + 1
+    body = names + entries + extra
+    table = 64 + len(body)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        3,
+        machine,
+        1,
+        0,
+        0,
+        table,
+        0,
+        64,
+        0,
+        0,
+        64,
+        3,
+        0,
+    )
+    sections = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
+    sections += struct.pack(
+        "<IIQQQQIIQQ", 0, 0x6FFFFFFD, 0, 0, 64 + len(names), len(entries), 1, len(versions), 4, 0
+    )
+    return header + body + sections
+
+
+def cache(*entries: tuple[str, str]) -> bytes:
+    """An ``ld.so.cache`` of today's format."""
+    start = 48 + 24 * len(entries)
+    rows, strings = b"", b""
+    for name, path in entries:
+        key = start + len(strings)
+        strings += name.encode() + b"\0" + path.encode() + b"\0"
+        rows += struct.pack("<iIIIQ", 0x303, key, key + len(name) + 1, 0, 0)
+    return (
+        struct.pack("<20sII20x", b"glibc-ld.so.cache1.1", len(entries), len(strings))
+        + rows
+        + strings
+    )
+
+
+requires_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="x86-64 files")
+
+
+# --- C libraries -------------------------------------------------------------------------
+
+
+@requires_x86_64
+def test_floors_come_from_the_systems_own_libraries(tmp_path: Path) -> None:
+    banner = b"GNU C Library (Ubuntu GLIBC 2.39-0ubuntu8) stable release version 2.39.\n"
+    write(tmp_path, LOADER, "")
+    write(
+        tmp_path,
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        library("GLIBC_2.2.5", "GLIBC_2.38", extra=banner),
+    )
+    write(
+        tmp_path,
+        "/usr/lib64/libstdc++.so.6",
+        library("GLIBCXX_3.4.9", "GLIBCXX_3.4.33", "CXXABI_1.3.15"),
+    )
+    hardware = probe(LocalHost(tmp_path, {}))
+    assert hardware.libc == Libc("glibc", "2.39")
+    assert hardware.libstdcxx == "3.4.33"
+
+
+@requires_x86_64
+def test_without_a_banner_the_newest_symbol_version_counts(tmp_path: Path) -> None:
+    write(tmp_path, LOADER, "")
+    write(tmp_path, "/lib64/libc.so.6", library("GLIBC_2.9", "GLIBC_2.34", "GLIBC_PRIVATE"))
+    assert probe(LocalHost(tmp_path, {})).libc == Libc("glibc", "2.34")
+
+
+@requires_x86_64
+def test_the_linkers_order_is_followed(tmp_path: Path) -> None:
+    """LD_LIBRARY_PATH, then the cache, then the default folders; other processors' files never."""
+    for folder, version in (("env", "31"), ("cached", "32"), ("usr/lib", "33")):
+        write(tmp_path, f"/{folder}/libstdc++.so.6", library(f"GLIBCXX_3.4.{version}"))
+    write(tmp_path, "/arm/libstdc++.so.6", library("GLIBCXX_3.4.99", machine=183))
+    write(tmp_path, "/junk/libstdc++.so.6", "no library")
+
+    def found(path: str = "") -> str | None:
+        return probe(LocalHost(tmp_path, {"LD_LIBRARY_PATH": path})).libstdcxx
+
+    assert found() == "3.4.33"
+    write(
+        tmp_path,
+        "/etc/ld.so.cache",
+        cache(("libx.so", "/x"), ("libstdc++.so.6", "/cached/libstdc++.so.6")),
+    )
+    assert found() == "3.4.32"
+    assert found("/arm:/junk:relative:/missing:/env") == "3.4.31"
+
+
+def test_no_library_is_unknown_and_not_old(tmp_path: Path) -> None:
+    hardware = probe(LocalHost(tmp_path, {}))
+    assert hardware.libstdcxx is None
+
+
+@pytest.mark.parametrize("content", [b"", b"glibc-ld.so.cache1.1", b"\xff" * 100, cache()[:47]])
+def test_a_broken_linker_cache_is_no_cache(tmp_path: Path, content: bytes) -> None:
+    write(tmp_path, "/etc/ld.so.cache", content)
+    assert probe(LocalHost(tmp_path, {})).libstdcxx is None
+
+
+@requires_x86_64
+def test_musl_is_told_with_its_version(tmp_path: Path) -> None:
+    linker = tmp_path / "lib" / "ld-musl-x86_64.so.1"
+    write(
+        tmp_path,
+        "/lib/ld-musl-x86_64.so.1",
+        "#!/bin/sh\nprintf 'musl libc (x86_64)\\nVersion 1.2.5\\n' >&2\nexit 1\n",
+    )
+    linker.chmod(0o755)
+    assert probe(LocalHost(tmp_path, {})).libc == Libc("musl", "1.2.5")
+
+
+def test_the_interpreters_own_library_counts_where_no_other_is_known() -> None:
+    assert libc.parse(libc.Raw(Answer((), "done"), "glibc 2.36")) == Libc("glibc", "2.36")
+    assert libc.parse(libc.Raw(Answer((), "done"), None)) == Libc("unknown", None)
+
+
+def test_this_machines_libstdcxx_is_found_without_loading_it() -> None:
+    require_tool("gcc")  # which comes with libstdc++
+    hardware = probe(LocalHost())
+    assert hardware.libstdcxx
+    assert hardware.libstdcxx.startswith("3.4.")
+    assert "libstdc++" not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("cut", range(0, 300, 7))
+def test_a_truncated_library_is_an_error_and_no_crash(cut: int) -> None:
+    data = library("GLIBCXX_3.4.1", "GLIBCXX_3.4.2")
+    with pytest.raises(ValueError, match=r"."):
+        elf.version_definitions(data[:cut])
+
+
+def test_version_definitions_that_run_in_a_circle_end() -> None:
+    data = bytearray(library("A", "B"))
+    at = data.find(struct.pack("<HHHHIII", 1, 0, 1, 1, 0, 20, 28))
+    struct.pack_into("<I", data, at + 16, 0xFFFFFFFF)
+    assert elf.version_definitions(bytes(data)) == ["A"]
+
+
+# --- processor and memory ----------------------------------------------------------------
+
+V2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
+V3 = f"{V2} avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
+V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"), [("sse2", 1), (V2, 2), (V3, 3), (V4, 4), (V4.replace("fma", ""), 2)]
+)
+def test_x86_levels(flags: str, level: int) -> None:
+    text = (
+        f"processor : 0\nvendor_id\t: AuthenticAMD\nmodel name\t: A\nflags\t\t: {flags}\n\nflags: x"
+    )
+    found = cpu.parse_cpuinfo(text, "amd64")
+    assert (found.vendor, found.name, found.level) == ("AuthenticAMD", "A", level)
+    assert set(found.features) == set(flags.split())
+
+
+def test_an_arm_processor_has_features_and_no_level() -> None:
+    text = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n"
+    found = cpu.parse_cpuinfo(text, "arm64")
+    assert (found.vendor, found.features, found.level) == ("0x41", ("asimd", "fp", "sve"), None)
+
+
+def test_without_cpuinfo_the_level_is_unknown() -> None:
+    assert cpu.parse_cpuinfo(None, "amd64").level is None
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "limit", "size"),
+    [
+        ("MemTotal:       1024 kB\n", None, 1 << 20),
+        ("MemTotal: 1024 kB\n", "max\n", 1 << 20),
+        ("MemTotal: 1024 kB\n", "4096\n", 4096),
+        ("MemTotal: 1024 kB\n", "99999999999", 1 << 20),
+        ("MemTotal: \u00b2 kB\n", None, None),
+        ("x", None, None),
+        (None, None, None),
+    ],
+)
+def test_memory(meminfo: str | None, limit: str | None, size: int | None) -> None:
+    assert cpu.parse_memory(meminfo, limit) == size
+
+
+# --- surroundings ------------------------------------------------------------------------
+
+
+def slugs(hardware: Hardware) -> list[str]:
+    return [problem.slug for problem in hardware.problems]
+
+
+def test_row_11_in_wsl_its_own_driver_comes_before_the_distributions(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    root = put(tmp_path, **{"/proc/sys/kernel/osrelease": "6.6.87.2-microsoft-standard-WSL2\n"})
+    own = root / "usr" / "lib" / "wsl" / "lib" / "libcuda.so.1"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(stubs.library("cuda").read_bytes())
+    write(root, "/dev/dxg", "")
+    hardware = probe(stubs.host("cuda", root=root))
+    assert hardware.api("cuda").library == str(own)
+    assert hardware.api("cuda").gpus
+    assert slugs(hardware) == []
+
+
+def test_row_11_wsl_without_a_gpu_is_named(tmp_path: Path) -> None:
+    put(tmp_path, **{"/proc/sys/kernel/osrelease": "5.15.0-microsoft-standard-WSL2\n"})
+    assert slugs(probe(LocalHost(tmp_path, {}))) == ["wsl-without-gpu"]
+
+
+def test_a_container_in_wsl_needs_no_dxg(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        **{"/proc/sys/kernel/osrelease": "5.15.0-microsoft-standard-WSL2\n", "/.dockerenv": ""},
+    )
+    assert slugs(probe(LocalHost(tmp_path, {}))) == []
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"/etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic\n"},
+        {"/proc/device-tree/compatible": "nvidia,p3768-0000+p3767-0005\0nvidia,tegra234\0"},
+    ],
+)
+def test_row_15_a_jetson_is_named(tmp_path: Path, files: dict[str, str]) -> None:
+    assert slugs(probe(LocalHost(put(tmp_path, **files), {}))) == ["jetson"]
+
+
+def test_the_systems_name_is_its_own() -> None:
+    assert os_name('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n') == (
+        "Debian GNU/Linux 12 (bookworm)"
+    )
+    assert os_name("PRETTY_NAME='Alpine Linux v3.20'") == "Alpine Linux v3.20"
+    assert os_name(None) is None
+
+
+def test_the_platform_is_known_without_asking_a_driver() -> None:
+    assert platform_key(LocalHost()) == probe(LocalHost()).platform
