@@ -11,7 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tsuku_llm import config, selection
-from tsuku_llm.config import KEYS, Paths, load, set_value, unset_value
+from tsuku_llm.config import KEYS, Paths, load
+from tsuku_llm.config.editing import edited, set_value, unset_value
+from tsuku_llm.config.file import SIZE_LIMIT
 from tsuku_llm.errors import ConfigError, NotWritable, UsageError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")
@@ -195,7 +197,7 @@ def test_no_password_is_in_an_error(paths: Paths) -> None:
         (b"a = " + b"[" * 5000, ""),
         (b"x = 1\ny = '\xff'\n", "line 2 is not UTF-8"),
         ("[llm]\n".encode("utf-16"), "line 1 is not UTF-8"),
-        (b"#" * (config.SIZE_LIMIT + 1), "larger than"),
+        (b"#" * (SIZE_LIMIT + 1), "larger than"),
         (b"llm = 3\n", "it is int 3"),
         (b"[[llm]]\n", "it is list"),
     ],
@@ -291,6 +293,12 @@ def test_a_malformed_file_is_never_overwritten(paths: Paths) -> None:
     with pytest.raises(ConfigError):
         unset_value(paths.config_file, "llm.backend")
     assert paths.config_file.read_text("utf-8") == "[llm\nmine = 1\n"
+
+
+def test_an_edit_that_would_change_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tomlkit.dumps", lambda _document: '[llm]\nbackend = "rocm"\n')
+    with pytest.raises(ConfigError, match="cannot be edited"):
+        edited("", config.key_named("llm.backend"), "cpu", Path("config.toml"))
 
 
 @posix

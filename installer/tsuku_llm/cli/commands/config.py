@@ -34,9 +34,11 @@ def get(key: str) -> Answer:
 @click.pass_obj
 def set_(console: Console, key: str, value: str) -> Answer:
     """Write a setting into the config file; comments in it stay."""
+    from tsuku_llm.config.editing import set_value  # noqa: PLC0415
+
     paths = _paths()
     _check_exists(console, key, value)
-    config.set_value(paths.config_file, key, value)
+    set_value(paths.config_file, key, value)
     return _changed(paths, key)
 
 
@@ -44,8 +46,10 @@ def set_(console: Console, key: str, value: str) -> Answer:
 @click.argument("key")
 def unset(key: str) -> Answer:
     """Take a setting out of the config file."""
+    from tsuku_llm.config.editing import unset_value  # noqa: PLC0415
+
     paths = _paths()
-    config.unset_value(paths.config_file, key)
+    unset_value(paths.config_file, key)
     return _changed(paths, key)
 
 

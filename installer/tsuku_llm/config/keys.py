@@ -1,0 +1,159 @@
+"""The settings there are, as data: name, default, how a value is read, one line of help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tsuku_llm.errors import ConfigError, UsageError
+
+Value = str | tuple[str, ...] | None
+
+BACKENDS = ("cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal")
+POLICIES = ("portable", "native")
+
+_WORD = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+_HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
+_FILE = re.compile(r"file:///[^\s,\\]*")
+_USERINFO = re.compile(r"(?<=://)[^/?#@]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting. ``parse`` takes a TOML value or a text, and raises ``ValueError``."""
+
+    name: str
+    default: Value
+    parse: Callable[[object], Value]
+    help: str
+
+    @property
+    def word(self) -> str:
+        """Its name inside the table ``[llm]``."""
+        return self.name.partition(".")[2]
+
+    @property
+    def flag(self) -> str:
+        """The option that overrides it, in the commands that have it."""
+        return "--" + self.word.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that overrides the file."""
+        return "TSUKU_LLM_" + self.word.upper()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")  # noqa: TRY004
+    return value.strip()
+
+
+def _words(value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else _text(value).split(",")
+    return tuple(_text(item) for item in items)
+
+
+def parse_word(value: object) -> str:
+    """A name of a backend, variant, channel or repository."""
+    text = _text(value)
+    if not _WORD.fullmatch(text):
+        raise ValueError("must be a name of lower-case letters, digits and . _ + -")
+    return text
+
+
+def parse_preference(value: object) -> Value:
+    """A policy's name, or backends in the order wanted."""
+    words = _words(value)
+    if len(words) == 1 and words[0] in POLICIES:
+        return words[0]
+    if not words or not set(words) <= set(BACKENDS):
+        choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(BACKENDS)}"
+        raise ValueError(f"must be {choice}")
+    return words
+
+
+def parse_repository_url(value: object) -> str:
+    """Where a repository is published."""
+    text = _text(value)
+    if not (_HTTPS.fullmatch(text) and text.isprintable()):
+        raise ValueError("must be an https: URL")
+    return text
+
+
+def parse_mirrors(value: object) -> tuple[str, ...]:
+    """URLs that stand in for the release host, in the order in which they are tried."""
+    urls = _words(value)
+    for url in urls:
+        if not (_HTTPS.fullmatch(url) or _FILE.fullmatch(url)) or not url.isprintable():
+            raise ValueError("must be https: or file: URLs, with commas between them")
+    return urls
+
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "llm.backend",
+        "auto",
+        parse_word,
+        "auto, gpu (any GPU, else an error), a backend, or a variant's name",
+    ),
+    Key(
+        "llm.prefer",
+        "portable",
+        parse_preference,
+        "portable, native, or backends in the order wanted",
+    ),
+    Key("llm.channel", "stable", parse_word, "which releases: stable, nightly or index"),
+    Key("llm.repository", "official", parse_word, "the signed repository that is used"),
+    Key(
+        "llm.repository_url",
+        None,
+        parse_repository_url,
+        "where the official repository's metadata is fetched, if elsewhere",
+    ),
+    Key("llm.mirror", (), parse_mirrors, "where archives are tried first, best first"),
+)
+
+_BY_NAME = {key.name: key for key in KEYS}
+
+
+def key_named(name: str) -> Key:
+    """The key of that name; ``UsageError`` with what exists when there is none."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    near = get_close_matches(name, _BY_NAME, 1)
+    raise UsageError(
+        f"there is no setting {name!r}",
+        facts=(f"settings: {', '.join(_BY_NAME)}",),
+        hint=f"did you mean {near[0]}?" if near else "see: tsuku-llm config list",
+    )
+
+
+def text_of(value: Value) -> str:
+    """A value as the user would type it; unset is the empty text."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else ",".join(value)
+
+
+def redacted(text: str) -> str:
+    """A text without the credentials of URLs in it."""
+    return _USERINFO.sub("***@", text)
+
+
+def checked(key: Key, raw: object, source: str) -> Value:
+    """The value of a setting as it was written in ``source``.
+
+    Raises ``ConfigError`` that names the source, without credentials.
+    """
+    try:
+        return key.parse(raw)
+    except ValueError as error:
+        raise ConfigError(
+            f"{key.name} {error}",
+            facts=(f"{source}: {redacted(repr(raw))[:200]}",),
+            hint=f"{key.name}: {key.help}",
+        ) from error

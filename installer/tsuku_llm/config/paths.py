@@ -1,0 +1,53 @@
+"""Where the config file, the installs and the running servers lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsuku_llm.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """``config_file``, and the folders ``data`` (installs) and ``state`` (running servers)."""
+
+    config_file: Path
+    data: Path
+    state: Path
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Paths:
+        """Everything under ``TSUKU_HOME`` where it is set, else where the system wants it.
+
+        Raises ``ConfigError`` when ``TSUKU_HOME`` is empty or relative, or the system
+        names no absolute folder (no home folder).
+        """
+        home = environ.get("TSUKU_HOME")
+        if home is None:
+            return cls._of_the_system()
+        folder = _absolute("TSUKU_HOME", home)
+        data = folder / "tools" / "tsuku-llm"
+        return cls(folder / "config.toml", data, data / "state")
+
+    @classmethod
+    def _of_the_system(cls) -> Paths:
+        from platformdirs import PlatformDirs  # noqa: PLC0415
+
+        places = PlatformDirs("tsuku-llm", appauthor=False)
+        return cls(
+            _absolute("the config folder", places.user_config_dir) / "config.toml",
+            _absolute("the data folder", places.user_data_dir),
+            _absolute("the state folder", places.user_state_dir),
+        )
+
+
+def _absolute(what: str, text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute():
+        raise ConfigError(
+            f"{what} is {text!r}, which is no absolute path",
+            hint="set TSUKU_HOME to an absolute path, or unset it and have a home folder",
+        )
+    return path
