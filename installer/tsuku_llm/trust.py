@@ -43,7 +43,7 @@ MAX_ROTATIONS = 256
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 _LARGEST_INTEGER = 2**53
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_HINT = "run tsuku-llm update --check to fetch the metadata anew"
+_HINT = "fetch the metadata anew: tsuku-llm repository refresh"
 
 _P = 2**255 - 19
 _SMALL_ORDER = frozenset(
@@ -358,11 +358,13 @@ def is_weak(public: bytes) -> bool:
 
 def _state(signed: Signed) -> RoleState:
     issued = signed.unrecognized_fields.get("issued")
+    if issued is None:
+        return RoleState(signed.version, signed.expires, None)
     try:
-        when = issued and datetime.strptime(issued, TIME).replace(tzinfo=timezone.utc)
+        when = datetime.strptime(issued, TIME).replace(tzinfo=timezone.utc)
     except (TypeError, ValueError) as error:
-        raise _refusal(signed.type, f"its date of issue is {issued!r}") from error
-    return RoleState(signed.version, signed.expires, when or None)
+        raise _refusal(signed.type, "its date of issue is malformed") from error
+    return RoleState(signed.version, signed.expires, when)
 
 
 def _target(path: str, file: TargetFile) -> Target:

@@ -89,7 +89,7 @@ class Catalog:
         if data is None:
             raise MetadataError(
                 f"the release file of {entry.release} is missing",
-                hint="run tsuku-llm update --check to fetch the metadata anew",
+                hint="fetch the metadata anew: tsuku-llm repository refresh",
             )
         release = parse_release(self.trusted.read(path, data))
         if release.release != entry.release:
@@ -180,7 +180,7 @@ def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:
     return MetadataError(
         f"there is no valid metadata of repository {repository.name!r} on this machine",
         facts=tuple(notes),
-        hint=f"fetch it: tsuku-llm update --check --repository {repository.name}",
+        hint=f"fetch it: tsuku-llm repository refresh {repository.name}",
     )
 
 

@@ -89,13 +89,26 @@ def install(
     try:
         return install_choice(session, choice, force=force)
     except HostUnreachable as error:
-        if session.channel or release or INDEX_CHANNEL not in choice.catalog.channels:
+        if session.channel or release:
             raise
-        session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
+        other = _from_index(session, choice, error)
+        return install_choice(session, other, force=force)
+
+
+def _from_index(session: Session, choice: Choice, error: HostUnreachable) -> Choice:
+    """The same choice among the builds of the package index; ``error`` where it has none."""
+    if INDEX_CHANNEL not in choice.catalog.channels:
+        raise error
+    try:
         other = choose(
             session, channel=INDEX_CHANNEL, hardware=choice.hardware, catalog=choice.catalog
         )
-        return install_choice(session, other, force=force)
+        _ = other.selection.selected
+    except SelectionError as nothing:
+        error.facts += (f"channel {INDEX_CHANNEL} cannot stand in: {nothing.message}",)
+        raise error from nothing
+    session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
+    return other
 
 
 def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tsuku_llm import catalog as catalogs
-from tsuku_llm.catalog import Repository
-from tsuku_llm.errors import UsageError
+from tsuku_llm.catalog import Catalog, Repository
+from tsuku_llm.errors import DownloadError, TrustError, UsageError
+from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 
 _ROOT_LIMIT = 512_000
 
 
 def add(session: Session, name: str, url: str, root: Path) -> Repository:
-    """Remember a repository and the root of trust in the file ``root``; no network.
+    """Keep a repository with the root of trust in the file ``root``, and fetch its metadata.
 
-    Raises ``UsageError`` for a file that cannot be read, a name or URL that cannot be used,
-    ``MetadataError`` for a root that does not verify or has weak keys.
+    One that cannot be reached now is kept all the same, with a note; one whose metadata
+    does not verify is not. Raises ``UsageError`` for a file that cannot be read, a name or
+    URL that cannot be used, ``MetadataError`` for a root with weak keys or metadata that
+    it did not sign.
     """
     try:
         with root.open("rb") as file:
@@ -27,7 +31,20 @@ def add(session: Session, name: str, url: str, root: Path) -> Repository:
             facts=(error.strerror or str(error),),
             hint="ask the owner of the repository for its root.json",
         ) from error
-    return catalogs.add_repository(session.data, name, url, data)
+    repository = catalogs.add_repository(session.data, name, url, data)
+    try:
+        fetch_metadata(session, name)
+    except DownloadError as error:
+        session.note(f"its metadata could not be fetched yet: {error.message}")
+    except TrustError:
+        catalogs.remove_repository(session.data, name)
+        raise
+    return repository
+
+
+def fetch_metadata(session: Session, name: str) -> Catalog:
+    """Fetch the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
+    return refresh(replace(session, repository=name, repository_url=None))
 
 
 def repositories(session: Session) -> tuple[Repository, ...]:

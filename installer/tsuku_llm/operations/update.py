@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tsuku_llm import catalog as catalogs
-from tsuku_llm import fetch
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.choice import Choice, choose, repository_of
+from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
+from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import Installed, Receipt, Store
@@ -46,12 +45,7 @@ def check_update(session: Session) -> UpdateReport:
         repository=session.repository or active.receipt.repository,
         channel=session.channel or active.receipt.channel,
     )
-    repository = repository_of(session)
-    with fetch.Network(session.environ) as network:
-        catalogs.refresh(
-            repository, session.data, lambda url, limit: fetch.get(url, limit, network)
-        )
-    choice = choose(session)
+    choice = choose(session, catalog=refresh(session))
     return UpdateReport(active, choice, _is_newer(choice, active.receipt))
 
 

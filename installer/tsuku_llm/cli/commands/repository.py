@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from tsuku_llm.catalog import OFFICIAL
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import available
 from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.operations import repository as operations
@@ -36,6 +38,16 @@ def add(console: Console, *, name: str, url: str, root: Path) -> Answer:
     with open_session(console) as session:
         repository = operations.add(session, name, url, root)
     return Answer(render.data(repository), (f"added {repository.name}: {repository.url}",))
+
+
+@command.command("refresh")
+@click.argument("name", default=OFFICIAL)
+@click.pass_obj
+def refresh(console: Console, *, name: str) -> Answer:
+    """Fetch the signed metadata of a repository, the official one unless NAME is given."""
+    with open_session(console) as session:
+        catalog = operations.fetch_metadata(session, name)
+    return Answer(available.data(catalog), available.lines(catalog))
 
 
 @command.command("list")
