@@ -15,7 +15,7 @@ from support.archives import Tar, Zip, artifact_for, gnu_long, pax, tar, tar_gz,
 from tsuku_llm.archive import UnpackedFile, unpack
 from tsuku_llm.errors import TsukuError
 
-EXAMPLES = int(os.environ.get("TSUKU_LLM_FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
 """More on demand: half a million take about ten minutes."""
 
 fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

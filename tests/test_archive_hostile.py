@@ -193,6 +193,7 @@ HOSTILE_TAR = {
     "A23_pax_no_newline": [pax(b"10 path=evi"), Tar(name="s", data=b"x")],
     "A23_pax_link": [pax({"linkpath": "/etc/passwd"}), link("l", "good")],
     "A23_pax_for_nothing": [GOOD, pax({"path": "x"})],
+    "A23_empty_pax_for_nothing": [GOOD, pax(b"")],
     "A23_pax_too_long": [pax({"comment": "x" * (1 << 21)}), GOOD],
     "A23_global_path": [pax({"path": "../evil"}, b"g"), Tar(name="s", data=b"x")],
     "A23_global_size": [pax({"size": "0"}, b"g"), Tar(name="s", data=b"x")],

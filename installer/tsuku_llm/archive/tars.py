@@ -52,15 +52,17 @@ def tar_members(reader: Reader, spending: Spending) -> Iterator[Member]:
     shortened stream.
     """
     extensions: dict[str, str] = {}
+    described = False
     while (block := exact(reader, BLOCK)) != _END:
         spending.member()
         header = _parse(block)
         if header.kind in (b"x", b"g", b"L", b"K"):
             _extend(extensions, header, _extension(reader, header))
+            described = described or header.kind != b"g"
             continue
         yield from _member(reader, _overridden(header, extensions))
-        extensions = {}
-    if extensions:
+        extensions, described = {}, False
+    if described:
         raise unsafe("a header describes a member that does not follow")
     _check_end(reader)
 

@@ -22,6 +22,11 @@ def shown(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", "")) + ("?…" if parts.query else "")
 
 
+def scheme_of(url: str) -> str:
+    """The scheme of a URL, in lower case; "" if it has none."""
+    return url.partition(":")[0].lower() if ":" in url else ""
+
+
 def host_of(url: str) -> str:
     """The host and port of a URL, for messages."""
     return urlsplit(shown(url)).netloc or shown(url)

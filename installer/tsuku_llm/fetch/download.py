@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 
 from tsuku_llm.errors import BodyError, DigestMismatch, DownloadError, HttpStatusError
-from tsuku_llm.fetch.addresses import PACKAGE_SCHEME, file_name, host_of, shown, sources
+from tsuku_llm.fetch.addresses import PACKAGE_SCHEME, file_name, host_of, scheme_of, shown, sources
 from tsuku_llm.fetch.exchange import answered, check_framing, check_no_page, check_status
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.index import download_package
@@ -69,19 +68,26 @@ class _Download:
         return None
 
     def _verified_from(self, url: str) -> None:
-        """Fetch from one source; bytes of an earlier run that prove wrong cost one more try."""
+        """Fetch from one source; pieces that do not fit together cost one more try."""
+        if self._complete_from(url):
+            return
+        mixed, error = self._part.mixed, self._part.mismatch(url)
+        self._restart()
+        if mixed and self._complete_from(url):
+            return
+        if self._part.size:
+            error = self._part.mismatch(url)
+            self._restart()
+        raise error
+
+    def _complete_from(self, url: str) -> bool:
+        """Fetch what is missing; whether the whole is the artifact."""
         if not self._part.complete:
             self._from(url)
-        if self._part.matches():
-            return
-        inherited, error = self._part.inherited, self._part.mismatch(url)
-        self._restart()
-        if not inherited:
-            raise error
-        self._verified_from(url)
+        return self._part.matches()
 
     def _from(self, url: str) -> None:
-        scheme = urlsplit(url).scheme
+        scheme = scheme_of(url)
         if scheme == PACKAGE_SCHEME:
             self._restart()
             with download_package(url, self._artifact, self._part.path.parent, self._network) as it:
@@ -103,6 +109,7 @@ class _Download:
             start = self._start(response, url)
             if start == 0 and self._part.size:
                 self._restart()
+            self._part.mixed = start > 0
             length = check_framing(response, url)
             self._part.remember(url, validator_of(response.headers))
             self._take(self._body(response, url, start, length), url)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from tsuku_llm.errors import BodyError
-from tsuku_llm.fetch.addresses import host_of, shown
+from tsuku_llm.fetch.addresses import host_of, scheme_of, shown
 from tsuku_llm.fetch.exchange import answered, check_framing, check_no_page, check_status
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.local import local_chunks
@@ -16,7 +15,7 @@ from tsuku_llm.fetch.retries import Retries
 
 def download_small(url: str, limit: int, network: Network) -> bytes:
     """Fetch, as ``tsuku_llm.fetch.get`` says."""
-    if urlsplit(url).scheme == "file":
+    if scheme_of(url) == "file":
         return _capped(local_chunks(url), limit, url)
     deadline = network.clock() + network.limits.metadata
     return Retries(network, deadline).run(lambda: _once(url, limit, network, deadline))

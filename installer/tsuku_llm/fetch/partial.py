@@ -47,7 +47,8 @@ class Part:
     """An open partial file ``<sha256>.part``, hashed up to its end.
 
     Beside it, ``<sha256>.part.json`` keeps the validator (ETag or Last-Modified) that the
-    server gave, for If-Range. Both are hints: the digest at the end decides.
+    server gave, for If-Range. Both are hints: the digest at the end decides. ``mixed`` says
+    that what is there came by more than one answer, or in an earlier run.
     """
 
     def __init__(self, folder: Path, artifact: Artifact, descriptor: int) -> None:
@@ -56,7 +57,7 @@ class Part:
         self._descriptor = descriptor
         self._hasher = hashlib.sha256()
         self.size = 0
-        self.inherited = False
+        self.mixed = False
 
     @property
     def path(self) -> Path:
@@ -89,7 +90,7 @@ class Part:
             while chunk := os.read(self._descriptor, CHUNK):
                 self._hasher.update(chunk)
                 self.size += len(chunk)
-            self.inherited = bool(self.size)
+            self.mixed = bool(self.size)
 
     def write(self, chunk: bytes) -> None:
         """Append."""
@@ -108,7 +109,7 @@ class Part:
             self._note.unlink(missing_ok=True)
         self._hasher = hashlib.sha256()
         self.size = 0
-        self.inherited = False
+        self.mixed = False
 
     def validator(self, url: str) -> str | None:
         """What to send as If-Range to this URL; other servers' validators mean nothing to it."""

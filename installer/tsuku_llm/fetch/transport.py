@@ -34,7 +34,7 @@ _SLICE = 0.5
 _FIRST_TRY = 2.0
 """Seconds for an address when there are others: a black hole must not cost a time-out."""
 
-_HEADER_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 18
 
 _OFFLINE_TRIES = 2
 

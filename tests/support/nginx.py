@@ -1,0 +1,131 @@
+"""A real nginx with TLS on free ports of the loopback, serving a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.certificates import Authority
+from support.tools import require_tool
+
+_CONFIG = """\
+daemon off;
+master_process off;
+pid {state}/nginx.pid;
+error_log {state}/error.log info;
+events {{ worker_connections 256; }}
+http {{
+    access_log {state}/access.log lines;
+    log_format lines '$request_method $uri $status $body_bytes_sent "$http_range"';
+    default_type application/octet-stream;
+    client_body_temp_path {state}/body;
+    proxy_temp_path {state}/proxy;
+    fastcgi_temp_path {state}/fastcgi;
+    uwsgi_temp_path {state}/uwsgi;
+    scgi_temp_path {state}/scgi;
+    server {{
+        listen 127.0.0.1:{plain};
+        listen 127.0.0.1:{secure} ssl;
+        server_name localhost;
+        ssl_certificate {chain};
+        ssl_certificate_key {key};
+        root {root};
+        location = /mark {{ return 204; }}
+        {extra}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line of the access log: ``sent`` is the body's bytes."""
+
+    method: str
+    path: str
+    status: int
+    sent: int
+    range: str
+
+
+@dataclass(frozen=True)
+class Nginx:
+    """``url`` is https, ``plain_url`` http; ``authority`` is the CA to trust."""
+
+    url: str
+    plain_url: str
+    authority: Path
+    root: Path
+    state: Path
+
+    def requests(self) -> list[Logged]:
+        """What was asked so far. Asks for a mark itself and waits for its line in the log."""
+        with urllib.request.urlopen(f"{self.plain_url}/mark"):  # noqa: S310 - our own loopback
+            pass
+        marks = 0
+        while not marks:
+            lines = (self.state / "access.log").read_text("utf-8").splitlines()
+            marks = bool(lines) and lines[-1].split()[1] == "/mark"
+            os.sched_yield()
+        return [_logged(line) for line in lines if line.split()[1] != "/mark"]
+
+
+def _logged(line: str) -> Logged:
+    method, path, status, sent, asked = line.split(" ", 4)
+    return Logged(method, path, int(status), int(sent), asked.strip('"').removeprefix("-"))
+
+
+@contextlib.contextmanager
+def serving(root: Path, state: Path, extra: str = "") -> Iterator[Nginx]:
+    """Run nginx for a folder; ``extra`` is put into its server block.
+
+    The sockets are ours and listen before nginx starts, which takes them over as in a
+    binary upgrade: no port is lost to somebody else, and nobody has to wait.
+    """
+    program = require_tool("nginx")
+    state.mkdir(parents=True, exist_ok=True)
+    authority = Authority(state / "ca")
+    certificate = authority.issue()
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
+            for _ in range(2)
+        ]
+        plain, secure = (sock.getsockname()[1] for sock in sockets)
+        config = state / "nginx.conf"
+        config.write_text(
+            _CONFIG.format(
+                state=state,
+                root=root,
+                plain=plain,
+                secure=secure,
+                chain=certificate.chain,
+                key=certificate.key,
+                extra=extra,
+            ),
+            encoding="utf-8",
+        )
+        descriptors = [sock.fileno() for sock in sockets]
+        child = subprocess.Popen(
+            [program, "-e", str(state / "error.log"), "-p", str(state), "-c", str(config)],
+            env={**os.environ, "NGINX": "".join(f"{number};" for number in descriptors)},
+            pass_fds=descriptors,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield Nginx(
+                f"https://localhost:{secure}",
+                f"http://localhost:{plain}",
+                authority.path,
+                root,
+                state,
+            )
+        finally:
+            child.terminate()
+            child.wait(30)
