@@ -29,6 +29,14 @@ def settings(home: Path, **extra: str) -> dict[str, tuple[Any, str]]:
     return {each["key"]: (each["value"], each["source"]) for each in told["data"]["settings"]}
 
 
+def with_root(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The embedded root in the place of a company's."""
+    from importlib.resources import as_file, files  # noqa: PLC0415
+
+    with as_file(files("tsuku_llm.manifests") / "metadata" / "1.root.json") as root:
+        return tuple(str(root) if word == "1.root.json" else word for word in words)
+
+
 # --- settings ----------------------------------------------------------------------------
 
 
@@ -139,8 +147,8 @@ def test_a_name_that_does_not_exist_is_exit_code_3(
         ("explain", "--hardware", "missing.json"),
         ("explain", "--hardware", "."),
         ("probe", "--record", "missing/file.json"),
-        ("repository", "add", "ours", "https://a.example/", "--root", "missing.json"),
-        ("repository", "add", "OURS!", "https://a.example/", "--root", "missing.json"),
+        ("repository", "add", "ours", "https://127.0.0.1:1/", "--root", "missing.json"),
+        ("repository", "add", "OURS!", "https://127.0.0.1:1/", "--root", "missing.json"),
     ],
     ids=" ".join,
 )
@@ -171,6 +179,27 @@ def test_the_releases_of_the_manifest_are_listed(program: Program, as_json: AsJs
     assert {"stable", "nightly", "index"} <= channels
     shown = program("list", "--available").stdout
     assert all(each["release"] in shown for each in releases)
+
+
+def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJson) -> None:
+    root = with_root(("1.root.json",))[0]
+    url = "https://127.0.0.1:1/ours/"
+    added = program("repository", "add", "ours", url, "--root", root)
+    assert (added.code, added.stdout) == (0, f"added ours: {url}\n")
+    told = as_json("repository", "list")["data"]["repositories"]
+    assert {"name": "ours", "url": url} in told
+    assert [line.split() for line in program("repository", "list").stdout.splitlines()] == [
+        [each["name"], each["url"]] for each in told
+    ]
+    assert program("repository", "remove", "ours") == Result(0, "removed ours\n", "")
+    assert len(as_json("repository", "list")["data"]["repositories"]) == 1
+
+
+@pytest.mark.parametrize("words", [("update",), ("update", "--check")], ids=" ".join)
+def test_nothing_installed_cannot_be_updated(words: tuple[str, ...], program: Program) -> None:
+    result = program(*words)
+    assert (result.code, result.stdout) == (7, "")
+    assert result.stderr.startswith("error[not-installed]: ")
 
 
 WATCHED = """
@@ -211,16 +240,8 @@ def test_a_dry_run_tells_all_and_touches_no_network(tmp_path: Path) -> None:
 WRITING = [
     ("config", "set", "llm.channel", "nightly"),
     ("install", "--channel", "index"),
-    ("repository", "add", "ours", "https://a.example/", "--root", "1.root.json"),
+    ("repository", "add", "ours", "https://127.0.0.1:1/", "--root", "1.root.json"),
 ]
-
-
-def with_root(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The embedded root in the place of a company's."""
-    from importlib.resources import as_file, files  # noqa: PLC0415
-
-    with as_file(files("tsuku_llm.manifests") / "metadata" / "1.root.json") as root:
-        return tuple(str(root) if word == "1.root.json" else word for word in words)
 
 
 @pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
@@ -255,13 +276,20 @@ def test_a_signal_in_a_download_stops_it_and_leaves_nothing(
         silent.settimeout(60)
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
         env = environment(tmp_path, PIP_INDEX_URL=index, PIP_CONFIG_FILE=os.devnull)
-        with subprocess.Popen(
-            [*COMMAND, "install", "--channel", "index", *extra],
-            env={name: value for name, value in env.items() if not name.lower().endswith("_proxy")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as child, closing(silent.accept()[0]):
+        with (
+            subprocess.Popen(
+                [*COMMAND, "install", "--channel", "index", *extra],
+                env={
+                    name: value
+                    for name, value in env.items()
+                    if not name.lower().endswith("_proxy")
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as child,
+            closing(silent.accept()[0]),
+        ):
             child.send_signal(number)
             out, err = child.communicate(timeout=60)
     assert child.returncode == code

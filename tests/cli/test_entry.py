@@ -336,7 +336,7 @@ def test_the_version_alone_loads_not_even_click(tmp_path: Path) -> None:
         "from tsuku_llm.cli import main\n"
         "try:\n    main()\n"
         "except SystemExit as stop:\n"
-        "    print(stop.code, 'click' in sys.modules, 'json' in sys.modules)"
+        "    print(stop.code, 'click' in sys.modules, 'tsuku_llm.errors' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
