@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from support.help_texts import HEADING, help_texts
 
 import tsuku_llm.errors
 from tsuku_llm import __version__
@@ -89,6 +90,11 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
         assert None not in alternatives, f"there is no command {name!r} in: {' '.join(words)}"
         command = alternatives[0] or command
     return command, rest
+
+
+def test_the_help_texts_are_the_program_s() -> None:
+    shown = text_of(ROOT / "docs" / "cli.md").partition(HEADING)[2]
+    assert shown.split() == help_texts().split(), "run: python tests/support/help_texts.py"
 
 
 @in_every_document
