@@ -56,15 +56,22 @@ def keep(folder: Path, files: Mapping[str, bytes]) -> None:
         write_new(staging / file, data)
     for parent, _, _ in os.walk(staging):
         flush_folder(Path(parent))
-    if (copies / name).exists():
-        shutil.rmtree(copies / name)  # it does not verify: a valid one is not written again
+    _remove(copies / name)  # if there is one it does not verify: a valid one is not kept again
     rename(staging, copies / name)
     flush_folder(copies)
     before = _name_before(folder)
     replace_file(folder / "current", name.encode())
     for path in copies.iterdir():
         if path.name not in (name, before):
-            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def _name_before(folder: Path) -> str | None:

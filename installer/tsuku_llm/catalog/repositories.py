@@ -133,7 +133,7 @@ def _added(data: Path, name: str) -> Repository | None:
     if about is None or root is None:
         return None
     try:
-        return Repository(name, check_url(trust.decode_json(about)["url"]), root)
+        return Repository(name, check_url(str(trust.decode_json(about)["url"])), root)
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
         raise CorruptStore(
             f"the settings of repository {name!r} cannot be understood",
