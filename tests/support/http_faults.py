@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 _LARGEST_REQUEST = 1 << 16
+_TLS_HELLO = b"\x16"
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,13 @@ class FaultServer:
 
     def _answer(self, connection: socket.socket) -> None:
         data = b""
-        while b"\r\n\r\n" not in data and len(data) < _LARGEST_REQUEST:
+        while not data.startswith(_TLS_HELLO) and b"\r\n\r\n" not in data:
             more = connection.recv(4096)
             if not more:
                 return
             data += more
+            if len(data) > _LARGEST_REQUEST:
+                return
         request = _parsed(data)
         with self._lock:
             self.requests.append(request)

@@ -31,8 +31,8 @@ from tsuku_llm.fetch.tls import certificate_error, client_context
 _SLICE = 0.5
 """Seconds after which a wait looks whether it is still wanted."""
 
-_FIRST_TRY = 2.0
-"""Seconds for an address when there are others: a black hole must not cost a time-out."""
+_FIRST_TRY = 0.2
+"""Part of the time-out for an address when there are others: a black hole must cost little."""
 
 _HEADER_BYTES = 1 << 18
 
@@ -187,8 +187,8 @@ class _Backend(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         """Try every address of a host: briefly if there are others, then with patience."""
         addresses = self._addresses(host, port)
-        patience = timeout or math.inf
-        rounds = [min(_FIRST_TRY, patience), patience] if len(addresses) > 1 else [patience]
+        patience = math.inf if timeout is None else timeout
+        rounds = [_FIRST_TRY * patience, patience] if len(addresses) > 1 else [patience]
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for seconds in rounds:
             for family, address in addresses:
@@ -256,7 +256,13 @@ class _Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        inner = self._inner.start_tls(ssl_context, server_hostname, timeout)
+        try:
+            inner = self._inner.start_tls(ssl_context, server_hostname, timeout)
+        except httpcore.ConnectError as error:
+            cause = error.__cause__  # httpcore's pool would cut it off
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+                raise certificate_error(cause, server_hostname or "the server") from cause
+            raise
         return _Stream(inner, self._watch)
 
     def get_extra_info(self, info: str) -> Any:
@@ -296,9 +302,6 @@ def _failures(url: str, proxy: str | None) -> Iterator[None]:
 
 
 def _connect_failure(error: Exception, host: str, proxy: str | None) -> Exception:
-    cause = error.__cause__
-    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-        return certificate_error(cause, host)
     reason = "it does not answer" if isinstance(error, httpcore.ConnectTimeout) else str(error)
     if proxy:
         return ProxyError(
