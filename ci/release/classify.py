@@ -91,7 +91,7 @@ def classify(release: UpstreamRelease, rules: Rules) -> tuple[Build, ...]:
         asset = _only(rule.asset, release.tag, assets)
         if asset is None:
             continue
-        artifacts = (asset,)
+        artifacts: tuple[Asset, ...] = (asset,)
         if rule.companion:
             companion = _only(rule.companion, release.tag, assets)
             if companion is None:

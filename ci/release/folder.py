@@ -1,5 +1,6 @@
 """A repository as a folder of static files: written, and checked as a client would."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,9 +46,10 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
     roots = {
         f"metadata/{path.name}": path.read_bytes() for path in folder.glob("metadata/*.root.json")
     }
-    for name, data in roots.items() | _present(folder, files):
-        if files.get(name, data) != data:
-            raise ReleaseError(f"{name} exists with other content: raise its version")
+    taken = [name for name, data in files.items() if _is_taken(folder / name, data)]
+    if taken:
+        names = ", ".join(sorted(taken))
+        raise ReleaseError(f"other content exists under the same version, raise it: {names}")
     verify(Files(roots | dict(files)), (roots | dict(files))["metadata/1.root.json"])
     for name, data in files.items():
         path = folder / name
@@ -85,10 +87,11 @@ def too_old(left: Mapping[str, int], plan: Plan) -> list[str]:
     return [role for role, days in left.items() if days < plan.warn[role]]
 
 
-def _present(folder: Path, files: Mapping[str, bytes]) -> set[tuple[str, bytes]]:
-    """What the folder holds of files that a version names (a timestamp is replaced)."""
-    return {
-        (name, (folder / name).read_bytes())
-        for name in files
-        if name != "metadata/timestamp.json" and (folder / name).is_file()
-    }
+def _is_taken(path: Path, data: bytes) -> bool:
+    """Whether a file has other content and no name or version that would tell them apart."""
+    if not path.is_file() or path.read_bytes() == data:
+        return False
+    if path.name != "timestamp.json":
+        return True
+    old, new = (json.loads(each)["signed"]["version"] for each in (path.read_bytes(), data))
+    return bool(new <= old)

@@ -1,13 +1,13 @@
 """TUF metadata from a plan, its release files and signers; Ed25519 signs deterministically."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import (
     Metadata,
     MetaFile,
     Root,
-    Signed,
     Snapshot,
     TargetFile,
     Targets,
@@ -29,6 +29,9 @@ def sign(
     """Every file of the repository by its path. Raises ``ReleaseError`` for missing signers."""
     releases = tuple(releases)
     roles = plan.roles
+    missing = {name for role in roles.values() for name in role.signers} - signers.keys()
+    if missing:
+        raise ReleaseError(f"these are not among the signers: {', '.join(sorted(missing))}")
     targets = _targets(roles["targets"], releases)
     files = {
         f"targets/{prefixed}": release.data
@@ -54,8 +57,6 @@ def _root(plan: Plan, signers: Mapping[str, CryptoSigner]) -> Root:
     root = Root(**_common(plan.roles["root"]), consistent_snapshot=True)
     for name, role in plan.roles.items():
         for signer in role.signers:
-            if signer not in signers:
-                raise ReleaseError(f"{signer} is not among the signers")
             root.add_key(signers[signer].public_key, name)
         root.roles[name].threshold = role.threshold
     return root
@@ -70,7 +71,7 @@ def _targets(role: RolePlan, releases: Iterable[ReleaseFile]) -> Targets:
     return targets
 
 
-def _signed(name: str, signed: Signed, plan: Plan, signers: Mapping[str, CryptoSigner]) -> bytes:
+def _signed(name: str, signed: Any, plan: Plan, signers: Mapping[str, CryptoSigner]) -> bytes:
     """All of a role's signers sign: a client needs the threshold, a rotation may need each."""
     metadata = Metadata(signed)
     for signer in plan.roles[name].signers:
@@ -78,7 +79,7 @@ def _signed(name: str, signed: Signed, plan: Plan, signers: Mapping[str, CryptoS
     return metadata.to_bytes(_READABLE) + b"\n"
 
 
-def _common(role: RolePlan) -> dict[str, object]:
+def _common(role: RolePlan) -> dict[str, Any]:
     return {
         "version": role.version,
         "expires": role.expires,
