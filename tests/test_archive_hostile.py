@@ -160,6 +160,8 @@ HOSTILE_TAR = {
     "A13_contiguous": [Tar(name="b", kind=b"7", data=b"x")],
     "A13_unknown_type": [Tar(name="b", kind=b"Z")],
     "A13_folder_with_content": [Tar(name="d/", kind=b"5", data=b"x")],
+    "A13_file_named_as_folder": [Tar(name="d/")],
+    "A13_old_folder": [Tar(name="d/", kind=b"\0")],
     "A15_twice": [GOOD, GOOD],
     "A15_twice_with_dot": [GOOD, Tar(name="./good", data=b"good")],
     "A16_case": [GOOD, Tar(name="GOOD", data=b"evil")],

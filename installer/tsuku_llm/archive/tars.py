@@ -77,7 +77,7 @@ def _check_end(reader: Reader) -> None:
 
 def _member(reader: Reader, header: _Header) -> Iterator[Member]:
     name, executable = header.name, bool(header.mode & 0o111)
-    if header.kind in _FILE and not name.endswith("/"):
+    if header.kind in _FILE:
         content = _Content(reader, header.size)
         yield Member(
             name=name, kind="file", size=header.size, executable=executable, content=content.chunks
@@ -86,7 +86,7 @@ def _member(reader: Reader, header: _Header) -> Iterator[Member]:
         return
     if header.size:
         raise unsafe("a member that is no file has content", name)
-    if header.kind == b"5" or header.kind in _FILE:
+    if header.kind == b"5":
         yield Member(name=name, kind="folder")
     elif header.kind == b"2":
         yield Member(name=name, kind="link", target=header.target)

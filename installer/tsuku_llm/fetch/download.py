@@ -47,6 +47,7 @@ class _Download:
         self._network = network
         self._progress = progress
         self._deadline = network.clock() + network.limits.total
+        self._told = 0
         self._cap = network.limits.largest if artifact.size is None else artifact.size
 
     def run(self) -> None:
@@ -90,8 +91,9 @@ class _Download:
         scheme = scheme_of(url)
         if scheme == PACKAGE_SCHEME:
             self._restart()
-            with download_package(url, self._artifact, self._part.path.parent, self._network) as it:
-                self._take(it, url)
+            folder = self._part.path.parent
+            with download_package(url, self._artifact, folder, self._network, self._tell) as chunks:
+                self._take(chunks, url)
         elif scheme == "file":
             self._restart()
             self._take(local_chunks(url), url)
@@ -153,7 +155,7 @@ class _Download:
                 self._restart()
                 raise _wrong_size(url, None, self._cap)
             self._part.write(chunk)
-            self._progress.advance(len(chunk))
+            self._tell(self._part.size)
 
     def _restart(self) -> None:
         if self._part.size:
@@ -161,9 +163,15 @@ class _Download:
             self._show()
 
     def _show(self) -> None:
+        self._told = 0
         self._progress.begin(file_name(self._artifact.url), self._artifact.size)
-        if self._part.size:
-            self._progress.advance(self._part.size)
+        self._tell(self._part.size)
+
+    def _tell(self, size: int) -> None:
+        """Say that ``size`` bytes are there in all."""
+        if size > self._told:
+            self._progress.advance(size - self._told)
+            self._told = size
 
 
 def _decisive(failures: list[tuple[str, _Failure]]) -> _Failure:

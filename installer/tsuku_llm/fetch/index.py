@@ -12,15 +12,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, PackageIndexError
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.manifest import Artifact
+
+if TYPE_CHECKING:
+    from packaging.tags import Tag
 
 _CHUNK = 1 << 20
 _POLL = 0.2
@@ -54,33 +57,50 @@ class Wheel:
 def parse_package_url(url: str) -> Wheel:
     """Read ``pkg:pypi/<project>@<version>?file_name=<wheel>`` (a purl).
 
-    Raises ``PackageIndexError`` for anything else.
+    Raises ``PackageIndexError`` for anything else, and where the file's name is not one of
+    this project and version.
     """
     from packageurl import PackageURL  # noqa: PLC0415
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415
+    from packaging.utils import canonicalize_name, parse_wheel_filename  # noqa: PLC0415
+    from packaging.version import Version  # noqa: PLC0415
 
     try:
         purl = PackageURL.from_string(url)
-        tags = parse_wheel_filename(dict(purl.qualifiers)["file_name"])[3]
-    except (ValueError, KeyError, InvalidWheelFilename) as error:
-        raise PackageIndexError(
-            "a package URL cannot be understood", facts=(f"url: {url}", str(error))
-        ) from error
-    options = [f"--platform={platform}" for platform in sorted({tag.platform for tag in tags})]
-    interpreters = sorted({tag.interpreter for tag in tags})
-    if not interpreters[-1].startswith("py"):
-        found = re.fullmatch(r"([a-z]+)([0-9]+)", interpreters[-1])
-        if found:
-            options += [f"--implementation={found[1]}", f"--python-version={found[2]}"]
+        project, version, _, tags = parse_wheel_filename(dict(purl.qualifiers)["file_name"])
+        matches = canonicalize_name(purl.name) == project and Version(purl.version or "") == version
+    except (ValueError, KeyError) as error:
+        raise _malformed(url, str(error)) from error
+    if purl.type != "pypi" or not matches:
+        raise _malformed(url, "it is not about the wheel that it names")
+    return Wheel(project, str(version), _tag_options(tags))
+
+
+def _tag_options(tags: frozenset[Tag]) -> tuple[str, ...]:
+    """How pip is told to take a wheel for its platform instead of ours."""
+    platforms = sorted({tag.platform for tag in tags} - {"any"})
+    options = [f"--platform={platform}" for platform in platforms]
+    interpreter = max(tag.interpreter for tag in tags)
+    if found := re.fullmatch(r"(?!py[0-9])([a-z]+)([0-9]+)", interpreter):
+        options += [f"--implementation={found[1]}", f"--python-version={found[2]}"]
         options += [f"--abi={abi}" for abi in sorted({tag.abi for tag in tags})]
-    return Wheel(purl.name, purl.version or "", tuple(options))
+    return tuple(options)
+
+
+def _malformed(url: str, reason: str) -> PackageIndexError:
+    return PackageIndexError(
+        "a package URL of the manifest cannot be understood",
+        facts=(f"url: {url}", f"reason: {reason}"),
+        hint="update tsuku-llm: the repository may use a newer format",
+    )
 
 
 @contextlib.contextmanager
 def download_package(
-    url: str, artifact: Artifact, folder: Path, network: Network
+    url: str, artifact: Artifact, folder: Path, network: Network, tell: Callable[[int], None]
 ) -> Iterator[Iterator[bytes]]:
     """Let pip fetch a wheel into a scratch folder below ``folder``; gives its bytes.
+
+    ``tell`` is told how many bytes pip has so far.
 
     Raises ``PackageIndexError`` with pip's last lines, ``DigestMismatch`` when the index
     has another file of that name.
@@ -94,7 +114,7 @@ def download_package(
             f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}\n", encoding="utf-8"
         )
     try:
-        _run_pip(wheel, scratch, network)
+        _run_pip(wheel, scratch, network, tell)
         yield _chunks(scratch / "wheel", wheel)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -110,7 +130,7 @@ def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
                 yield chunk
 
 
-def _run_pip(wheel: Wheel, scratch: Path, network: Network) -> None:
+def _run_pip(wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None]) -> None:
     command = [sys.executable, "-m", "pip", "download", *_OPTIONS, *wheel.options]
     command += ["--dest=wheel", "--requirement=requirements.txt"]
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
@@ -120,18 +140,30 @@ def _run_pip(wheel: Wheel, scratch: Path, network: Network) -> None:
         (scratch / "pip.log").open("wb") as log,
         _child(command, scratch, environ, log) as child,
     ):
-        code = _wait(child, wheel, network)
+        code = _wait(child, wheel, network, lambda: tell(_size_of(scratch)))
     if code:
         output = (scratch / "pip.log").read_text("utf-8", "replace")
         raise _explained(wheel, output)
 
 
-def _wait(child: subprocess.Popen[bytes], wheel: Wheel, network: Network) -> int:
+def _size_of(scratch: Path) -> int:
+    """Bytes of the wheel that pip is writing below its folder for temporary files."""
+    size = 0
+    with contextlib.suppress(OSError):  # files come and go
+        for path in scratch.glob("*/*.whl"):
+            size = max(size, path.stat().st_size)
+    return size
+
+
+def _wait(
+    child: subprocess.Popen[bytes], wheel: Wheel, network: Network, look: Callable[[], None]
+) -> int:
     deadline = network.clock() + network.limits.total
     while network.clock() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(_POLL)
         network.check()
+        look()
     raise _failure(wheel, ("pip did not end in time",))
 
 
