@@ -126,7 +126,9 @@ class Hardware:
     ``os`` is ``linux``, ``darwin`` or ``windows``; ``arch`` is ``amd64``, ``arm64`` or
     the machine's own word for it. ``libstdcxx`` is the newest GLIBCXX symbol version
     that the system's libstdc++ defines ("3.4.30"), None where it is not known.
-    ``simulated`` names the snapshot when the machine is a replayed one.
+    ``vcruntime`` is the version of Windows' Visual C++ runtime, "0" where there is none.
+    ``evidence`` are supporting facts (what is on the PCI bus): they explain, and never
+    decide. ``simulated`` names the snapshot when the machine is a replayed one.
     """
 
     os: str
@@ -139,6 +141,7 @@ class Hardware:
     memory: int | None = None
     apis: tuple[Api, ...] = ()
     problems: tuple[Problem, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     simulated: str | None = None
 
     @property

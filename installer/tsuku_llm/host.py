@@ -45,7 +45,10 @@ class Host(Protocol):
         """The name of the recording, None for the real machine."""
 
     def system(self) -> Mapping[str, Raw]:
-        """What the interpreter knows: ``os``, ``machine``, ``release``, ``libc``, ``bits``."""
+        """What the interpreter knows: ``os``, ``machine``, ``release``, ``libc``, ``bits``.
+
+        ``machine`` is the processor's, also for a process that the system emulates.
+        """
 
     def read_text(self, path: str) -> str | None:
         """The first 64 KiB of a file, what is not UTF-8 replaced."""
@@ -123,9 +126,11 @@ class LocalHost:
 
 def _libc_of_python() -> str | None:
     """The C library that this interpreter runs on, such as "glibc 2.36"."""
+    if sys.platform != "linux":
+        return None
     try:
         return os.confstr("CS_GNU_LIBC_VERSION")
-    except (AttributeError, OSError, ValueError):
+    except (OSError, ValueError):
         return None
 
 
@@ -133,10 +138,23 @@ def _kernel() -> Mapping[str, Raw]:
     if sys.platform == "win32":
         version = sys.getwindowsversion()
         release = f"{version.major}.{version.minor}.{version.build}"
-        # An x86 process on a 64-bit system sees its own architecture in the first one.
-        machine = os.environ.get("PROCESSOR_ARCHITEW6432") or os.environ.get(
-            "PROCESSOR_ARCHITECTURE"
-        )
-        return {"machine": machine, "release": release}
+        return {"machine": _windows_machine(), "release": release}
     names = os.uname()
-    return {"machine": names.machine, "release": names.release}
+    # An x86 process on an Apple processor sees x86_64 and a kernel of RELEASE_ARM64.
+    translated = sys.platform == "darwin" and "ARM64" in names.version
+    return {"machine": "arm64" if translated else names.machine, "release": names.release}
+
+
+def _windows_machine() -> str | None:
+    """The system's own architecture, which its environment hides from emulated processes."""
+    if sys.platform != "win32":
+        return None
+    import ctypes  # noqa: PLC0415
+
+    process, native = ctypes.c_ushort(), ctypes.c_ushort()
+    kernel = ctypes.WinDLL("kernel32")
+    kernel.GetCurrentProcess.restype = ctypes.c_void_p
+    current = ctypes.c_void_p(kernel.GetCurrentProcess())
+    if kernel.IsWow64Process2(current, ctypes.byref(process), ctypes.byref(native)):
+        return {0x8664: "AMD64", 0xAA64: "ARM64"}.get(native.value, f"{native.value:#x}")
+    return os.environ.get("PROCESSOR_ARCHITECTURE")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.machines import release
 
 from tsuku_llm.host import Answer
-from tsuku_llm.probe import LINUX_QUESTIONS, cpu, probe, reply
+from tsuku_llm.probe import QUESTIONS, cpu, probe, reply
 from tsuku_llm.selection import Request, select
 from tsuku_llm.snapshot import Recording, ReplayHost
 
@@ -69,7 +69,7 @@ MACHINES = st.builds(
     files=st.dictionaries(st.sampled_from(FILES), TEXTS),
     folders=st.just({"/sys/class/kfd/kfd/topology/nodes": ("0", "1", "x"), "/dev/dri": ("card0",)}),
     access=st.dictionaries(st.sampled_from(["/dev/nvidiactl", "/dev/kfd"]), st.just("r")),
-    answers=st.dictionaries(st.sampled_from(LINUX_QUESTIONS), ANSWERS),
+    answers=st.dictionaries(st.sampled_from(QUESTIONS["linux"]), ANSWERS),
 )
 
 

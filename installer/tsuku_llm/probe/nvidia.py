@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
@@ -161,7 +161,7 @@ def _problem(raw: Raw, around: Surroundings, state: ApiState) -> Problem | None:
     init = reply.code(raw.cuda, "cuInit")
     known = _INIT_PROBLEMS.get(init) if init is not None else None
     if known:
-        return known
+        return known if around.os == "linux" else replace(known, fix=_RESTART)
     if init in (0, 100, 101):
         return _no_device(raw, around)
     return _other(raw, init) if state is ApiState.FAILED else None
@@ -182,7 +182,7 @@ def _library_problem(raw: Raw, around: Surroundings) -> Problem | None:
     return Problem(
         "nvidia-driver-missing",
         "there is an NVIDIA GPU, but its driver library (libcuda) is not installed",
-        "install the NVIDIA driver of your distribution; the CUDA toolkit is not needed",
+        "install the NVIDIA driver; the CUDA toolkit is not needed",
     )
 
 
@@ -225,7 +225,7 @@ def _no_device(raw: Raw, around: Surroundings) -> Problem:
         return _CONTAINER
     if raw.control is not None and raw.control != "rw":
         return _PERMISSION
-    if raw.kernel is None and not around.wsl:
+    if raw.kernel is None and around.os == "linux" and not around.wsl:
         return _MODULE
     return Problem(
         "cuda-no-device",
@@ -242,10 +242,11 @@ def _other(raw: Raw, init: int | None) -> Problem:
     return Problem(
         "cuda-error",
         f"NVIDIA's driver does not initialise: {call} returned {number} ({name})",
-        "restart the machine; if it stays, reinstall the NVIDIA driver",
+        _RESTART,
     )
 
 
+_RESTART = "restart the machine; if it stays, update or reinstall the NVIDIA driver"
 _CONTAINER = Problem(
     "container-without-gpu",
     "this container sees an NVIDIA GPU but was not given its driver",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tsuku_llm.hardware import Problem
+from tsuku_llm.hardware import Evidence, Problem
 from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
 
@@ -26,11 +26,21 @@ class PciDevice:
     device: int | None
     driver: str | None
 
+    @property
+    def name(self) -> str:
+        """Vendor and device, as PCI writes them."""
+        return ":".join("????" if part is None else f"{part:04x}" for part in self._ids)
+
+    @property
+    def _ids(self) -> tuple[int | None, int | None]:
+        return self.vendor, self.device
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a Linux system runs."""
+    """Where the drivers are asked; on Windows only ``os`` and ``pci`` say something."""
 
+    os: str = "linux"
     container: bool = False
     wsl: bool = False
     wsl_device: bool = False
@@ -92,6 +102,14 @@ def _hex(value: object) -> int | None:
         return int(value, 16) if isinstance(value, str) else None
     except ValueError:
         return None
+
+
+def evidence(around: Surroundings) -> tuple[Evidence, ...]:
+    """What is on the bus, and which kernel module drives it."""
+    return tuple(
+        Evidence(f"PCI {device.slot}", f"{device.name} (driver {device.driver or 'none'})")
+        for device in around.pci
+    )
 
 
 def problems(around: Surroundings) -> tuple[Problem, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
@@ -173,7 +173,7 @@ def _problem(raw: Raw, around: Surroundings, gpus: tuple[Gpu, ...]) -> Problem |
         return _loader_problem(answer, files)
     if any(access != "rw" for _, access in raw.nodes):
         return _icd_problem(files) or _PERMISSION
-    return _icd_problem(files) or _software_problem(gpus, around) or _error_problem(answer)
+    return _icd_problem(files) or _software_problem(gpus, around) or _error_problem(answer, around)
 
 
 def _loader_problem(answer: Answer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
@@ -223,7 +223,9 @@ def _software_problem(gpus: tuple[Gpu, ...], around: Surroundings) -> Problem | 
     return Problem("software-only", f"Vulkan has only a software device ({names})", fix)
 
 
-def _error_problem(answer: Answer) -> Problem | None:
+def _error_problem(answer: Answer, around: Surroundings) -> Problem | None:
+    if _no_driver(answer) and around.os != "linux":
+        return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
     if _no_driver(answer):
         return _NO_DEVICE if reply.calls(answer, "icd") else _NO_ICD
     for call in ("vkCreateInstance", "vkEnumeratePhysicalDevices"):

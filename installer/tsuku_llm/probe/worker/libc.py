@@ -14,7 +14,7 @@ from . import elf, search
 from .channel import Channel
 
 BANNER = re.compile(rb"GNU C Library [^\n\0]{0,200}")
-LOADERS = {
+LOADERS: dict[str, tuple[str, ...]] = {
     "x86_64": ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"),
     "aarch64": ("/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1"),
 }
@@ -22,7 +22,7 @@ LOADERS = {
 
 def ask(channel: Channel, root: str) -> None:
     """Ask which dynamic linkers there are, and what libc and libstdc++ define."""
-    for loader in LOADERS.get(os.uname().machine, ()):
+    for loader in LOADERS.get(search.MACHINE, ()):
         if os.path.exists(root + loader):
             channel.answer("loader", path=loader, banner=_musl_banner(root + loader))
     for name in ("libc.so.6", "libstdc++.so.6"):

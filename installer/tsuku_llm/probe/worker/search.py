@@ -12,10 +12,15 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Iterator
 
 from . import elf
 
+if sys.platform == "win32":
+    MACHINE = ""
+else:
+    MACHINE = os.uname().machine
 MACHINES = {"x86_64": 62, "aarch64": 183}
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 HEADER, ENTRY = 48, 24
@@ -23,7 +28,7 @@ HEADER, ENTRY = 48, 24
 
 def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
     """The first file of that name for this machine, as path and content."""
-    wanted = MACHINES.get(os.uname().machine)
+    wanted = MACHINES.get(MACHINE)
     seen = set()
     for path in _candidates(root, name):
         if path in seen:
@@ -40,7 +45,7 @@ def _candidates(root: str, name: str) -> Iterator[str]:
         if folder.startswith("/"):
             yield f"{folder}/{name}"
     yield from _cached(root, name)
-    triplet = f"{os.uname().machine}-linux-gnu"
+    triplet = f"{MACHINE}-linux-gnu"
     for folder in (
         f"/lib/{triplet}",
         f"/usr/lib/{triplet}",

@@ -1,0 +1,122 @@
+"""macOS: its version, the processor, and the devices of Metal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind
+from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.probe import reply
+
+QUESTIONS = ("macos", "metal")
+VERSION_FILE = "/System/Library/CoreServices/SystemVersion.plist"
+_PRODUCT = re.compile(r"<key>ProductVersion</key>\s*<string>(\d{1,3}(?:\.\d{1,3}){0,2})</string>")
+_COMPATIBLE = "10.16"  # what programs built for old systems are told since macOS 11
+_FIRST_OF_YEARS = 25  # Darwin 25 is macOS 26; Darwin 20 to 24 are macOS 11 to 15
+_FIRST_OF_ELEVEN = 20
+_FEATURE = "hw.optional.arm.FEAT_"
+X86_NAMES = {
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "avx1.0": "avx",
+    "lahf": "lahf_lm",
+    "lzcnt": "abm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The worker's two answers, the version file, the kernel's release."""
+
+    macos: Answer = ABSENT
+    metal: Answer = ABSENT
+    version: str | None = None
+    release: str | None = None
+
+
+def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+    """Take the worker's answers and read the version file."""
+    release = host.system().get("release")
+    return Raw(
+        macos=answers.get("macos", ABSENT),
+        metal=answers.get("metal", ABSENT),
+        version=host.read_text(VERSION_FILE),
+        release=release if isinstance(release, str) else None,
+    )
+
+
+def parse(raw: Raw) -> Api:
+    """One API, ``metal``."""
+    answer = raw.metal
+    state = reply.state(answer, "MTLCopyAllDevices")
+    lines = reply.calls(answer, "device") if state is ApiState.OK else ()
+    return Api(
+        name="metal",
+        state=state,
+        library=reply.library(answer),
+        gpus=tuple(_gpu(line) for line in lines),
+        evidence=reply.evidence(answer),
+        problem=reply.broken(answer, "Metal"),
+    )
+
+
+def _gpu(line: Mapping[str, Any]) -> Gpu:
+    name = reply.words(line.get("name")) or "Metal device"
+    families = line.get("families")
+    return Gpu(
+        api="metal",
+        index=reply.integer(line.get("index")) or 0,
+        name=name,
+        kind=_kind(name, unified=line.get("unified"), low_power=line.get("low_power")),
+        memory=reply.positive(line.get("memory")),
+        driver=", ".join(map(str, families)) or None if isinstance(families, list) else None,
+    )
+
+
+def _kind(name: str, *, unified: object, low_power: object) -> GpuKind:
+    if "paravirtual" in name.lower():
+        return GpuKind.VIRTUAL
+    return GpuKind.INTEGRATED if unified or low_power else GpuKind.DISCRETE
+
+
+def parse_version(raw: Raw) -> str | None:
+    """The version of macOS; from the kernel's where the system is not telling."""
+    match = _PRODUCT.search(raw.version or "")
+    told = match[1] if match else reply.dotted(_value(raw.macos, "kern.osproductversion"))
+    if told and not told.startswith(_COMPATIBLE):
+        return told
+    kernel = reply.dotted(raw.release)
+    major = int(kernel.partition(".")[0]) if kernel else 0
+    if major >= _FIRST_OF_YEARS:
+        return str(major + 1)
+    return str(major - 9) if major >= _FIRST_OF_ELEVEN else told
+
+
+def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
+    """Vendor, name, and features in Linux's words."""
+    texts = [
+        _value(raw.macos, f"machdep.cpu.{kind}")
+        for kind in ("features", "leaf7_features", "extfeatures")
+    ]
+    words = " ".join(text for text in texts if isinstance(text, str)).lower().split()
+    arm = [
+        str(line["call"]).removeprefix(_FEATURE).lower()
+        for line in raw.macos.lines
+        if str(line.get("call")).startswith(_FEATURE) and line.get("value") == 1
+    ]
+    vendor = reply.words(_value(raw.macos, "machdep.cpu.vendor"))
+    name = reply.words(_value(raw.macos, "machdep.cpu.brand_string"))
+    return vendor, name, tuple(sorted({X86_NAMES.get(word, word) for word in words + arm}))
+
+
+def parse_memory(raw: Raw) -> int | None:
+    """Bytes of memory."""
+    return reply.positive(_value(raw.macos, "hw.memsize"))
+
+
+def _value(answer: Answer, name: str) -> object:
+    return reply.value(answer, name, "value")

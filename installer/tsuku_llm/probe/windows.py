@@ -1,0 +1,96 @@
+"""Windows: the Visual C++ runtime, the processor, the memory and the display adapters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tsuku_llm.hardware import Evidence, Problem
+from tsuku_llm.host import ABSENT, Answer
+from tsuku_llm.probe import reply
+
+QUESTIONS = ("windows",)
+NOT_INSTALLED = "0"
+_RUNTIMES = {"amd64": "X64", "arm64": "ARM64"}
+_RUNTIME_DLLS = 3
+# What IsProcessorFeaturePresent does not tell but every processor with AVX2 has.
+_WITH_AVX2 = ("popcnt", "lahf_lm", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
+_WITH_SSE42 = ("popcnt", "lahf_lm")
+_VENDOR = re.compile(r"ven_([0-9a-f]{4})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The worker's answer."""
+
+    windows: Answer = ABSENT
+
+
+def collect(answers: Mapping[str, Answer]) -> Raw:
+    """Take the worker's answer."""
+    return Raw(answers.get("windows", ABSENT))
+
+
+def parse_vcruntime(raw: Raw, arch: str) -> str | None:
+    """The version of the Visual C++ 2015+ runtime; "0" where there surely is none."""
+    for line in reply.calls(raw.windows, "runtime"):
+        version = line.get("Version")
+        if line.get("machine") == _RUNTIMES.get(arch) and isinstance(version, str):
+            return reply.dotted(version.lstrip("v"))
+    files = reply.calls(raw.windows, "dll")
+    missing = len(files) == _RUNTIME_DLLS and any(line.get("present") is False for line in files)
+    return NOT_INSTALLED if missing else None
+
+
+def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
+    """Vendor, name, and features in Linux's words."""
+    told = reply.value(raw.windows, "features", "value")
+    features = {name for name in told if isinstance(name, str)} if isinstance(told, list) else set()
+    if "sse4_2" in features:
+        features.update(_WITH_SSE42)
+    if "avx2" in features:
+        features.update(_WITH_AVX2)
+    vendor = reply.words(reply.value(raw.windows, "processor", "VendorIdentifier"))
+    name = reply.words(reply.value(raw.windows, "processor", "ProcessorNameString"))
+    return vendor, name, tuple(sorted(features))
+
+
+def parse_memory(raw: Raw) -> int | None:
+    """Bytes of memory."""
+    return reply.positive(reply.value(raw.windows, "memory", "value"))
+
+
+def parse_vendors(raw: Raw) -> tuple[int, ...]:
+    """The PCI vendors of the display adapters that have a driver."""
+    ids = [line.get("MatchingDeviceId") for line in reply.calls(raw.windows, "adapter")]
+    matches = [_VENDOR.search(text) for text in ids if isinstance(text, str)]
+    return tuple(int(match[1], 16) for match in matches if match)
+
+
+def evidence(raw: Raw) -> tuple[Evidence, ...]:
+    """The display adapters, as Windows names them."""
+    return tuple(
+        Evidence(
+            reply.words(line.get("DriverDesc")) or "display adapter",
+            " ".join(
+                text
+                for key in ("MatchingDeviceId", "DriverVersion")
+                if (text := reply.words(line.get(key)))
+            ),
+        )
+        for line in reply.calls(raw.windows, "adapter")
+    )
+
+
+def problems(vcruntime: str | None) -> tuple[Problem, ...]:
+    """The situations that concern the whole machine."""
+    if vcruntime != NOT_INSTALLED:
+        return ()
+    return (
+        Problem(
+            "vcruntime-missing",
+            "the Visual C++ runtime, which every build needs, is not installed",
+            "winget install Microsoft.VCRedist.2015+.x64 (on ARM: .arm64)",
+        ),
+    )
