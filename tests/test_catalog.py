@@ -318,7 +318,7 @@ def test_without_an_embedded_copy_a_valid_one_is_needed(
 ) -> None:
     with pytest.raises(MetadataError, match="no valid metadata") as caught:
         catalog.load(simulator.repository(), tmp_path)
-    assert "--repository simulator" in caught.value.hint
+    assert "tsuku-llm repository refresh simulator" in caught.value.hint
     refresh(simulator, tmp_path)
     corrupt(tmp_path)
     with pytest.raises(MetadataError) as caught:
