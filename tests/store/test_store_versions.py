@@ -11,11 +11,6 @@ from tsuku_llm.errors import CorruptStore, NotInstalled, TamperedInstall
 from tsuku_llm.store import Store
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "data")
-
-
 def test_looking_creates_nothing(store: Store) -> None:
     assert store.active() is None
     assert store.previous() is None

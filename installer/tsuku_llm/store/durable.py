@@ -56,12 +56,15 @@ def read_small(path: Path, limit: int) -> bytes | None:
             if exc.errno == errno.ELOOP:
                 raise _not_ours(path) from exc
             raise
-        with open(fd, "rb") as file:  # noqa: PTH123  # opened above, with flags
+        try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 raise _not_ours(path)
             require_trusted_owner(path, status)
-            return file.read(limit)
+            with open(fd, "rb", closefd=False) as file:  # opened with flags
+                return file.read(limit)
+        finally:
+            os.close(fd)
 
 
 def _not_ours(path: Path) -> CorruptStore:
@@ -137,12 +140,16 @@ def replace_file(path: Path, content: bytes) -> None:
     flush_folder(path.parent)
 
 
-def drop_temporaries(*folders: Path) -> None:
-    """Remove what a crash in ``replace_file`` left in these folders, if it can be removed."""
+def drop_temporaries(*folders: Path, older_than: float) -> None:
+    """Remove what a crash in ``replace_file`` left in these folders, if it can be removed.
+
+    ``older_than`` is in seconds since the epoch; infinity for all.
+    """
     for folder in folders:
         with suppress(OSError):
             for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-                path.unlink()
+                if path.lstat().st_mtime < older_than:
+                    path.unlink()
 
 
 def remove_tree(path: Path) -> None:

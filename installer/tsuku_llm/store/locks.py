@@ -10,10 +10,11 @@ import errno
 import os
 import stat
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from platform import node
 from typing import TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
@@ -23,32 +24,56 @@ from tsuku_llm.store.durable import read_small, require_trusted_owner
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+_LONGEST_NAME = 300
 _NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a lock, and the machine that it runs on."""
+
+    pid: int
+    host: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine, as far as its name tells."""
+        return self.host == node()
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
 
 
 @contextmanager
 def exclusive(
     path: Path, *, timeout: float, on_wait: Callable[[int | None], None] | None = None
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Hold the lock file ``path`` for the block; ``timeout`` in seconds.
 
-    ``on_wait`` is told once, with the holder's process id where it is known, that the lock
-    is busy. Raises LockTimeout; CorruptStore and UnsafeLocation where the path is not a
-    lock file of ours; NotWritable.
+    Gives whether it is held: False where the file system has no locks. ``on_wait`` is told
+    once, with the holder's process id where it is known, that the lock is busy. Raises
+    LockTimeout; CorruptStore and UnsafeLocation where the path is not a lock file of ours;
+    NotWritable.
     """
     _require_lock_file(path)
     with disk_errors(f"taking the lock {path.name}", path.parent):
         lock = _acquire(path, timeout, on_wait)
-    holder = _holder_file(path)
-    _name_us(holder)
+    if lock.is_locked:
+        _name_us(_holder_file(path))
     try:
-        yield
+        yield lock.is_locked
     finally:
-        with suppress(OSError):
-            holder.unlink()
-        with suppress(OSError):  # it ends with this process at the latest
-            lock.release()
+        _release(lock, path)
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Who holds a lock, or held it when it crashed; None where nobody says so."""
+    try:
+        pid, host = (read_small(_holder_file(path), _LONGEST_NAME) or b"").decode().split()
+        return Holder(int(pid), host)
+    except (ValueError, StoreError):
+        return None
 
 
 def _acquire(
@@ -56,31 +81,35 @@ def _acquire(
 ) -> BaseFileLock:
     from filelock import FileLock, Timeout  # noqa: PLC0415
 
-    lock = FileLock(path, mode=0o644, thread_local=False)
+    # No marker files where there is no flock: whoever crashed would lock everybody out.
+    lock = FileLock(path, mode=0o644, thread_local=False, fallback_to_soft=False)
     try:
         _try(lock, 0)
     except Timeout:
-        pid = _holder(path)
+        holder = holder_of(path)
         if on_wait and timeout > 0:
-            on_wait(pid)
+            on_wait(holder.pid if holder else None)
         try:
             _try(lock, timeout)
         except Timeout as exc:
-            raise _timed_out(path, _holder(path)) from exc
+            raise _timed_out(path, holder_of(path)) from exc
     return lock
 
 
 def _try(lock: BaseFileLock, timeout: float) -> None:
     try:
-        with warnings.catch_warnings():
-            # It says that it falls back to marker files, which is all right here.
-            warnings.simplefilter("ignore")
-            lock.acquire(timeout=timeout)
-    except NotImplementedError:
-        return
+        lock.acquire(timeout=timeout)
     except OSError as exc:
         if exc.errno not in _NO_LOCKS:
             raise
+
+
+def _release(lock: BaseFileLock, path: Path) -> None:
+    if lock.is_locked:
+        with suppress(OSError):
+            _holder_file(path).unlink()
+        with suppress(OSError):  # it ends with this process at the latest
+            lock.release()
 
 
 def _require_lock_file(path: Path) -> None:
@@ -102,8 +131,8 @@ def _name_us(holder: Path) -> None:
     """Write who holds the lock; it is only for others to read."""
     with suppress(OSError):
         fd = os.open(holder, _NAME_FLAGS, 0o644)
-        with open(fd, "w", encoding="ascii") as file:  # noqa: PTH123  # opened with flags
-            file.write(f"{os.getpid()}\n")
+        with open(fd, "w", encoding="utf-8") as file:  # noqa: PTH123  # opened with flags
+            file.write(f"{os.getpid()} {node()}\n")
 
 
 def _holder_file(path: Path) -> Path:
@@ -111,24 +140,15 @@ def _holder_file(path: Path) -> Path:
     return path.with_suffix(".pid")
 
 
-def _holder(path: Path) -> int | None:
-    try:
-        text = read_small(_holder_file(path), 32)
-        return int(text) if text else None
-    except (ValueError, StoreError):
-        return None
-
-
-def _timed_out(path: Path, pid: int | None) -> LockTimeout:
-    who = f"process {pid}" if pid else "another process"
+def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:
+    who = str(holder) if holder else "another process"
+    hint = "wait for it, then run it again"
     facts = [f"lock: {path}", f"held by: {who}"]
-    if pid and _is_stopped(pid):
-        facts.append(f"process {pid} is stopped (kill -CONT {pid} lets it go on)")
-    return LockTimeout(
-        f"another tsuku-llm ({who}) is still at work",
-        facts=tuple(facts),
-        hint=f"wait for it, or end it: kill {pid}" if pid else "wait for it, then run it again",
-    )
+    if holder and holder.is_here:
+        hint = f"wait for it, or end it: kill {holder.pid}"
+        if _is_stopped(holder.pid):
+            facts.append(f"it is stopped; kill -CONT {holder.pid} lets it go on")
+    return LockTimeout(f"another tsuku-llm ({who}) is still at work", facts=tuple(facts), hint=hint)
 
 
 def _is_stopped(pid: int) -> bool:

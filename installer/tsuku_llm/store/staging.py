@@ -15,9 +15,11 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LockTimeout, StoreError
 from tsuku_llm.store.durable import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.store.integrity import TREE
-from tsuku_llm.store.locks import exclusive
+from tsuku_llm.store.locks import exclusive, holder_of
 
 _TRIES = 5
+LONGEST_INSTALL = 24 * 3600.0
+"""Seconds after which nobody can still be at work on what lies there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,37 @@ def _locked_name(parent: Path, stack: ExitStack) -> str:
     raise StoreError("could not lock a staging folder", facts=(f"path: {parent}",))
 
 
-def sweep_staging(parent: Path) -> None:
+def sweep_staging(parent: Path, now: float) -> None:
     """Remove what crashed processes left; what a live one works on stays.
 
-    What cannot be removed stays too: it is in nobody's way.
+    What cannot be removed stays too: it is in nobody's way. ``now`` is in seconds since the
+    epoch: where locks do not tell (another machine's, or none at all), age does.
     """
     try:
         names = {entry.name.partition(".")[0] for entry in parent.iterdir()}
     except OSError:
         return
     for name in names:
-        with suppress(StoreError), exclusive(_lock_file(parent, name), timeout=0):
-            drop_tree(parent / name)
-            _forget(_lock_file(parent, name))
+        with suppress(StoreError):
+            _sweep_one(parent / name, _lock_file(parent, name), now)
+
+
+def _sweep_one(folder: Path, lock: Path, now: float) -> None:
+    old = _written(lock) + LONGEST_INSTALL < now
+    holder = holder_of(lock)
+    if holder and not holder.is_here and not old:
+        return
+    with exclusive(lock, timeout=0) as locked:
+        if locked or old:
+            drop_tree(folder)
+            _forget(lock)
+
+
+def _written(lock: Path) -> float:
+    try:
+        return lock.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _lock_file(parent: Path, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -39,7 +40,7 @@ from tsuku_llm.store.locks import exclusive
 from tsuku_llm.store.pointer import Pointer, read_pointer, write_pointer
 from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
 from tsuku_llm.store.sealing import seal
-from tsuku_llm.store.staging import Staging, staged, sweep_staging
+from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, staged, sweep_staging
 
 LOCK_TIMEOUT = 1800.0
 PARTIAL_LIFETIME = 7 * 24 * 3600.0
@@ -122,7 +123,7 @@ class Store:
         *,
         timeout: float = LOCK_TIMEOUT,
         on_wait: Callable[[int | None], None] | None = None,
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[bool]:
         """Keep other processes out of ``name`` (a version's id, a digest) for a block.
 
         ``on_wait`` is told the holder's process id once if there is one; ``timeout`` is in
@@ -185,14 +186,15 @@ class Store:
         return Installed(installed.id, installed.path, receipt)
 
     def _publish(self, staging: Staging, receipt: Receipt) -> Installed:
+        """Rename it into place, unless somebody who did not see our lock was first."""
         target = self._made(self._versions) / receipt.id
         with disk_errors(f"putting {receipt.id} in its place", self._versions):
-            if os.path.lexists(target):  # damaged, or it would have been taken as it is
+            if os.path.lexists(target) and not self._intact(receipt):
                 self._discard(target)
             try:
                 staging.path.rename(target)
             except OSError:
-                first = self._intact(receipt)  # somebody's who did not see our lock
+                first = self._intact(receipt)
                 if first is None:
                     raise
                 return first
@@ -297,11 +299,13 @@ class Store:
         """
         if not self.data.is_dir():
             return
-        sweep_staging(self._staging)
-        self._sweep_partials(newest=(time.time() if now is None else now) - PARTIAL_LIFETIME)
-        with suppress(StoreError), self._pointer_lock(timeout=0):
+        now = time.time() if now is None else now
+        sweep_staging(self._staging, now)
+        self._sweep_partials(newest=now - PARTIAL_LIFETIME)
+        with suppress(StoreError), self._pointer_lock(timeout=0) as locked:
             self._mend_pointer()
-            drop_temporaries(self.data, *(self._versions / name for name in self._names()))
+            folders = (self.data, *(self._versions / name for name in self._names()))
+            drop_temporaries(*folders, older_than=math.inf if locked else now - LONGEST_INSTALL)
 
     def _mend_pointer(self) -> None:
         pointer = self._pointer_or_none()
@@ -338,7 +342,7 @@ class Store:
         with disk_errors("listing the installed versions", self._versions):
             try:
                 names = [path.name for path in self._versions.iterdir()]
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 names = []
         return sorted(filter(is_version_id, names))
 
@@ -365,7 +369,7 @@ class Store:
             hint="run tsuku-llm install, or tsuku-llm rollback",
         )
 
-    def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[None]:
+    def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[bool]:
         return self.lock(_POINTER_LOCK, timeout=timeout)
 
     def _pointer_or_none(self) -> Pointer:

@@ -1,0 +1,80 @@
+"""Another process at a store: ``python store_process.py ACTION FOLDER ARGUMENT [FLOCK]``.
+
+``hold NAME`` takes a lock, says so, and keeps it until its input ends. ``install RELEASE``
+does what an install does, counting what it fetched in a file; ``stage`` makes a staging
+folder and keeps it. With FLOCK, the name of an errno, the file system has no ``flock``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.stored import fill, make_receipt
+
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.store import Store
+
+
+def without_flock(name: str) -> None:
+    """From here on every ``flock`` of this process fails."""
+    code = getattr(errno, name)
+
+    def hook(event: str, _arguments: tuple[object, ...]) -> None:
+        if event == "fcntl.flock":
+            raise OSError(code, os.strerror(code))
+
+    sys.addaudithook(hook)
+
+
+def wait(text: str) -> None:
+    """Tell the parent, and wait for it to close our input."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+def install(store: Store, release: str) -> None:
+    """Sweep, lock, look, fetch, stage, commit, activate: as an install does."""
+    receipt = make_receipt(release)
+    store.sweep()
+    with store.lock(receipt.id):
+        installed = store.find(receipt.id)
+        if installed is None:
+            with (store.data.parent / "fetched").open("a") as log:
+                log.write(f"{release}\n")
+            with store.staging() as staging:
+                fill(staging.tree)
+                installed = store.commit(staging, receipt)
+        store.check(installed)
+        store.activate(installed)
+
+
+def main() -> int:
+    action, folder, argument, *flock = sys.argv[1:]
+    for name in flock:
+        without_flock(name)
+    store = Store(Path(folder))
+    try:
+        if action == "hold":
+            with store.lock(argument):
+                wait("held")
+        elif action == "stage":
+            with store.staging() as staging:
+                fill(staging.tree)
+                wait(str(staging.path))
+        else:
+            wait("ready")
+            install(store, argument)
+    except TsukuError as error:
+        sys.stderr.write(f"{error} {error.facts}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
