@@ -330,6 +330,18 @@ def test_M21_mix_and_match_targets_say_another_version(simulator: RepositorySimu
 
 
 @pytest.mark.parametrize("role", ["snapshot", "targets"])
+def test_M21_the_right_version_with_another_digest(
+    simulator: RepositorySimulator, role: str
+) -> None:
+    """Signed by the right signers, and yet not what the referrer names."""
+    signed = getattr(simulator, role)
+    signed.unrecognized_fields["note"] = "another one"
+    name = f"metadata/{signed.version}.{role}.json"
+    simulator.files[name] = simulator.signed(signed, simulator.signers[role])
+    assert f"the {role} metadata is not trusted: Observed length" in refusal(simulator)
+
+
+@pytest.mark.parametrize("role", ["snapshot", "targets"])
 def test_M21_an_older_file_under_the_present_name(
     simulator: RepositorySimulator, role: str
 ) -> None:
