@@ -1,0 +1,84 @@
+"""Every recorded or composed machine: what is detected, named, selected, and refused why."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tsuku_llm.errors import SelectionError
+from tsuku_llm.hardware import Hardware
+from tsuku_llm.manifest import parse_release
+from tsuku_llm.probe import probe
+from tsuku_llm.selection import Request, Selection, select
+from tsuku_llm.snapshot import ReplayHost
+from tsuku_llm.trust import VerifiedBytes
+
+ROOT = Path(__file__).parents[2]
+SNAPSHOTS = sorted((ROOT / "tests" / "snapshots").glob("*.json"))
+(PUBLISHED,) = (ROOT / "manifests" / "targets" / "releases").glob("*.b11429.json")
+RELEASE = parse_release(VerifiedBytes(PUBLISHED.read_bytes()))
+EXPECTATIONS = {"detected", "problems", "selected", "refused", "device", "level"}
+
+
+def machine(path: Path) -> tuple[Hardware, Selection, Any]:
+    host = ReplayHost.load(path)
+    hardware = probe(host)
+    return hardware, select(RELEASE, hardware, Request()), host.recording.expect
+
+
+@pytest.fixture(params=SNAPSHOTS, ids=lambda path: path.stem)
+def known(request: pytest.FixtureRequest) -> tuple[Hardware, Selection, Any]:
+    return machine(request.param)
+
+
+def test_there_are_thirty_machines() -> None:
+    assert len(SNAPSHOTS) >= 30
+
+
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.stem)
+def test_each_says_where_it_comes_from_and_what_is_expected(path: Path) -> None:
+    recording = ReplayHost.load(path).recording
+    assert recording.source
+    assert recording.expect
+    assert recording.expect.keys() <= EXPECTATIONS
+    assert {"detected", "problems", "selected", "refused"} <= recording.expect.keys()
+
+
+def test_backends_are_detected(known: tuple[Hardware, Selection, Any]) -> None:
+    _, selection, expect = known
+    assert list(selection.detected) == expect["detected"]
+
+
+def test_situations_are_named(known: tuple[Hardware, Selection, Any]) -> None:
+    hardware, _, expect = known
+    assert [problem.slug for problem in hardware.all_problems] == expect["problems"]
+
+
+def test_the_right_variant_is_selected(known: tuple[Hardware, Selection, Any]) -> None:
+    _, selection, expect = known
+    if expect["selected"] is None:
+        with pytest.raises(SelectionError):
+            _ = selection.selected
+        return
+    assert selection.selected.variant.name == expect["selected"]
+    if "device" in expect:
+        assert selection.selected.gpu
+        assert selection.selected.gpu.name == expect["device"]
+
+
+def test_the_others_are_refused_for_the_right_reason(
+    known: tuple[Hardware, Selection, Any],
+) -> None:
+    _, selection, expect = known
+    reasons = {refused.variant.name: refused.reason.slug for refused in selection.rejected}
+    assert expect["refused"].items() <= reasons.items()
+
+
+def test_a_device_that_the_driver_knows_has_its_memory(
+    known: tuple[Hardware, Selection, Any],
+) -> None:
+    hardware, _, expect = known
+    assert all(gpu.memory for api in hardware.apis for gpu in api.gpus)
+    if "level" in expect:
+        assert hardware.cpu
+        assert hardware.cpu.level == expect["level"]
