@@ -20,6 +20,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.store import Store
 
+DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -142,30 +143,24 @@ def test_X13_an_install_of_roots_can_be_used_by_others(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents):
         if not folder.stat().st_mode & 0o001:
             folder.chmod(folder.stat().st_mode | 0o055)
-    child = os.fork()
-    if child == 0:
-        os._exit(_as_nobody(store))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    store.check(installed, full=True)
-
-
-def _as_nobody(store: Store) -> int:
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-    active = store.active()
-    if active is None:
-        return 1
-    store.check(active)
-    store.check(active, full=True)
-    with store.hold(active):
-        pass
-    store.sweep()
+    before = snapshot(store.data)
+    nobody = {"user": 65534, "group": 65534, "extra_groups": ()}
+    python = [sys.executable, "-c", "import filelock, tsuku_llm.store"]
     try:
-        store.activate(active)
-    except NotWritable:
-        return 0
-    return 2
+        subprocess.run(python, check=True, capture_output=True, **nobody)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("another user cannot run this Python")
+    done = subprocess.run(
+        [sys.executable, "-B", DRIVER, "use", store.data, ""],
+        check=False,
+        capture_output=True,
+        text=True,
+        **nobody,
+    )
+    assert (done.stdout, done.returncode) == ("used\n", 6), done.stderr
+    assert "cannot be written" in done.stderr
+    assert snapshot(store.data) == before
+    store.check(installed, full=True)
 
 
 def test_the_data_folder_may_be_a_link_to_a_larger_disk(tmp_path: Path) -> None:

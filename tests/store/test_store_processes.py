@@ -162,6 +162,23 @@ def test_L06_without_flock_writers_still_end_in_a_valid_state(
     assert active.receipt.release in {"b100", "b200"}
 
 
+def test_L06_without_flock_nothing_fresh_is_swept(store: Store, start: Start) -> None:
+    installed = install(store)
+    fresh = [
+        store.data / ".active.json.0123.tmp",
+        installed.path / ".fingerprint.json.0123.tmp",
+        store.data / "staging" / "4567" / "file",
+        store.data / "staging" / "4567.lock",
+    ]
+    for path in fresh:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    assert finish(start("sweep", "", "ENOLCK")) == [0]
+    assert all(path.exists() for path in fresh)
+    assert finish(start("sweep", "")) == [0]
+    assert not any(path.exists() for path in fresh)
+
+
 @POSIX
 def test_L08_children_inherit_no_lock(store: Store) -> None:
     with store.lock("b100"), store.staging():

@@ -2,7 +2,8 @@
 
 ``hold NAME`` takes a lock, says so, and keeps it until its input ends. ``install RELEASE``
 does what an install does, counting what it fetched in a file; ``stage`` makes a staging
-folder and keeps it. With FLOCK, the name of an errno, the file system has no ``flock``.
+folder and keeps it; ``sweep`` sweeps; ``use`` does what needs no right to write, then
+activates. With FLOCK, the name of an errno, the file system has no ``flock``.
 """
 
 from __future__ import annotations
@@ -54,6 +55,20 @@ def install(store: Store, release: str) -> None:
         store.activate(installed)
 
 
+def use(store: Store) -> None:
+    """What ``serve`` does, and what needs more."""
+    active = store.active()
+    assert active is not None
+    assert store.installed() == (active,)
+    store.check(active)
+    store.check(active, full=True)
+    with store.hold(active) as descriptor:
+        assert descriptor is not None
+    store.sweep()
+    sys.stdout.write("used\n")
+    store.activate(active)
+
+
 def main() -> int:
     action, folder, argument, *flock = sys.argv[1:]
     for name in flock:
@@ -67,6 +82,11 @@ def main() -> int:
             with store.staging() as staging:
                 fill(staging.tree)
                 wait(str(staging.path))
+        elif action == "sweep":
+            wait("ready")
+            store.sweep()
+        elif action == "use":
+            use(store)
         else:
             wait("ready")
             install(store, argument)
