@@ -16,13 +16,14 @@ from support.tools import require_tool
 
 _CONFIG = """\
 daemon off;
-master_process off;
+user root;
+worker_processes 1;
 pid {state}/nginx.pid;
 error_log {state}/error.log info;
 events {{ worker_connections 256; }}
 http {{
-    access_log {state}/access.log lines;
     log_format lines '$request_method $uri $status $body_bytes_sent "$http_range"';
+    access_log {state}/access.log lines;
     default_type application/octet-stream;
     client_body_temp_path {state}/body;
     proxy_temp_path {state}/proxy;
@@ -66,7 +67,7 @@ class Nginx:
 
     def requests(self) -> list[Logged]:
         """What was asked so far. Asks for a mark itself and waits for its line in the log."""
-        with urllib.request.urlopen(f"{self.plain_url}/mark"):  # noqa: S310 - our own loopback
+        with urllib.request.urlopen(f"{self.plain_url}/mark", timeout=30):  # noqa: S310 - our own loopback
             pass
         marks = 0
         while not marks:
@@ -97,10 +98,13 @@ def serving(root: Path, state: Path, extra: str = "") -> Iterator[Nginx]:
             stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
             for _ in range(2)
         ]
+        for sock in sockets:
+            sock.setblocking(False)  # nginx takes this for granted
         plain, secure = (sock.getsockname()[1] for sock in sockets)
         config = state / "nginx.conf"
         config.write_text(
             _CONFIG.format(
+                user="user root;\n" if os.geteuid() == 0 else "",
                 state=state,
                 root=root,
                 plain=plain,

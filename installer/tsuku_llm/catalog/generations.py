@@ -36,7 +36,7 @@ def current_copy(folder: Path) -> Path | None:
     copy = folder / "copies" / name
     if not _NAME.fullmatch(name) or any(each.is_symlink() for each in (copy, copy.parent)):
         raise CorruptStore(
-            f"{folder / 'current'} names no copy", hint="run tsuku-llm update --check"
+            f"{folder / 'current'} names no copy", hint="run tsuku-llm repository refresh"
         )
     return copy
 
