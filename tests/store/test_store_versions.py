@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
-from tsuku_llm.errors import CorruptStore, NotInstalled, TamperedInstall
+from tsuku_llm.errors import CorruptStore, NotInstalled, StoreError, TamperedInstall
 from tsuku_llm.store import Store
+from tsuku_llm.store.holds import alone_with
 
 
 def test_looking_creates_nothing(store: Store) -> None:
@@ -176,3 +177,34 @@ def test_C10_a_pointer_of_zeros_is_refused_and_mended_by_a_sweep(store: Store) -
     assert store.active() is None
     store.activate(installed)
     assert store.active() == installed
+
+
+def test_a_version_in_use_is_not_removed(store: Store) -> None:
+    installed = install(store)
+    with store.hold(installed), pytest.raises(StoreError, match="a running server uses"):
+        store.remove(installed)
+    assert store.active() == installed
+    store.remove(installed)
+
+
+def test_a_version_that_is_being_removed_cannot_be_held(store: Store) -> None:
+    installed = install(store)
+    with (
+        alone_with(installed.path) as alone,
+        pytest.raises(NotInstalled, match="is being removed"),
+        store.hold(installed),
+    ):
+        pass
+    assert alone
+
+
+def test_large_files_are_hashed_two_at_once(store: Store) -> None:
+    files = {"llama-server": b"x", "a.so": bytes(3 << 20), "b.so": b"b" * (2 << 20)}
+    with store.staging() as staging:
+        fill(staging.tree, files, {})
+        installed = store.commit(staging, make_receipt(files=files, links={}))
+    store.check(installed, full=True)
+    (installed.tree / "b.so").write_bytes(b"c" * (2 << 20))
+    with pytest.raises(TamperedInstall) as caught:
+        store.check(installed, full=True)
+    assert caught.value.facts == ("content changed: b.so",)

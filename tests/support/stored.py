@@ -38,6 +38,8 @@ def make_receipt(
     fields: dict[str, object] = {
         "id": version_id(release, variant, [artifact]),
         "release": release,
+        "sequence": 100,
+        "sequence": int(release[1:]),
         "version": "0.1.0",
         "channel": "stable",
         "repository": "official",

@@ -22,7 +22,6 @@ from tsuku_llm.errors import CorruptStore, UnsafeLocation
 if sys.platform == "darwin":
     from fcntl import F_FULLFSYNC, fcntl
 
-WINDOWS = sys.platform == "win32"
 FOLDER_MODE = 0o755
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -82,7 +81,7 @@ def open_to_read(path: Path) -> int:
 
 def require_trusted_owner(path: Path, status: os.stat_result) -> None:
     """Refuse what neither root nor this user owns. Raises UnsafeLocation."""
-    if WINDOWS or status.st_uid in (0, os.geteuid()):
+    if sys.platform == "win32" or status.st_uid in (0, os.geteuid()):
         return
     raise UnsafeLocation(
         f"{path.name} belongs to another user (uid {status.st_uid})",
@@ -168,7 +167,7 @@ def drop_tree(path: Path) -> None:
 
 def rename(source: Path, target: Path) -> None:
     """``os.replace``, repeated on Windows while something holds the file."""
-    for _ in range(_REPLACE_TRIES if WINDOWS else 0):
+    for _ in range(_REPLACE_TRIES if sys.platform == "win32" else 0):
         with suppress(PermissionError):
             os.replace(source, target)  # noqa: PTH105  # a folder too
             return
@@ -179,7 +178,7 @@ def rename(source: Path, target: Path) -> None:
 def seal_file(path: Path, mode: int) -> None:
     """Give a written file its mode, whatever the umask was, and flush it. Raises ``OSError``."""
     # Windows flushes only what is open for writing.
-    flags = (os.O_RDWR | _BINARY) if WINDOWS else _READ
+    flags = (os.O_RDWR | _BINARY) if sys.platform == "win32" else _READ
     fd = os.open(path, flags)
     try:
         _set_mode(fd, mode)
@@ -190,7 +189,7 @@ def seal_file(path: Path, mode: int) -> None:
 
 def flush_folder(path: Path) -> None:
     """Make the names in a folder durable; Windows has no such call. Raises ``OSError``."""
-    if WINDOWS:
+    if sys.platform == "win32":
         return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
     try:
@@ -217,5 +216,5 @@ def unique() -> str:
 
 
 def _set_mode(fd: int, mode: int) -> None:
-    if not WINDOWS and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+    if sys.platform != "win32" and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         os.fchmod(fd, mode)

@@ -52,7 +52,7 @@ def alone_with(version: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        yield _locks(fd, fcntl.LOCK_EX)
+        yield _locks(fd, alone=True)
     finally:
         os.close(fd)
 
@@ -62,17 +62,17 @@ def _held(path: Path) -> int | None:
         fd = open_to_read(path)
     except OSError:
         return None
-    if sys.platform != "win32" and _locks(fd, fcntl.LOCK_SH) and _is_still(path, fd):
+    if _locks(fd, alone=False) and _is_still(path, fd):
         return fd
     os.close(fd)
     raise NotInstalled(f"{path.parent.name} is being removed", hint="run: tsuku-llm install")
 
 
-def _locks(fd: int, kind: int) -> bool:
+def _locks(fd: int, *, alone: bool) -> bool:
     """Whether the lock is ours, or the file system has none (then nobody can tell)."""
     if sys.platform != "win32":
         try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError:

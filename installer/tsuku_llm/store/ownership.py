@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeLocation
-from tsuku_llm.store.durable import WINDOWS, require_trusted_owner
+from tsuku_llm.store.durable import require_trusted_owner
 
 if sys.platform != "win32":
     import grp
@@ -32,7 +32,7 @@ def check_ancestors(path: Path) -> None:
     Links on the way are followed and their own folders checked as well. Raises
     UnsafeLocation with the command that mends it, or the errors of a lookup.
     """
-    if WINDOWS:  # no such modes there
+    if sys.platform == "win32":  # no such modes there
         return
     with disk_errors("checking who owns the way to the build", path):
         for step, status in _steps(path):
@@ -84,15 +84,12 @@ def _require_unwritable(path: Path, status: os.stat_result) -> None:
 
 def _is_private(gid: int) -> bool:
     """Whether a group is root's or this user's alone (user-private groups, umask 002)."""
-    if gid == 0:
-        return True
-    try:
-        user = pwd.getpwuid(os.geteuid())
-        group = grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return (
-        gid == user.pw_gid
-        and group.gr_name == user.pw_name
-        and not (set(group.gr_mem) - {user.pw_name})
-    )
+    if sys.platform != "win32" and gid != 0:
+        try:
+            user = pwd.getpwuid(os.geteuid())
+            group = grp.getgrgid(gid)
+        except KeyError:
+            return False
+        others = set(group.gr_mem) - {user.pw_name}
+        return gid == user.pw_gid and group.gr_name == user.pw_name and not others
+    return True

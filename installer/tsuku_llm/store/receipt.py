@@ -56,16 +56,18 @@ class LinkRecord:
 class Receipt:
     """What is installed and why.
 
-    ``server`` is the server's path in the tree, ``arguments`` what it is always started
-    with, ``device`` the name handed to ``--device`` (None: none is). ``requested`` is the
-    backend asked for, ``detected`` what the machine offered, ``line`` the one line that
-    says it all at every start. ``reasons`` has for every variant passed over the text why;
-    ``hardware`` is what the probe concluded, as the probe words it; ``installed_at`` is
-    UTC, to the second; ``tsuku_llm`` the version that wrote this.
+    ``sequence`` orders the releases of a repository. ``server`` is the server's path in the
+    tree, ``arguments`` what it is always started with, ``device`` the name handed to
+    ``--device`` (None: none is). ``requested`` is the backend asked for, ``detected`` what
+    the machine offered, ``line`` the one line that says it all at every start. ``reasons``
+    has for every variant passed over the text why; ``hardware`` is what the probe concluded,
+    as the probe words it; ``installed_at`` is UTC, to the second; ``tsuku_llm`` the version
+    that wrote this.
     """
 
     id: str
     release: str
+    sequence: int
     version: str
     channel: str
     repository: str
@@ -252,6 +254,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
     "id": _identifier,
     **dict.fromkeys(("release", "version", "channel", "repository", "publisher"), _text),
     **dict.fromkeys(("variant", "backend"), _text),
+    "sequence": _count,
     "server": _path,
     "arguments": _sequence(_text),
     "device": _optional_text,
