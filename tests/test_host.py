@@ -18,7 +18,7 @@ import json, os, sys, time
 def say(**message):
     os.write(1, json.dumps(message).encode() + b"\\n")
 
-def main(root, questions):
+def main(root, limit, questions):
     say(ask=None)
     for question in questions:
         say(ask=question, before="call " + question)
@@ -52,7 +52,7 @@ def junk(question):
     for line in (b"\\xff", b"[]", b"{}", b'{"ask": 7}', b'{"ask": []}', b"[" * 9999):
         os.write(1, line + b"\\n")
 def second(question):
-    if question != sys.argv[4]:
+    if question != sys.argv[5]:
         os.abort()
 def grandchild(question):
     if os.fork() == 0:
@@ -68,7 +68,7 @@ def program(tmp_path: Path) -> Program:
 
 
 def ask(program: Program, *questions: str, limit: float = 30.0) -> Mapping[str, Answer]:
-    return LocalHost().ask(program, questions, limit)
+    return LocalHost().ask(program, questions, limit)()
 
 
 GOOD = Answer(({"call": "x", "code": 0},), "done")
@@ -145,7 +145,7 @@ def test_without_an_interpreter_nothing_is_asked(
 def test_without_a_private_folder_nothing_is_asked(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    monkeypatch.setenv("TMPDIR", "/nowhere")
     assert ask(program, "good")["good"].end == "not-started"
 
 
@@ -166,7 +166,7 @@ def test_the_child_gets_the_environment_that_was_made_for_it(tmp_path: Path) -> 
         "PYTHONPATH": "/evil",
         "VK_INSTANCE_LAYERS": "VK_LAYER_evil",
     }
-    (line,) = LocalHost(None, environ).ask(program, ["environ"], 30.0)["environ"].lines
+    (line,) = LocalHost(None, environ).ask(program, ["environ"], 30.0)()["environ"].lines
     seen = line["value"]
     assert seen["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
     assert seen["CUDA_VISIBLE_DEVICES"] == ""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tsuku_llm.errors import SnapshotError
 from tsuku_llm.hardware import Api
-from tsuku_llm.host import Answer, LocalHost, Program
+from tsuku_llm.host import Answer, Answers, LocalHost, Program
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import (
     SIZE_LIMIT,
@@ -39,8 +39,8 @@ class Machine(LocalHost):
         self.asked.append(path)
         return super().read_text(path)
 
-    def ask(self, *_: object) -> Mapping[str, Answer]:
-        return self.answers
+    def ask(self, *_: object) -> Answers:
+        return lambda: self.answers
 
 
 def saved(host: RecordingHost, folder: Path) -> Any:
@@ -81,7 +81,7 @@ def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
     recorder.list_dir("/folder")
     recorder.access("/folder/file")
     recorder.environment("LD_LIBRARY_PATH")
-    recorder.ask(PROGRAM, ["q"], 1.0)
+    recorder.ask(PROGRAM, ["q"], 1.0)()
     recorder.save(tmp_path / "machine.json")
     replay = ReplayHost.load(tmp_path / "machine.json")
     assert replay.system() == recorder.system()
@@ -90,7 +90,7 @@ def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
     assert replay.list_dir("/folder") == ("file",)
     assert replay.access("/folder/file") == "rw"
     assert replay.environment("LD_LIBRARY_PATH") == "~/cuda/lib64"
-    assert replay.ask(PROGRAM, ["q", "newer"], 1.0) == {**answers, "newer": Answer()}
+    assert replay.ask(PROGRAM, ["q", "newer"], 1.0)() == {**answers, "newer": Answer()}
 
 
 def test_a_question_newer_than_the_recording_is_answered_absent(tmp_path: Path) -> None:

@@ -23,15 +23,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any, cast
 
-_START = (
-    "import importlib, sys; sys.path.append(sys.argv[1]); "
-    "importlib.import_module(sys.argv[2]).main(sys.argv[3], sys.argv[4:])"
-)
 _OUTPUT_LIMIT = 4 << 20  # a driver that found our pipe cannot fill the memory
 _START_SECONDS = 30.0  # of a loaded machine; no driver is loaded before the greeting
 _REAP_SECONDS = 1.0
@@ -77,62 +72,62 @@ class _Talk:
             self.lines.append({key: value for key, value in line.items() if key != "ask"})
 
 
-@dataclass(frozen=True, slots=True)
 class Child:
-    """How to start the children; ``limit`` is in seconds and counts per question."""
+    """Puts questions to one child after another; ``limit`` is in seconds, per question."""
 
-    folder: Path
-    module: str
-    root: str
-    environment: Mapping[str, str]
-    cwd: str
-    limit: float
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], limit: float) -> None:
+        self._command = command
+        self._environ = dict(environ)
+        self._limit = limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cancelled = False
 
-    def ask_all(self, questions: Sequence[str]) -> dict[str, Answer]:
+    def ask_all(self, questions: Sequence[str], cwd: str) -> dict[str, Answer]:
         """Put every question, in this order, to as few children as it takes."""
         answers: dict[str, Answer] = {}
         left = list(questions)
-        while left:
-            answered, blamed = self._converse(left)
+        while left and not self._cancelled:
+            answered, blamed = self._converse(left, cwd)
             answers |= answered
             left = [question for question in left if question not in answers]
             if blamed and answers[blamed].end != "timed-out" and len(answered) > 1:
-                answers |= self._converse([blamed])[0]
-        return {question: answers[question] for question in questions}
+                answers |= self._converse([blamed], cwd)[0]
+        return {question: answers.get(question, ABSENT) for question in questions}
 
-    def _converse(self, questions: Sequence[str]) -> tuple[dict[str, Answer], str | None]:
+    def cancel(self) -> None:
+        """End the child that runs, and start no other."""
+        self._cancelled = True
+        if self._process:
+            _kill(self._process)
+
+    def _converse(self, questions: Sequence[str], cwd: str) -> tuple[dict[str, Answer], str | None]:
         """One child: what it answered, and the question that it did not survive."""
         try:
-            process = self._start(questions)
+            process = self._process = self._start(questions, cwd)
         except OSError:
             return dict.fromkeys(questions, Answer(end="not-started")), None
-        talk, in_time = _Talk(), False
-        try:
-            in_time = self._listen(process, talk, questions)
-        finally:
-            end = _stop(process, patience=_REAP_SECONDS if in_time else 0.0)
-        if not in_time:
-            end = "timed-out"
+        talk = _Talk()
+        in_time = self._listen(process, talk, questions)
+        end = _stop(process, patience=_REAP_SECONDS if in_time else 0.0)
         if not talk.started:
             return dict.fromkeys(questions, Answer(end="not-started")), None
         open_ = [question for question in questions if question not in talk.answers]
         if not open_:
             return talk.answers, None
         blamed = talk.current if talk.current in open_ else open_[0]
+        end = end if in_time else "timed-out"
         talk.answers[blamed] = Answer(tuple(talk.lines), end, talk.during)
         return talk.answers, blamed
 
-    def _start(self, questions: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, questions: Sequence[str], cwd: str) -> subprocess.Popen[bytes]:
         """Start a child in its own session, so that it can be killed with all it started."""
-        command = [sys.executable, "-I", "-S", "-E", "-c", _START]
-        command += [str(self.folder), self.module, self.root, *questions]
         return subprocess.Popen(
-            command,
+            [*self._command, *questions],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,  # the child keeps it and gives drivers another stdout
             stderr=subprocess.DEVNULL,
-            cwd=self.cwd,
-            env=dict(self.environment),
+            cwd=cwd,
+            env=self._environ,
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
@@ -153,9 +148,38 @@ class Child:
                 continue
             talk.started = True
             if message["ask"] != talk.current:
-                deadline = time.monotonic() + self.limit
+                deadline = time.monotonic() + self._limit
             if message["ask"] is not None:  # else it is the greeting
                 talk.hear(message)
+
+
+class Asking:
+    """Questions that are put in the background, while the caller does something else."""
+
+    def __init__(self, child: Child, put: Callable[[], dict[str, Answer]]) -> None:
+        self._child = child
+        self._put = put
+        self._answers: dict[str, Answer] = {}
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> Mapping[str, Answer]:
+        """The answers; a caller who is interrupted leaves no child behind."""
+        try:
+            self._thread.join()
+        except BaseException:
+            self._child.cancel()
+            raise
+        if self._error:
+            raise self._error
+        return self._answers
+
+    def _run(self) -> None:
+        try:
+            self._answers = self._put()
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            self._error = error
 
 
 def _message(line: bytes, known: Sequence[str]) -> Mapping[str, Any] | None:

@@ -6,27 +6,27 @@ What may crash or hang (a driver library) is loaded by ``ask`` in a short-lived 
 
 from __future__ import annotations
 
+import functools
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tsuku_llm.child import ABSENT, Answer, Child
+from tsuku_llm.child import ABSENT, Answer, Asking, Child
 
-__all__ = ["ABSENT", "Answer", "Host", "LocalHost", "Program", "Raw"]
+__all__ = ["ABSENT", "Answer", "Answers", "Host", "LocalHost", "Program", "Raw"]
 
 Raw = str | int | None
+Answers = Callable[[], Mapping[str, Answer]]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """What a child runs: ``module`` of ``folder``, alone, without site-packages.
 
-    ``module`` must have ``main(root, questions)`` and speak as ``child`` describes.
+    ``module`` must have ``main(root, limit, questions)`` and speak as ``child`` describes.
     ``environment`` turns this process's environment into the child's; its other
     arguments are a private folder that lives as long as the question, and the prefix of
     every path ("" on a real machine).
@@ -62,8 +62,11 @@ class Host(Protocol):
     def environment(self, name: str) -> str | None:
         """One variable of this process's environment."""
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
-        """Put the questions to a child; one that breaks it costs ``limit`` seconds at most."""
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
+        """Begin to put the questions to a child; the result waits for the answers.
+
+        A question that breaks the child costs ``limit`` seconds at most.
+        """
 
 
 READ_LIMIT = 65536
@@ -110,18 +113,46 @@ class LocalHost:
         """See ``Host``."""
         return self._environ.get(name)
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
         """See ``Host``."""
-        try:
-            scratch = tempfile.mkdtemp(prefix="tsuku-llm-")
-        except OSError:
-            return dict.fromkeys(questions, Answer(end="not-started"))
-        try:
-            environment = program.environment(self._environ, scratch, self._root)
-            child = Child(program.folder, program.module, self._root, environment, scratch, limit)
-            return child.ask_all(questions)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        scratch = _scratch_path()
+        environ = program.environment(self._environ, scratch, self._root)
+        command = [sys.executable, "-I", "-S", "-E", "-c", _START, str(program.folder)]
+        child = Child([*command, program.module, self._root, str(limit)], environ, limit)
+        return Asking(child, functools.partial(_ask_in, scratch, child, questions)).wait
+
+
+_START = (
+    "import importlib, sys; sys.path.append(sys.argv[1]); "
+    "importlib.import_module(sys.argv[2]).main(sys.argv[3], float(sys.argv[4]), sys.argv[5:])"
+)
+
+
+def _scratch_path() -> str:
+    """Where to make a private folder (``tempfile`` takes longer to import than to ask)."""
+    folders = [os.environ.get(name) for name in ("TMPDIR", "TEMP")]
+    folder = next((folder for folder in folders if folder), "/tmp")  # noqa: S108
+    return os.path.join(folder, f"tsuku-llm-{os.urandom(12).hex()}")  # noqa: PTH118
+
+
+def _ask_in(scratch: str, child: Child, questions: Sequence[str]) -> dict[str, Answer]:
+    try:
+        os.mkdir(scratch, 0o700)  # noqa: PTH102
+    except OSError:
+        return dict.fromkeys(questions, Answer(end="not-started"))
+    try:
+        return child.ask_all(questions, scratch)
+    finally:
+        _remove(scratch)
+
+
+def _remove(scratch: str) -> None:
+    try:
+        os.rmdir(scratch)  # noqa: PTH106
+    except OSError:
+        import shutil  # noqa: PLC0415 - most drivers leave nothing
+
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _libc_of_python() -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tsuku_llm.errors import SnapshotError
-from tsuku_llm.host import ABSENT, Answer, Host, Program, Raw
+from tsuku_llm.host import ABSENT, Answer, Answers, Host, Program, Raw
 
 FORMAT = 1
 SIZE_LIMIT = 4 << 20
@@ -71,11 +71,16 @@ class RecordingHost:
         """See ``Host``."""
         return _once(self._recording.environment, name, self._host.environment)
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
         """See ``Host``."""
-        answers = self._host.ask(program, questions, limit)
-        self._recording.answers.update(answers)
-        return answers
+        wait = self._host.ask(program, questions, limit)
+
+        def wait_and_keep() -> Mapping[str, Answer]:
+            answers = wait()
+            self._recording.answers.update(answers)
+            return answers
+
+        return wait_and_keep
 
     def content(self) -> dict[str, Any]:
         """What a file would hold: free of what identifies a machine or a person."""
@@ -152,10 +157,11 @@ class ReplayHost:
         """See ``Host``."""
         return self.recording.environment.get(name)
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Mapping[str, Answer]:
+    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
         """See ``Host``; the answers do not depend on ``program`` and ``limit``."""
         del program, limit
-        return {question: self.recording.answers.get(question, ABSENT) for question in questions}
+        known = self.recording.answers
+        return lambda: {question: known.get(question, ABSENT) for question in questions}
 
 
 def _read(path: Path) -> bytes:

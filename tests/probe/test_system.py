@@ -10,7 +10,8 @@ from support.tools import require_tool
 
 from tsuku_llm.hardware import Hardware, Libc
 from tsuku_llm.host import Answer, LocalHost
-from tsuku_llm.probe import cpu, libc, os_name, platform_key, probe
+from tsuku_llm.probe import cpu, libc, platform_key, probe
+from tsuku_llm.probe.conclusion import parse_os_release
 from tsuku_llm.probe.worker import elf
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -274,11 +275,11 @@ def test_row_15_a_jetson_is_named(tmp_path: Path, files: dict[str, str]) -> None
 
 
 def test_the_systems_name_is_its_own() -> None:
-    assert os_name('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n') == (
+    assert parse_os_release('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n') == (
         "Debian GNU/Linux 12 (bookworm)"
     )
-    assert os_name("PRETTY_NAME='Alpine Linux v3.20'") == "Alpine Linux v3.20"
-    assert os_name(None) is None
+    assert parse_os_release("PRETTY_NAME='Alpine Linux v3.20'") == "Alpine Linux v3.20"
+    assert parse_os_release(None) is None
 
 
 def test_the_platform_is_known_without_asking_a_driver() -> None:

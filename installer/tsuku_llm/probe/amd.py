@@ -14,7 +14,6 @@ from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import AMD
 
-QUESTIONS = ("hip",)
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 COMPUTE_DEVICE = "/dev/kfd"
 CODES = {

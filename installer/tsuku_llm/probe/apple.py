@@ -11,7 +11,6 @@ from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind
 from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
 
-QUESTIONS = ("macos", "metal")
 VERSION_FILE = "/System/Library/CoreServices/SystemVersion.plist"
 _PRODUCT = re.compile(r"<key>ProductVersion</key>\s*<string>(\d{1,3}(?:\.\d{1,3}){0,2})</string>")
 _COMPATIBLE = "10.16"  # what programs built for old systems are told since macOS 11

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tsuku_llm.host import Host
+
+KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
 DROPPED_PREFIXES = ("PYTHON", "DYLD_INSERT", "VK_LAYER_", "VK_LOADER_LAYERS_")
 DROPPED = frozenset(
     {
@@ -32,6 +36,11 @@ ADDED = {
     "CUDA_CACHE_DISABLE": "1",
     "LP_NUM_THREADS": "0",
 }
+
+
+def is_wsl(host: Host) -> bool:
+    """Whether this is the Windows Subsystem for Linux."""
+    return "microsoft" in (host.read_text(KERNEL_RELEASE) or "").lower()
 
 
 def child_environment(

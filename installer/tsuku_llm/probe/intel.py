@@ -11,7 +11,6 @@ from tsuku_llm.host import ABSENT, Answer
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import INTEL
 
-QUESTIONS = ("level_zero",)
 TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
 FLAG_INTEGRATED = 1
 CODES = {

@@ -10,7 +10,6 @@ from tsuku_llm.hardware import Libc
 from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
 
-QUESTIONS = ("libc",)
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
 _MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _PYTHON = re.compile(r"glibc (\d{1,3}\.\d{1,3})")

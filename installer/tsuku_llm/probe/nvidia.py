@@ -15,7 +15,6 @@ from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import NVIDIA, Surroundings
 
-QUESTIONS = ("cuda", "nvml")
 KERNEL_MODULE = "/proc/driver/nvidia/version"
 CONTROL_DEVICE = "/dev/nvidiactl"
 

@@ -10,7 +10,6 @@ from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, Answer
 from tsuku_llm.probe import reply
 
-QUESTIONS = ("opencl",)
 TYPE_CPU, TYPE_GPU = 2, 4
 CODES = {0: "CL_SUCCESS", -1: "CL_DEVICE_NOT_FOUND", -1001: "CL_PLATFORM_NOT_FOUND_KHR"}
 NO_PLATFORM = -1001

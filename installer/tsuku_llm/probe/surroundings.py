@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from tsuku_llm.hardware import Evidence, Problem
 from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
+from tsuku_llm.probe.environment import is_wsl
 
-QUESTIONS = ("pci",)
 NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
-KERNEL = "/proc/sys/kernel/osrelease"
-WSL_LIBRARIES = "/usr/lib/wsl/lib"
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
@@ -50,11 +48,6 @@ class Surroundings:
     def has_pci(self, vendor: int) -> bool:
         """Whether the bus lists a device of that vendor."""
         return any(device.vendor == vendor for device in self.pci)
-
-
-def is_wsl(host: Host) -> bool:
-    """Whether this is the Windows Subsystem for Linux."""
-    return "microsoft" in (host.read_text(KERNEL) or "").lower()
 
 
 def collect(host: Host, answers: Mapping[str, Answer]) -> Surroundings:

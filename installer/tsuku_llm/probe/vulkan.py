@@ -15,7 +15,6 @@ from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import Surroundings
 
-QUESTIONS = ("vulkan",)
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
 KINDS = {

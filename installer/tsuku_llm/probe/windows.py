@@ -10,7 +10,6 @@ from tsuku_llm.hardware import Evidence, Problem
 from tsuku_llm.host import ABSENT, Answer
 from tsuku_llm.probe import reply
 
-QUESTIONS = ("windows",)
 NOT_INSTALLED = "0"
 _RUNTIMES = {"amd64": "X64", "arm64": "ARM64"}
 _RUNTIME_DLLS = 3

@@ -1,16 +1,17 @@
 """The child's side of the pipe, and calls that are announced before they are made."""
 
-# The child does without pathlib, which costs as much to import as a driver to load.
 # ruff: noqa: PTH119, PTH123
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 
 class Channel:
@@ -69,12 +70,32 @@ class Channel:
         return None
 
     def _write(self, message: dict[str, Any]) -> None:
-        line = json.dumps({"ask": self._question, **message}).encode() + b"\n"
+        line = encode({"ask": self._question, **message}).encode("ascii") + b"\n"
         try:
             while line:
                 line = line[os.write(self._pipe, line) :]
         except OSError:  # nobody listens any more
             os._exit(0)
+
+
+def encode(value: Any) -> str:
+    """JSON of what answers are made of: texts, whole numbers, lists, tables."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(encode, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{encode(str(k))}:{encode(v)}" for k, v in value.items()) + "}"
+    return f'"{"".join(map(_escape, str(value)))}"'
+
+
+def _escape(letter: str) -> str:
+    if " " <= letter <= "~" and letter not in '"\\':
+        return letter
+    raw = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{raw[at]:02x}{raw[at + 1]:02x}" for at in range(0, len(raw), 2))
 
 
 def loaded_path(name: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
 
 from .channel import Channel, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 ATTRIBUTES = {"integrated": 18, "pci_domain": 50, "pci_bus": 33, "pci_device": 34}
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76

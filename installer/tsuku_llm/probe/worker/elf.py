@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SHT_GNU_VERDEF = 0x6FFFFFFD
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
-from typing import Any
 
 from .channel import Channel, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LINUX = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"]
 WINDOWS = ["amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll"]
 INTEGRATED = 16
-GFX = re.compile(rb"gfx[0-9a-f]{3,5}(?=[:\0])")
+LENGTHS = range(3, 6)
+HEX_DIGITS = b"0123456789abcdef"
 
 
 def ask(channel: Channel, _root: str) -> None:
@@ -56,5 +59,13 @@ def _gfx(hip: ctypes.CDLL, index: int) -> str | None:
     properties = ctypes.create_string_buffer(8192)
     if function is None or function(properties, index) != 0:
         return None
-    match = GFX.search(properties.raw)
-    return match[0].decode("ascii") if match else None
+    return find_target(properties.raw)
+
+
+def find_target(raw: bytes) -> str | None:
+    """The first "gfx" with three to five hexadecimal digits that ends in a colon or zero."""
+    for piece in raw.split(b"gfx")[1:]:
+        digits = piece[: len(piece) - len(piece.lstrip(HEX_DIGITS))]
+        if len(digits) in LENGTHS and piece[len(digits) : len(digits) + 1] in (b":", b"\0"):
+            return "gfx" + digits.decode("ascii")
+    return None

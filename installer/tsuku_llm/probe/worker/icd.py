@@ -3,16 +3,17 @@
 Search order: the loader's own description, "Loader and Driver Interface".
 """
 
-# The child does without pathlib, which costs as much to import as a driver to load.
 # ruff: noqa: PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 FILE_LIMIT = 65536
 
@@ -63,16 +64,24 @@ def _folders() -> Iterator[str]:
 def _library(path: str) -> str | None:
     """The library that a driver's file names, as dlopen wants it."""
     try:
-        with open(path, encoding="utf-8") as file:
-            entry = json.loads(file.read(FILE_LIMIT))["ICD"]
-            name = entry["library_path"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(FILE_LIMIT)
+    except OSError:
         return None
-    if not isinstance(name, str) or entry.get("library_arch") == "32":
+    name = _field(text, "library_path")
+    if name is None or _field(text, "library_arch") == "32":
         return None
     if "/" in name and not name.startswith("/"):
         return os.path.normpath(os.path.join(os.path.dirname(path), name))
     return name
+
+
+def _field(text: str, name: str) -> str | None:
+    """A text of the file: these files are flat, and their texts are paths and numbers."""
+    between, quote, rest = text.partition(f'"{name}"')[2].partition('"')
+    if between.strip() != ":" or not quote:
+        return None
+    return rest.partition('"')[0].replace("\\/", "/")
 
 
 def _why_not(library: str) -> str | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from ctypes import byref, c_char, c_uint8, c_uint32, c_uint64, c_void_p
-from typing import Any
 
 from .channel import Channel, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 DEVICE_PROPERTIES, MEMORY_PROPERTIES = 3, 7
 

@@ -1,19 +1,20 @@
 """The system's C and C++ libraries: which symbol versions they define."""
 
-# The child does without pathlib, which costs as much to import as a driver to load.
 # ruff: noqa: PTH110
 
 from __future__ import annotations
 
 import mmap
 import os
-import re
-from typing import Any
 
 from . import elf, search
 from .channel import Channel
 
-BANNER = re.compile(rb"GNU C Library [^\n\0]{0,200}")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+BANNER = b"GNU C Library "
 LOADERS: dict[str, tuple[str, ...]] = {
     "x86_64": ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"),
     "aarch64": ("/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1"),
@@ -46,8 +47,10 @@ def _versions(data: mmap.mmap) -> list[str]:
 
 
 def _banner(name: str, data: mmap.mmap) -> str | None:
-    match = BANNER.search(data) if name == "libc.so.6" else None
-    return match[0].decode("ascii", "replace") if match else None
+    start = data.find(BANNER) if name == "libc.so.6" else -1
+    if start < 0:
+        return None
+    return data[start : start + 200].partition(b"\n")[0].decode("ascii", "replace")
 
 
 def _musl_banner(loader: str) -> str | None:

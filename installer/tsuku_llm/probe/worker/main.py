@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import sys
-from collections.abc import Sequence
 
 from .channel import Channel
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def main(root: str, questions: Sequence[str]) -> None:
-    """Answer each question through its module, on the pipe that stdout was."""
+END_AFTER = 2.0  # seconds more than the parent waits, which has the first word
+
+
+def main(root: str, limit: float, questions: Sequence[str]) -> None:
+    """Answer each question through its module, on the pipe that stdout was.
+
+    A child that hangs and whose parent was killed ends by itself.
+    """
     pipe = _take_stdout()
     _die_quietly()
     Channel(pipe, None).greet()
     for question in questions:
         channel = Channel(pipe, question)
         channel.before(question)
+        faulthandler.dump_traceback_later(limit + END_AFTER, exit=True, file=2)
         try:
             importlib.import_module(f".{question}", __package__).ask(channel, root)
         except Exception as error:  # noqa: BLE001 - the next question must still be asked

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_bool, c_char_p, c_long, c_uint64, c_ulong, c_void_p
-from typing import Any
 
 from .channel import Channel, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Without it a program without windows gets no device.
 CORE_GRAPHICS = "/System/Library/Frameworks/CoreGraphics.framework/CoreGraphics"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from typing import Any
 
 from .channel import Channel, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SIZE = 96
 

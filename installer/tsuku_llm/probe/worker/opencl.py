@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any
 
 from .channel import Channel, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PLATFORM = {"name": 0x0902, "vendor": 0x0903, "version": 0x0901}
 DEVICE_TEXTS = {"name": 0x102B, "driver": 0x102D, "version": 0x102F}

@@ -1,6 +1,5 @@
 """Display controllers and accelerators on the PCI bus, as sysfs lists them."""
 
-# The child does without pathlib, which costs as much to import as a driver to load.
 # ruff: noqa: PTH115, PTH119, PTH123, PTH208
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Not where this interpreter finds it: Python may come with its own (conda, Nix, m
 builds), which a prebuilt server never sees.
 """
 
-# The child does without pathlib, which costs as much to import as a driver to load.
 # ruff: noqa: PTH123
 
 from __future__ import annotations
@@ -13,9 +12,12 @@ import mmap
 import os
 import struct
 import sys
-from collections.abc import Iterator
 
 from . import elf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 if sys.platform == "win32":
     MACHINE = ""

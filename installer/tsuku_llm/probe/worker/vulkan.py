@@ -11,10 +11,13 @@ from __future__ import annotations
 import ctypes
 import sys
 from ctypes import POINTER, byref, c_char, c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
-from typing import Any
 
 from . import icd
 from .channel import Channel, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 VERSION_1_0, VERSION_1_1, VERSION_1_2 = 1 << 22, 1 << 22 | 1 << 12, 1 << 22 | 2 << 12
 SUCCESS, INCOMPLETE = 0, 5

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
 
 from .channel import Channel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # winnt.h, PF_*
 FEATURES = {
