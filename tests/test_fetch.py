@@ -100,6 +100,14 @@ def test_what_an_earlier_run_left(tmp_path: Path, left: bytes, requests: list[st
         assert [request.headers.get("range") for request in server.requests] == requests
 
 
+def test_C12_a_whole_part_of_unknown_size_is_taken(tmp_path: Path) -> None:
+    with FaultServer([GOOD]) as server, Clock().network() as network:
+        artifact = artifact_at(f"{server.url}/x", size=None)
+        (tmp_path / f"{artifact.sha256}.part").write_bytes(BODY)
+        assert fetch(artifact, tmp_path, network).read_bytes() == BODY
+        assert len(server.requests) == 1
+
+
 @pytest.mark.parametrize(
     "note", [b"", b"{", b"[]", b'{"url": 1}', b"\xff" * 9000, b"[" * 4096, b'{"validator":"x"}']
 )

@@ -175,6 +175,10 @@ def good(body: bytes, *, cut: int | None = None, etag: str | None = None) -> Beh
         start = 0
         if "range" in asked and asked.get("if-range", tag) == tag:
             start = int(asked["range"].removeprefix("bytes=").rstrip("-"))
+        if start and start >= len(body):
+            fields = {"Content_Length": 0, "Content_Range": f"bytes */{len(body)}"}
+            exchange.send(head("416 Range Not Satisfiable", **fields))
+            return
         headers: dict[str, object] = {"Content_Length": len(body) - start, "ETag": tag}
         if start:
             headers["Content_Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"

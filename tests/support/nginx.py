@@ -22,7 +22,7 @@ pid {state}/nginx.pid;
 error_log {state}/error.log info;
 events {{ worker_connections 256; }}
 http {{
-    log_format lines '$request_method $uri $status $body_bytes_sent "$http_range"';
+    log_format lines '$request_method $uri $status $body_bytes_sent $connection "$http_range"';
     access_log {state}/access.log lines;
     default_type application/octet-stream;
     client_body_temp_path {state}/body;
@@ -46,12 +46,13 @@ http {{
 
 @dataclass(frozen=True)
 class Logged:
-    """A line of the access log: ``sent`` is the body's bytes."""
+    """A line of the access log: ``sent`` is the body's bytes, ``connection`` its number."""
 
     method: str
     path: str
     status: int
     sent: int
+    connection: int
     range: str
 
 
@@ -78,8 +79,9 @@ class Nginx:
 
 
 def _logged(line: str) -> Logged:
-    method, path, status, sent, asked = line.split(" ", 4)
-    return Logged(method, path, int(status), int(sent), asked.strip('"').removeprefix("-"))
+    method, path, status, sent, connection, asked = line.split(" ", 5)
+    asked = asked.strip('"').removeprefix("-")
+    return Logged(method, path, int(status), int(sent), int(connection), asked)
 
 
 @contextlib.contextmanager

@@ -35,8 +35,7 @@ def checked_parts(name: str, *, folder: bool = False) -> Parts:
     Raises ``UnsafeArchive``.
     """
     text = name.removesuffix("/") if folder else name
-    while text.startswith("./"):
-        text = text[2:]
+    text = text.removeprefix("./")
     if folder and text in ("", "."):
         if name.startswith("/"):
             raise unsafe("a member has an absolute path", name)

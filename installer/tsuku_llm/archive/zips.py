@@ -143,10 +143,10 @@ def _data_offset(file: BinaryIO, entry: _Entry, end: int) -> int:
         raise unsafe("a member's two headers differ", entry.name)
     data: int = entry.offset + _LOCAL.size + name_size + extra_size
     described = bool(flags & _DESCRIPTOR)
-    if not (described and crc == packed == size == 0):
-        size, packed = _zip64(extra, (size, packed), entry.name)
-        if (crc, packed, size) != (entry.crc, entry.packed, entry.size):
-            raise unsafe("a member's two headers differ", entry.name)
+    size, packed = _zip64(extra, (size, packed), entry.name)
+    said = (crc, packed, size)
+    if said != (entry.crc, entry.packed, entry.size) and not (described and not any(said)):
+        raise unsafe("a member's two headers differ", entry.name)
     rest = end - data - entry.packed
     if rest < 0:
         raise unsafe("members overlap", entry.name)

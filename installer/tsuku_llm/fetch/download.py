@@ -105,6 +105,8 @@ class _Download:
         headers = range_headers(self._part, url)
         with answered(self._network, url, headers, self._deadline) as response:
             if response.status_code == 416 and headers:  # noqa: PLR2004
+                if self._part.matches():
+                    return
                 self._restart()
                 raise Transient(_not_satisfied(url))
             check_status(response, url, (200, 206) if headers else (200,))
