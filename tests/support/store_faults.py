@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.stored import FILES, install
+from support import stored
 
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.store import Installed, Store
@@ -30,14 +30,21 @@ STEPS = frozenset(
     f"os.{name}"
     for name in ("chmod", "link", "listdir", "mkdir", "remove", "rename", "rmdir", "scandir")
 ) | {"fcntl.flock"}
-NEW_FILES = {**FILES, "llama-server": b"#!/bin/sh\necho newer\n"}
+FILES = {"llama-server": b"server", "lib/libggml.so.0": b"library"}
+NEW_FILES = {**FILES, "llama-server": b"newer"}
+LINKS = {"lib/libggml.so": "libggml.so.0"}
 
 DONE, REFUSED, ESCAPED = 0, 3, 4
 
 
+def install(store: Store, release: str, files: dict[str, bytes] = FILES) -> Installed:
+    """The smallest build that has all there is: every file of it adds steps."""
+    return stored.install(store, release, files=files, links=LINKS)
+
+
 def _update(store: Store) -> None:
     store.sweep()
-    install(store, "b300", files=NEW_FILES)
+    install(store, "b300", NEW_FILES)
 
 
 def _repair(store: Store) -> None:

@@ -38,7 +38,6 @@ def make_receipt(
     fields: dict[str, object] = {
         "id": version_id(release, variant, [artifact]),
         "release": release,
-        "sequence": 100,
         "sequence": int(release[1:]),
         "version": "0.1.0",
         "channel": "stable",
@@ -75,19 +74,20 @@ def fill(tree: Path, files: dict[str, bytes] = FILES, links: dict[str, str] = LI
         (tree / path).symlink_to(target)
 
 
-def install(
+def install(  # noqa: PLR0913
     store: Store,
     release: str = "b100",
     variant: str = "cpu",
     files: dict[str, bytes] = FILES,
+    links: dict[str, str] = LINKS,
     *,
     activate: bool = True,
 ) -> Installed:
     """Put a build into a store, as an install does."""
     with store.staging() as staging:
         with disk_errors("unpacking", staging.tree):
-            fill(staging.tree, files)
-        installed = store.commit(staging, make_receipt(release, variant, files))
+            fill(staging.tree, files, links)
+        installed = store.commit(staging, make_receipt(release, variant, files, links))
     if activate:
         store.activate(installed)
     return installed
