@@ -6,58 +6,68 @@ from tsuku_llm.launch import ListedDevice, parse_devices
 from tsuku_llm.launch.devices import choose, own_devices
 
 MIB = 1024 * 1024
-H200 = ListedDevice("Vulkan0", "NVIDIA H200", 143771 * MIB, 143000 * MIB)
+
+CUDA_LOG = """\
+ggml_cuda_init: found 1 CUDA devices:
+  Device 0: NVIDIA A10G, compute capability 8.6, VMM: yes
+load_backend: loaded CUDA backend from /opt/libggml-cuda.so
+Available devices:
+  CUDA0: NVIDIA A10G (22723 MiB, 22500 MiB free)
+"""
+TWO_VENDORS = """\
+available devices:\r
+  Vulkan0: AMD Radeon RX 7900 XTX (RADV NAVI31) (24560 MiB, 24000 MiB free)\r
+  Vulkan1: Intel(R) Iris(R) Xe Graphics (15000 MiB, 14000 MiB free)\r
+"""
+OTHER_WORDS = """\
+List of devices:
+  ROCm0: AMD Instinct MI300X (196288 MiB total; 195000 MiB free)
+  SYCL0: Intel Arc A770 (15473 MiB)
+"""
+
+
+def device(name: str, description: str, memory: int, free: int | None = None) -> ListedDevice:
+    return ListedDevice(name, description, memory * MIB, None if free is None else free * MIB)
+
 
 LISTS = {
     "current": (
         "Available devices:\n  Vulkan0: NVIDIA H200 (143771 MiB, 143000 MiB free)\n",
-        (H200,),
+        [device("Vulkan0", "NVIDIA H200", 143771, 143000)],
     ),
-    "none": ("Available devices:\n  (none)\n", ()),
-    "nothing-after-heading": ("Available devices:\n", ()),
-    "empty": ("", ()),
-    "no-list": ("error: invalid argument: --list-devices\n", ()),
-    "log-lines-before": (
-        "ggml_cuda_init: found 1 CUDA devices:\n"
-        "  Device 0: NVIDIA A10G, compute capability 8.6, VMM: yes\n"
-        "load_backend: loaded CUDA backend from /opt/libggml-cuda.so\n"
-        "Available devices:\n"
-        "  CUDA0: NVIDIA A10G (22723 MiB, 22500 MiB free)\n",
-        (ListedDevice("CUDA0", "NVIDIA A10G", 22723 * MIB, 22500 * MIB),),
-    ),
-    "brackets-in-the-name": (
-        "available devices:\r\n"
-        "  Vulkan0: AMD Radeon RX 7900 XTX (RADV NAVI31) (24560 MiB, 24000 MiB free)\r\n"
-        "  Vulkan1: Intel(R) Iris(R) Xe Graphics (15000 MiB, 14000 MiB free)\r\n",
-        (
-            ListedDevice(
-                "Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560 * MIB, 24000 * MIB
-            ),
-            ListedDevice("Vulkan1", "Intel(R) Iris(R) Xe Graphics", 15000 * MIB, 14000 * MIB),
-        ),
+    "none": ("Available devices:\n  (none)\n", []),
+    "nothing-after-heading": ("Available devices:\n", []),
+    "empty": ("", []),
+    "no-list": ("error: invalid argument: --list-devices\n", []),
+    "log-before": (CUDA_LOG, [device("CUDA0", "NVIDIA A10G", 22723, 22500)]),
+    "brackets-in-a-name": (
+        TWO_VENDORS,
+        [
+            device("Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560, 24000),
+            device("Vulkan1", "Intel(R) Iris(R) Xe Graphics", 15000, 14000),
+        ],
     ),
     "no-memory": (
         "Available devices:\n  MTL0: Apple M3 Max\n  BLAS: Accelerate (0 MiB, 0 MiB free)\n",
-        (ListedDevice("MTL0", "Apple M3 Max"), ListedDevice("BLAS", "Accelerate", 0, 0)),
+        [ListedDevice("MTL0", "Apple M3 Max"), device("BLAS", "Accelerate", 0, 0)],
     ),
-    "other-memory-wording": (
-        "List of devices:\n  ROCm0: AMD Instinct MI300X (196288 MiB total; 195000 MiB free)\n"
-        "  SYCL0: Intel Arc A770 (15473 MiB)\n",
-        (
-            ListedDevice("ROCm0", "AMD Instinct MI300X", 196288 * MIB, 195000 * MIB),
-            ListedDevice("SYCL0", "Intel Arc A770", 15473 * MIB),
-        ),
+    "other-words": (
+        OTHER_WORDS,
+        [
+            device("ROCm0", "AMD Instinct MI300X", 196288, 195000),
+            device("SYCL0", "Intel Arc A770", 15473),
+        ],
     ),
     "rpc": (
         "Available devices:\n  RPC0[10.0.0.2:50052]: RPC0 (8000 MiB, 7000 MiB free)\n",
-        (ListedDevice("RPC0[10.0.0.2:50052]", "RPC0", 8000 * MIB, 7000 * MIB),),
+        [device("RPC0[10.0.0.2:50052]", "RPC0", 8000, 7000)],
     ),
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), LISTS.values(), ids=LISTS)
-def test_lists_are_read(text: str, expected: tuple[ListedDevice, ...]) -> None:
-    assert parse_devices(text) == expected
+def test_lists_are_read(text: str, expected: list[ListedDevice]) -> None:
+    assert parse_devices(text) == tuple(expected)
 
 
 def named(*names: str) -> tuple[ListedDevice, ...]:
@@ -84,7 +94,7 @@ def named(*names: str) -> tuple[ListedDevice, ...]:
 )
 def test_a_backend_owns_its_devices(backend: str, listed: str, expected: str) -> None:
     own = own_devices(named(*listed.split()), backend)
-    assert " ".join(device.name for device in own) == expected
+    assert " ".join(each.name for each in own) == expected
 
 
 TWO_CARDS = (
@@ -95,7 +105,7 @@ TWO_CARDS = (
 
 
 @pytest.mark.parametrize(
-    ("expected", "device"),
+    ("expected", "chosen"),
     [
         (None, None),
         ("NVIDIA GeForce RTX 4090", "Vulkan1,Vulkan2"),
@@ -106,5 +116,5 @@ TWO_CARDS = (
         ("", None),
     ],
 )
-def test_the_expected_device_is_found_by_its_name(expected: str | None, device: str | None) -> None:
-    assert choose(TWO_CARDS, expected) == device
+def test_the_expected_device_is_found_by_its_name(expected: str | None, chosen: str | None) -> None:
+    assert choose(TWO_CARDS, expected) == chosen

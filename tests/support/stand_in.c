@@ -65,13 +65,14 @@ static void dump(int argc, char **argv)
 
 static void spawn(void)
 {
-    if (fork() == 0) {
+    pid_t child = fork();
+    if (child == 0) {
         signal(SIGTERM, SIG_IGN);
-        printf("spawned %d\n", (int)getpid());
-        fflush(stdout);
         for (;;)
             pause();
     }
+    printf("spawned %d\n", (int)child);
+    fflush(stdout);
 }
 
 static void answer(int client)

@@ -2,6 +2,7 @@
 
 Two llama layers with random weights (of a fixed seed) and a vocabulary of single bytes
 and letters: what it says means nothing, but every step of serving is the real one.
+It answers in letters only.
 """
 
 from pathlib import Path
@@ -71,22 +72,27 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
 def _add_weights(writer: gguf.GGUFWriter) -> None:
     random = np.random.default_rng(0)
 
-    def add_random(name: str, *shape: int) -> None:
-        weights = random.standard_normal(shape) * 0.05
-        writer.add_tensor(f"{name}.weight", weights.astype(np.float32))
+    def matrix(*shape: int) -> np.ndarray:
+        return (random.standard_normal(shape) * 0.05).astype(np.float32)
 
-    def add_ones(name: str) -> None:
-        writer.add_tensor(f"{name}.weight", np.ones(_WIDTH, np.float32))
+    def add(name: str, weights: np.ndarray) -> None:
+        writer.add_tensor(f"{name}.weight", weights)
 
-    add_random("token_embd", len(_TOKENS), _WIDTH)
-    add_random("output", len(_TOKENS), _WIDTH)
-    add_ones("output_norm")
+    # One part of the state is large for every token, and only letters follow from it:
+    # stray bytes are no UTF-8, and the server refuses to answer with them.
+    embeddings, output = matrix(len(_TOKENS), _WIDTH), matrix(len(_TOKENS), _WIDTH)
+    embeddings[:, 0] = 1.0
+    output[:, 0] = -2.0
+    output[-len(_LETTERS) :, 0] = 2.0
+    add("token_embd", embeddings)
+    add("output", output)
+    add("output_norm", np.ones(_WIDTH, np.float32))
     for layer in range(_LAYERS):
         block = f"blk.{layer}"
         for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            add_random(f"{block}.{part}", _WIDTH, _WIDTH)
-        add_random(f"{block}.ffn_gate", _FEED_FORWARD, _WIDTH)
-        add_random(f"{block}.ffn_up", _FEED_FORWARD, _WIDTH)
-        add_random(f"{block}.ffn_down", _WIDTH, _FEED_FORWARD)
-        add_ones(f"{block}.attn_norm")
-        add_ones(f"{block}.ffn_norm")
+            add(f"{block}.{part}", matrix(_WIDTH, _WIDTH))
+        add(f"{block}.ffn_gate", matrix(_FEED_FORWARD, _WIDTH))
+        add(f"{block}.ffn_up", matrix(_FEED_FORWARD, _WIDTH))
+        add(f"{block}.ffn_down", matrix(_WIDTH, _FEED_FORWARD))
+        add(f"{block}.attn_norm", np.ones(_WIDTH, np.float32))
+        add(f"{block}.ffn_norm", np.ones(_WIDTH, np.float32))

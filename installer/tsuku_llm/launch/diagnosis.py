@@ -75,6 +75,12 @@ _TABLE = (
         "move the store to a file system mounted without noexec (TSUKU_HOME)",
     ),
     _row(
+        "system-too-old",
+        r"built for macOS (?P<system>[\d.]+) which is newer than running OS",
+        "the build needs macOS {system} or newer",
+        "update macOS, or install an older release (tsuku-llm install --release)",
+    ),
+    _row(
         "missing-library",
         r"error while loading shared libraries: (?P<library>[^\s:]+): cannot open shared object"
         r"|Error loading shared library (?P<library_musl>[^\s:]+):"
@@ -85,7 +91,8 @@ _TABLE = (
     ),
     _row(
         "damaged-library",
-        r"(?P<library>[^\s:]+): (?:invalid ELF header|file too short|undefined symbol: \S+)",
+        r"(?P<library>[^\s:]+): (?:invalid ELF header|file too short|undefined symbol: )"
+        r"|Symbol not found: \S+\s+Referenced from: (?:<[^>]*> )?(?P<library_dyld>[^\n]+)",
         "the library {library} is damaged or of another release",
         _REINSTALL,
     ),
@@ -98,9 +105,9 @@ _TABLE = (
     ),
     _row(
         "port-in-use",
-        r"bind\w*[^\n]*Address already in use",
-        "the port is in use",
-        "stop what uses it, or choose another with --port",
+        r"couldn't bind [^\n]*?hostname[:=] ?(?P<host>[^\s,]+)",
+        "nothing can listen at {host}",
+        "stop what uses it, or choose another with --host",
     ),
     _row(
         "model-missing",
@@ -149,8 +156,8 @@ _TABLE = (
     ),
     _row(
         "no-kernel-image",
-        r"no kernel image is available|NoBinaryForGpu|TensileLibrary\S* : No such file"
-        r"|Cannot read \S*TensileLibrary",
+        r"no kernel image is available|NoBinaryForGpu"
+        r"|Cannot read [^\n]*TensileLibrary",
         "the build has no code for this GPU's architecture",
         _OTHER,
         CPU_OVERRIDE,
@@ -164,7 +171,7 @@ _TABLE = (
     ),
     _row(
         "driver-mismatch",
-        r"driver/library version mismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        r"driver/library version mismatch|unsupported display driver / cuda driver combination",
         "the loaded driver and its libraries have different versions",
         "reboot: the driver was updated while it was in use",
         CPU_OVERRIDE,

@@ -43,10 +43,10 @@ def supervise(plan: Plan) -> int:
     """
     with Relay() as relay:
         child = _start(plan)
+        relay.attach(child)
         stderr = _Passage(child.stderr)
         try:
-            relay.attach(child)
-            code = child.wait()
+            code = relay.wait(child)
         finally:
             end(child)
             stderr.finish()
@@ -78,7 +78,8 @@ class Relay:
     """Passes signals on to the child, once each; what comes before there is one, waits.
 
     A signal that is ignored when we start (nohup) stays ignored. On Windows the console
-    itself tells the child, so there the signal only must not end us first.
+    itself tells the child, so there the signal only must not end us first. Outside the
+    main thread Python hears no signals, and there is nothing to pass on.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,10 +88,14 @@ class Relay:
         self._child: subprocess.Popen[bytes] | None = None
         self._waiting: list[int] = []
         self._last: dict[int, float] = {}
+        self._wake: _Wake | None = None
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> Relay:  # noqa: PYI034 (typing.Self is 3.11's)
         if threading.current_thread() is threading.main_thread():
+            if sys.platform != "win32":
+                self._wake = _Wake()
+                self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _only_wake)
             for name in _FORWARDED:
                 self._listen(name, self._on_signal)
             self._listen("SIGTSTP", self._on_suspend)
@@ -104,6 +109,18 @@ class Relay:
     ) -> None:
         for number, before in self._before.items():
             signal.signal(number, before or signal.SIG_DFL)
+        if self._wake:
+            self._wake.close()
+
+    def wait(self, child: subprocess.Popen[bytes]) -> int:
+        """Wait for the child; a signal that comes just before the waiting begins counts too.
+
+        Python runs handlers between its own steps, so a signal between the last step and
+        a blocking waitpid would be heard only when the server ends.
+        """
+        while self._wake and child.poll() is None:
+            self._wake.sleep()
+        return child.wait()
 
     def attach(self, child: subprocess.Popen[bytes]) -> None:
         """Pass on what has waited, and from now on everything at once."""
@@ -133,10 +150,33 @@ class Relay:
 
     def _on_suspend(self, _number: int, _frame: FrameType | None) -> None:
         """Stop and go on together with the child (Ctrl-Z, fg)."""
-        if self._child is not None and sys.platform != "win32":
-            self._child.send_signal(signal.SIGSTOP)
+        if sys.platform != "win32":
+            self._pass_on(signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
-            self._child.send_signal(signal.SIGCONT)
+            self._pass_on(signal.SIGCONT)
+
+
+class _Wake:
+    """A pipe that the interpreter writes to when a signal arrives."""
+
+    def __init__(self) -> None:
+        self._read, write = os.pipe()
+        os.set_blocking(write, False)
+        self._write = write
+        self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def sleep(self) -> None:
+        """Wait for a signal; not at all if one has come since the last time."""
+        os.read(self._read, _CHUNK)
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._before)
+        os.close(self._read)
+        os.close(self._write)
+
+
+def _only_wake(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: that the signal is handled at all is what wakes us."""
 
 
 class _Passage(threading.Thread):
