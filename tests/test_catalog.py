@@ -85,33 +85,33 @@ def test_channels_and_releases_newest_first(offered: catalog.Catalog) -> None:
     assert offered.channels == ("nightly", "stable")
     assert [entry.release for entry in offered.entries] == ["b3", "b2", "b1"]
     assert [entry.release for entry in offered.releases("stable")] == ["b2", "b1"]
-    assert offered.newest("stable").version == "0.2.0"
-    assert offered.newest("nightly").release == "b3"
+    assert offered.releases("stable")[0].version == "0.2.0"
+    assert offered.releases("nightly")[0].release == "b3"
 
 
 def test_newest_is_by_number_and_not_by_text(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.publish(release_document("b10"))
-    assert refresh(simulator, tmp_path).newest("stable").release == "b10"
+    assert refresh(simulator, tmp_path).releases("stable")[0].release == "b10"
 
 
 @pytest.mark.parametrize("name", ["b1", "v0.1.0", "0.1.0", "V0.1.0", "B1"])
 def test_a_release_is_found_by_tag_and_by_version(offered: catalog.Catalog, name: str) -> None:
-    assert offered.find(name).release == "b1"
+    assert offered.read(offered.entry(name)).release == "b1"
 
 
 @pytest.mark.parametrize("name", ["b9", "0.9.0", "v", "", "vb1", "None"])
 def test_an_unknown_release_lists_what_exists(offered: catalog.Catalog, name: str) -> None:
     with pytest.raises(UnknownRequest) as caught:
-        offered.find(name)
+        offered.read(offered.entry(name))
     assert "b3, b2 (v0.2.0), b1 (v0.1.0)" in text(caught.value)
     assert caught.value.hint
 
 
 def test_an_unknown_channel_lists_what_exists(offered: catalog.Catalog) -> None:
     with pytest.raises(UnknownRequest) as caught:
-        offered.newest("weekly")
+        offered.releases("weekly")[0]
     assert "nightly, stable" in text(caught.value)
 
 
@@ -140,7 +140,7 @@ def test_M28_a_release_file_in_the_place_of_another(
     simulator.bump()
     found = refresh(simulator, tmp_path)
     with pytest.raises(ManifestError, match="describes b1"):
-        found.find("b3")
+        found.read(found.entry("b3"))
 
 
 def test_M28_an_entry_in_the_place_of_another(
@@ -165,14 +165,14 @@ def test_a_release_file_that_vanished(offered: catalog.Catalog, tmp_path: Path) 
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/targets/releases/*.b1.json")
     kept.unlink()
     with pytest.raises(MetadataError, match="b1 is missing"):
-        offered.find("b1")
+        offered.read(offered.entry("b1"))
 
 
 def test_a_release_file_that_changed(offered: catalog.Catalog, tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/targets/releases/*.b1.json")
     kept.write_bytes(kept.read_bytes().replace(b"simulator", b"simulatoR"))
     with pytest.raises(DigestMismatch):
-        offered.find("b1")
+        offered.read(offered.entry("b1"))
 
 
 # --- embedded and updated -----------------------------------------------------------------
@@ -181,21 +181,21 @@ def test_a_release_file_that_changed(offered: catalog.Catalog, tmp_path: Path) -
 def test_the_embedded_copy_is_enough(simulator: RepositorySimulator, tmp_path: Path) -> None:
     found = catalog.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
     assert (found.source, found.notes) == ("embedded", ())
-    assert found.newest("stable").release == "b2"
+    assert found.releases("stable")[0].release == "b2"
 
 
 def test_M30_a_newer_updated_copy_wins(simulator: RepositorySimulator, tmp_path: Path) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
     simulator.publish(release_document("b4"))
     assert catalog.refresh(repository, tmp_path, simulator.download).source == "updated"
-    assert catalog.load(repository, tmp_path).newest("stable").release == "b4"
+    assert catalog.load(repository, tmp_path).releases("stable")[0].release == "b4"
 
 
 def test_M30_a_newer_embedded_copy_wins(simulator: RepositorySimulator, tmp_path: Path) -> None:
     refresh(simulator, tmp_path)
     simulator.publish(release_document("b4"))
     found = catalog.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
-    assert (found.source, found.newest("stable").release) == ("embedded", "b4")
+    assert (found.source, found.releases("stable")[0].release) == ("embedded", "b4")
 
 
 def test_M30_equal_copies_are_the_embedded_one(
@@ -292,7 +292,7 @@ def test_a_damaged_updated_copy_is_passed_over_with_a_note_and_healed(
     catalog.refresh(repository, tmp_path, simulator.download)
     damage(tmp_path)
     found = catalog.load(repository, tmp_path)
-    assert (found.source, found.newest("stable").release) == ("embedded", "b2")
+    assert (found.source, found.releases("stable")[0].release) == ("embedded", "b2")
     assert len(found.notes) == 1
     assert found.notes[0].startswith("the updated metadata of simulator is not used: ")
 
@@ -429,7 +429,7 @@ def test_M12_rollback_below_the_embedded_copy(
     repository = simulator.repository(embedded=simulator.freeze())
     with pytest.raises(MetadataError, match="older than what this machine has"):
         catalog.refresh(repository, tmp_path, old.download)
-    assert catalog.load(repository, tmp_path).newest("stable").release == "b4"
+    assert catalog.load(repository, tmp_path).releases("stable")[0].release == "b4"
 
 
 def test_M15_the_targets_are_removed_from_the_snapshot(
@@ -610,8 +610,8 @@ def test_an_http_status_keeps_the_old_catalog(
         catalog.refresh(simulator.repository(), tmp_path, download)
     assert caught.value.status == status
     found = catalog.load(simulator.repository(), tmp_path)
-    assert (found.newest("stable").release, found.notes) == ("b2", ())
-    assert refresh(simulator, tmp_path).newest("stable").release == "b4"
+    assert (found.releases("stable")[0].release, found.notes) == ("b2", ())
+    assert refresh(simulator, tmp_path).releases("stable")[0].release == "b4"
 
 
 @pytest.mark.parametrize("after", range(6))
@@ -633,8 +633,8 @@ def test_H35_a_host_that_goes_away_keeps_the_old_catalog(
     with pytest.raises(HostUnreachable):
         catalog.refresh(simulator.repository(), tmp_path, download)
     found = catalog.load(simulator.repository(), tmp_path)
-    assert (found.newest("stable").release, found.notes) == ("b2", ())
-    assert refresh(simulator, tmp_path).newest("stable").release == "b4"
+    assert (found.releases("stable")[0].release, found.notes) == ("b2", ())
+    assert refresh(simulator, tmp_path).releases("stable")[0].release == "b4"
 
 
 def test_M22_every_download_has_a_limit(simulator: RepositorySimulator, tmp_path: Path) -> None:
@@ -708,7 +708,7 @@ def test_an_added_repository_is_kept_and_can_be_fetched(
     assert added.url == URL
     assert [each.name for each in catalog.repositories(tmp_path)] == ["official", "company"]
     found = catalog.refresh(added, tmp_path, simulator.download)
-    assert found.newest("stable").release == "b2"
+    assert found.releases("stable")[0].release == "b2"
 
 
 def test_the_official_repository_has_a_url_that_can_be_overridden(tmp_path: Path) -> None:
@@ -823,8 +823,8 @@ def test_the_package_embeds_a_valid_repository(tmp_path: Path) -> None:
     assert found.source == "embedded"
     assert found.channels == ("index", "nightly", "stable")
     assert found.expired_roles(PACKAGE_DAY) == ()
-    assert found.find("v0.6.0").release == "b11429"
-    assert found.find("b11429").version == "0.6.0"
+    assert found.read(found.entry("v0.6.0")).release == "b11429"
+    assert found.read(found.entry("b11429")).version == "0.6.0"
 
 
 def test_the_embedded_repository_is_found_in_a_zipped_package(tmp_path: Path) -> None:
@@ -840,7 +840,7 @@ def test_the_embedded_repository_is_found_in_a_zipped_package(tmp_path: Path) ->
         "from pathlib import Path; from tsuku_llm import catalog;"
         f"data = Path({str(tmp_path)!r});"
         "found = catalog.load(catalog.repository(data), data);"
-        "print(catalog.__file__, found.newest('stable').release)"
+        "print(catalog.__file__, found.releases('stable')[0].release)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -854,7 +854,7 @@ def test_a_catalog_loads_no_network_and_importing_it_loads_no_tuf() -> None:
         "heavy = ('tuf', 'securesystemslib', 'cryptography', 'msgspec', 'httpx', 'urllib3')\n"
         "print([m for m in heavy if m in sys.modules])\n"
         "data = Path('nowhere')\n"
-        "catalog.load(catalog.repository(data), data).newest('stable')\n"
+        "catalog.load(catalog.repository(data), data).releases('stable')[0]\n"
         "print([m for m in ('httpx', 'urllib3', 'tuf.ngclient') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

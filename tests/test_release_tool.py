@@ -80,7 +80,7 @@ def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
     assert embedded.signed == SIGNED_DAY
     assert embedded.expired_roles(SIGNED_DAY) == ()
     for entry in embedded.entries:
-        assert embedded.find(entry.release).revoked is False
+        assert embedded.read(entry).revoked is False
 
 
 def test_it_holds_for_as_long_as_the_plan_says(embedded: catalog.Catalog) -> None:
@@ -107,8 +107,8 @@ def test_channels(embedded: catalog.Catalog) -> None:
         "nightly": ["b11541", "b11347"],
         "index": ["b10434", "b10092", "b10068"],
     }
-    assert embedded.newest("stable").version == "0.6.0"
-    assert embedded.find("v0.5.0").release == "b11146"
+    assert embedded.read(embedded.releases("stable")[0]).version == "0.6.0"
+    assert embedded.read(embedded.entry("v0.5.0")).release == "b11146"
 
 
 def test_manifests_are_what_the_data_gives() -> None:
@@ -183,7 +183,7 @@ def public_of(seed: str) -> str:
 
 @pytest.mark.parametrize("tag", UPSTREAM)
 def test_every_platform_of_the_design(embedded: catalog.Catalog, tag: str) -> None:
-    release = embedded.find(tag)
+    release = embedded.read(embedded.entry(tag))
     assert release.publisher == "ggml-org"
     assert release.platforms.keys() >= PLATFORMS
     for platform in release.platforms.values():
@@ -225,13 +225,13 @@ EXPECTED = {
 def test_variants_best_first(embedded: catalog.Catalog, tag: str) -> None:
     found = {
         name: [each.name for each in platform.variants]
-        for name, platform in embedded.find(tag).platforms.items()
+        for name, platform in embedded.read(embedded.entry(tag)).platforms.items()
     }
     assert found == EXPECTED[tag]
 
 
 def test_preference_orders(embedded: catalog.Catalog) -> None:
-    preference = embedded.find("b11347").platforms["linux-amd64"].preference
+    preference = embedded.read(embedded.entry("b11347")).platforms["linux-amd64"].preference
     assert preference["portable"][:3] == ("vulkan", "cuda", "rocm")
     assert preference["native"][:3] == ("cuda", "rocm", "sycl")
 
@@ -241,7 +241,7 @@ def test_a_cuda_build_has_its_companion_of_the_same_toolkit(
     embedded: catalog.Catalog, tag: str
 ) -> None:
     seen = 0
-    for platform in embedded.find(tag).platforms.values():
+    for platform in embedded.read(embedded.entry(tag)).platforms.values():
         for each in platform.variants:
             if each.backend != "cuda":
                 assert len(each.artifacts) == 1
@@ -258,7 +258,7 @@ def test_a_cuda_build_has_its_companion_of_the_same_toolkit(
 
 def test_device_code_lists(embedded: catalog.Catalog) -> None:
     """An H200 (9.0) is served by PTX only: 12.8 on a driver of CUDA 13.0, and never 13.4."""
-    release = embedded.newest("stable")
+    release = embedded.read(embedded.releases("stable")[0])
     old = variant(release, "linux-amd64", "cuda-12.8").requires.cuda
     new = variant(release, "linux-amd64", "cuda-13.4").requires.cuda
     windows = variant(release, "windows-amd64", "cuda-12.4").requires.cuda
@@ -288,7 +288,7 @@ FLOORS = {
 
 @pytest.mark.parametrize("which", FLOORS, ids="/".join)
 def test_floors(embedded: catalog.Catalog, which: tuple[str, str]) -> None:
-    requires = variant(embedded.find("b11347"), *which).requires
+    requires = variant(embedded.read(embedded.entry("b11347")), *which).requires
     assert (requires.glibc, requires.libstdcxx) == FLOORS[which]
     assert (requires.vcruntime is not None) == which[0].startswith("windows")
     assert (requires.macos is not None) == which[0].startswith("darwin")
@@ -299,13 +299,13 @@ def test_floors(embedded: catalog.Catalog, which: tuple[str, str]) -> None:
 def test_every_requirement_is_one_that_the_program_checks(
     embedded: catalog.Catalog, tag: str
 ) -> None:
-    for platform in embedded.find(tag).platforms.values():
+    for platform in embedded.read(embedded.entry(tag)).platforms.values():
         for each in platform.variants:
             assert each.requires.unknown == ()
 
 
 def test_one_archive_serves_metal_and_the_cpu(embedded: catalog.Catalog) -> None:
-    release = embedded.newest("stable")
+    release = embedded.read(embedded.releases("stable")[0])
     metal, cpu = (variant(release, "darwin-arm64", name) for name in ("metal", "cpu"))
     assert metal.artifacts == cpu.artifacts
     assert (metal.arguments, cpu.arguments) == ((), ("--device", "none"))
@@ -315,7 +315,7 @@ def test_one_archive_serves_metal_and_the_cpu(embedded: catalog.Catalog) -> None
 
 
 def test_gfx_lists(embedded: catalog.Catalog) -> None:
-    release = embedded.newest("stable")
+    release = embedded.read(embedded.releases("stable")[0])
     linux = variant(release, "linux-amd64", "rocm-10.0").requires.rocm
     windows = variant(release, "windows-amd64", "rocm-10.0").requires.rocm
     assert linux is not None
@@ -326,7 +326,7 @@ def test_gfx_lists(embedded: catalog.Catalog) -> None:
 
 @pytest.mark.parametrize("tag", UPSTREAM)
 def test_layouts(embedded: catalog.Catalog, tag: str) -> None:
-    for name, platform in embedded.find(tag).platforms.items():
+    for name, platform in embedded.read(embedded.entry(tag)).platforms.items():
         windows = name.startswith("windows")
         for each in platform.variants:
             assert each.server == ("llama-server.exe" if windows else "llama-server")
@@ -340,7 +340,7 @@ def test_layouts(embedded: catalog.Catalog, tag: str) -> None:
 
 @pytest.mark.parametrize("tag", PLAN.channels["index"])
 def test_the_index_channel(embedded: catalog.Catalog, tag: str) -> None:
-    release = embedded.find(tag)
+    release = embedded.read(embedded.entry(tag))
     assert release.version is None
     assert "third party" in release.publisher
     vulkan, cpu = release.platforms["linux-amd64"].variants
@@ -360,7 +360,7 @@ def test_the_index_builds_say_which_processor_they_were_compiled_for(
     embedded: catalog.Catalog,
 ) -> None:
     levels = {
-        tag: variant(embedded.find(tag), "linux-amd64", "cpu").requires.x86_64_level
+        tag: variant(embedded.read(embedded.entry(tag)), "linux-amd64", "cpu").requires.x86_64_level
         for tag in PLAN.channels["index"]
     }
     assert levels == {"b10434": 4, "b10092": 4, "b10068": 3}

@@ -33,7 +33,7 @@ NO_GPU = machines.machine(Api("vulkan", ApiState.FAILED, problem=PROBLEM))
 def chosen(hardware: Hardware, backend: str = "auto") -> Choice:
     release = machines.release()
     selection = select(release, hardware, Request(backend))
-    return Choice(None, "stable", release, hardware, selection)  # type: ignore[arg-type]
+    return Choice(None, "stable", 1, release, hardware, selection)  # type: ignore[arg-type]
 
 
 def as_document(data: Any) -> Any:

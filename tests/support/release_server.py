@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +47,24 @@ class ReleaseServer:
         self.nginx = nginx
         self.simulator = RepositorySimulator(f"{nginx.url}/repository/", name=NAME)
         (nginx.root / "archives").mkdir()
+        (nginx.root / "slow").symlink_to("archives")
 
-    def stand_in(self, name: str, *, root: str = "llama", **steps: Sequence[str]) -> Packed:
-        """Pack a stand-in for the server; the steps are those of ``builds.stand_in``."""
+    def stand_in(self, name: str, *, padding: int = 0, **steps: Sequence[str]) -> Packed:
+        """Pack a stand-in for the server; the steps are those of ``builds.stand_in``.
+
+        ``padding`` bytes that do not compress make the archive larger.
+        """
         steps = {"devices": NO_DEVICE_STEPS, **steps}
         build = stand_in(self.nginx.root.parent / "builds" / name, **steps)
-        return pack_tar(build.tree, self.nginx.root / "archives" / f"{name}.tar.gz", root=root)
+        (build.tree / "padding").write_bytes(random.Random(name).randbytes(padding))  # noqa: S311
+        return pack_tar(build.tree, self.nginx.root / "archives" / f"{name}.tar.gz", root=name)
+
+    def companion(self, name: str) -> Packed:
+        """Pack a library of its own, as the CUDA runtime comes beside a build."""
+        folder = self.nginx.root.parent / "builds" / name
+        folder.mkdir(parents=True)
+        (folder / "libruntime.so.1").write_text(f"the runtime of {name}", encoding="utf-8")
+        return pack_tar(folder, self.nginx.root / "archives" / f"{name}.tar.gz", root=name)
 
     def url(self, packed: Packed, folder: str = "archives") -> str:
         return f"{self.nginx.url}/{folder}/{packed.path.name}"
@@ -88,7 +101,9 @@ class ReleaseServer:
 
     def downloads(self) -> list[Logged]:
         """The requests for archives so far."""
-        return [line for line in self.nginx.requests() if line.path.startswith("/archives/")]
+        return [
+            line for line in self.nginx.requests() if line.path.startswith(("/archives/", "/slow/"))
+        ]
 
     def user(self, home: Path) -> User:
         """Somebody who has added this publisher's repository and takes builds from it."""

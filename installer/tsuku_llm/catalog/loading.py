@@ -62,26 +62,23 @@ class Catalog:
             )
         return found
 
-    def newest(self, channel: str) -> Release:
-        """The newest release of a channel. Raises ``UnknownRequest``, ``TrustError``."""
-        return self._read(self.releases(channel)[0])
-
-    def find(self, release: str) -> Release:
+    def entry(self, release: str) -> ReleaseEntry:
         """A release by its tag ("b11429") or version ("v0.6.0", "0.6.0").
 
-        Raises ``UnknownRequest``, ``TrustError``.
+        Raises ``UnknownRequest``.
         """
         wanted = release.lower()
         for entry in self.entries:
             if wanted == entry.release or wanted.removeprefix("v") == entry.version:
-                return self._read(entry)
+                return entry
         raise UnknownRequest(
             f"there is no release {release!r}",
             facts=(f"releases: {', '.join(map(_release_name, self.entries)) or 'none'}",),
             hint="name one of them with --release, or leave it to the channel",
         )
 
-    def _read(self, entry: ReleaseEntry) -> Release:
+    def read(self, entry: ReleaseEntry) -> Release:
+        """The release itself. Raises ``TrustError``."""
         from tsuku_llm.manifest import parse_release  # noqa: PLC0415
 
         path = f"releases/{entry.release}.json"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tsuku_llm import catalog as catalogs
 from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
+from tsuku_llm.errors import UnknownRequest
 from tsuku_llm.hardware import Hardware
-from tsuku_llm.manifest import Release
+from tsuku_llm.manifest import Release, ReleaseEntry
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
@@ -15,10 +17,14 @@ from tsuku_llm.selection import Candidate, Request, Selection, require_known, se
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A release, this machine, and how its variants compare here."""
+    """A release, this machine, and how its variants compare here.
+
+    ``sequence`` is the release's place in the signed order of releases.
+    """
 
     catalog: Catalog
     channel: str
+    sequence: int
     release: Release
     hardware: Hardware
     selection: Selection
@@ -57,16 +63,39 @@ def choose(
 ) -> Choice:
     """Decide, without any network, what would be installed.
 
-    ``release`` names one ("b11429", "v0.6.0"); otherwise the newest of ``channel``, of the
-    session's channel, or of ``stable``. Raises ``UnknownRequest`` for names that do not
-    exist, ``TrustError`` for metadata that does not verify.
+    ``release`` names one ("b11429", "v0.6.0"); otherwise it is the newest of ``channel``, of
+    the session's channel, or of ``stable`` that has a variant for this machine and request;
+    if none has, the newest. Raises ``UnknownRequest`` for names that do not exist,
+    ``TrustError`` for metadata that does not verify.
     """
     catalog = catalog or load_catalog(session)
-    channel = channel or session.channel or DEFAULT_CHANNEL
-    chosen = catalog.find(release) if release else catalog.newest(channel)
     hardware = hardware or probe(session.host)
-    selection = select(chosen, hardware, Request(session.backend, session.prefer))
-    return Choice(catalog, channel, chosen, hardware, selection)
+    if release:
+        entry = catalog.entry(release)
+        return _compared(session, catalog, session.channel or entry.channels[0], entry, hardware)
+    channel = channel or session.channel or DEFAULT_CHANNEL
+    entries = catalog.releases(channel)
+    for entry in entries:
+        with suppress(UnknownRequest):
+            choice = _compared(session, catalog, channel, entry, hardware)
+            if choice.selection.compatible:
+                _tell_skipped(session, entries, entry)
+                return choice
+    return _compared(session, catalog, channel, entries[0], hardware)
+
+
+def _compared(
+    session: Session, catalog: Catalog, channel: str, entry: ReleaseEntry, hardware: Hardware
+) -> Choice:
+    release = catalog.read(entry)
+    selection = select(release, hardware, Request(session.backend, session.prefer))
+    return Choice(catalog, channel, entry.sequence, release, hardware, selection)
+
+
+def _tell_skipped(session: Session, entries: tuple[ReleaseEntry, ...], taken: ReleaseEntry) -> None:
+    skipped = ", ".join(entry.release for entry in entries[: entries.index(taken)])
+    if skipped:
+        session.note(f"{taken.release} is the newest that fits this machine, not {skipped}")
 
 
 def check_backend(session: Session, word: str) -> None:
@@ -76,6 +105,6 @@ def check_backend(session: Session, word: str) -> None:
     """
     platform = platform_key(session.host)
     catalog = load_catalog(session)
-    found = (catalog.find(entry.release).platforms.get(platform) for entry in catalog.entries)
+    found = (catalog.read(entry).platforms.get(platform) for entry in catalog.entries)
     names = {variant.name for each in found if each for variant in each.variants}
     require_known(word, sorted(names))

@@ -137,8 +137,14 @@ def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) ->
     for other in choice.selection.compatible:
         if other is not chosen:
             name = other.variant.name
-            reasons[name] = failed.get(name, f"fits too, as number {other.rank} of this machine")
+            reasons[name] = failed.get(name) or _fits_too(other)
     return reasons
+
+
+def _fits_too(candidate: Candidate) -> str:
+    size = candidate.variant.download_size
+    cost = f", {size / 1e6:,.0f} MB" if size else ""
+    return f"fits too, as number {candidate.rank}{cost}: --backend {candidate.variant.name}"
 
 
 def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
@@ -256,6 +262,7 @@ def _receipt(
     return Receipt(
         id=attempt.id,
         release=release.release,
+        sequence=choice.sequence,
         version=release.version or release.release,
         channel=choice.channel,
         repository=choice.catalog.repository.name,

@@ -10,7 +10,7 @@ from tsuku_llm.operations.install import InstallReport, install_choice, passed_o
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.selection import Candidate
-from tsuku_llm.store import Installed, Receipt, Store
+from tsuku_llm.store import Installed, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def check_update(session: Session) -> UpdateReport:
         channel=session.channel or active.receipt.channel,
     )
     choice = choose(session, catalog=refresh(session))
-    return UpdateReport(active, choice, _is_newer(choice, active.receipt))
+    return UpdateReport(active, choice, choice.sequence > active.receipt.sequence)
 
 
 def update(session: Session) -> InstallReport:
@@ -57,9 +57,3 @@ def update(session: Session) -> InstallReport:
     candidate = report.choice.selection.selected
     reasons = passed_over(report.choice, candidate, {})
     return InstallReport("unchanged", report.choice, candidate, reasons, report.installed)
-
-
-def _is_newer(choice: Choice, receipt: Receipt) -> bool:
-    """By the signed sequence numbers; a release that the catalog no longer has is older."""
-    sequences = {entry.release: entry.sequence for entry in choice.catalog.entries}
-    return sequences[choice.release.release] > sequences.get(receipt.release, -1)
