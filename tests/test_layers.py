@@ -92,8 +92,11 @@ LIGHT = (
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 
-SHARED_BY_SOURCES = {"channel", "elf", "icd", "main", "reply", "search", "surroundings"}
-"""The modules of ``probe`` that are no source of facts, only how to search, read and answer."""
+SHARED_BY_SOURCES = {"channel", "elf", "icd", "reply", "search", "surroundings"}
+"""The modules of ``probe`` that every source of facts may use: how to search, read and answer."""
+
+ABOVE_SOURCES = {"conclusion", "main", "probe", "worker"}
+"""The modules of ``probe`` that put the sources together."""
 
 MAY_PRINT = ("cli", "probe.worker")
 MAY_EXIT = ("cli", "probe.worker", "__main__")
@@ -273,16 +276,14 @@ def test_only_trust_says_that_bytes_are_verified(name: str) -> None:
 
 
 def test_a_source_of_facts_does_not_know_another() -> None:
-    sources_of_facts = {
-        name
-        for name, module in MODULES.items()
-        if module.unit == "probe" and name.rpartition(".")[2] not in {"probe", *SHARED_BY_SOURCES}
-    }
+    parts = {name for name, module in MODULES.items() if module.unit == "probe"}
+    shared = {name for name in parts if name.rpartition(".")[2] in SHARED_BY_SOURCES}
+    above = {name for name in parts if name.rpartition(".")[2] in ABOVE_SOURCES}
     crossed = [
         f"{name} imports {found.target}"
-        for name in sources_of_facts - {"probe.worker"}
+        for name in parts - shared - above
         for found in imports(MODULES[name])
-        for other in sources_of_facts - {name, "probe.worker"}
+        for other in parts - shared - {"probe", "probe.worker", name}
         if f"{found.target}.".startswith(f"tsuku_llm.{other}.")
     ]
     assert not crossed
