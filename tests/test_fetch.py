@@ -109,14 +109,29 @@ def test_C12_a_whole_part_of_unknown_size_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "note", [b"", b"{", b"[]", b'{"url": 1}', b"\xff" * 9000, b"[" * 4096, b'{"validator":"x"}']
+    "note",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"url": 1}',
+        b"\xff" * 9000,
+        b"[" * 4096,
+        b'{"validator":"x"}',
+        b'{"url": "URL", "validator": "a\\r\\nX: y"}',
+        '{"url": "URL", "validator": "\u00e9"}'.encode(),
+        b'{"url": "URL", "validator": ""}',
+    ],
 )
 def test_C10_a_broken_note_beside_the_part_is_ignored(tmp_path: Path, note: bytes) -> None:
     with FaultServer([GOOD]) as server, Clock().network() as network:
         artifact = artifact_at(f"{server.url}/x")
         (tmp_path / f"{artifact.sha256}.part").write_bytes(BODY[:HALF])
-        (tmp_path / f"{artifact.sha256}.part.json").write_bytes(note)
+        (tmp_path / f"{artifact.sha256}.part.json").write_bytes(
+            note.replace(b"URL", artifact.url.encode())
+        )
         assert fetch(artifact, tmp_path, network).read_bytes() == BODY
+        assert "if-range" not in server.requests[0].headers
         assert len(server.requests) == 1
 
 

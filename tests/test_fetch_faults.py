@@ -275,6 +275,24 @@ CASES = {
         serves=[answer("302 Found", Location="http://localhost:99999999/")],
         error=TsukuError, requests=2,
     ),
+    "H26_escape_sequence": Case(
+        serves=[answer("302 Found", Location="ftp://evil/\x9b31m")],
+        error=HttpStatusError, requests=1,
+    ),
+    "H07_length_of_5000_digits": Case(
+        serves=[raw(head("200 OK", Content_Length="9" * 5000) + BODY)], error=BodyError
+    ),
+    "H28_wait_until_never": Case(
+        serves=[
+            answer(
+                "503 No",
+                Date="Fri, 20 Nov 2026 17:00:00 GMT",
+                Retry_After="Fri, 20 Nov 2026 17:00:09 +9999999999999",
+            ),
+            GOOD,
+        ],
+        requests=2,
+    ),
     "H26_not_modified": Case(
         serves=[raw(head("304 Not Modified"))], error=HttpStatusError, requests=1
     ),

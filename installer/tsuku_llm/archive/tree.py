@@ -80,7 +80,7 @@ class Tree:
                 self._root.joinpath(*parts).mkdir(parents=True, exist_ok=True)
 
     def write(self, parts: Parts, chunks: Iterable[bytes], *, executable: bool) -> tuple[int, str]:
-        """Write a new file and flush it to the disk; gives its size and SHA-256.
+        """Write a new file; gives its size and SHA-256.
 
         A file that another artifact left there must have the same bytes, and stays.
         """
@@ -94,7 +94,6 @@ class Tree:
                 size, digest = _copy(chunks, file.fileno())
                 if os.name == "posix":
                     os.fchmod(file.fileno(), PROGRAM_MODE if executable else FILE_MODE)
-                os.fsync(file.fileno())
         return size, digest
 
     def _compare(self, parts: Parts, chunks: Iterable[bytes]) -> tuple[int, str]:
@@ -128,12 +127,6 @@ class Tree:
                 if _read_link(path, at) != target:
                     name = "/".join(parts)
                     raise unsafe("two archives bring different things of one name", name) from error
-
-    def sync(self) -> None:
-        """Flush the folders' entries to the disk."""
-        with disk_errors("flushing folders", self._root):
-            for descriptor in self._folders.values():
-                os.fsync(descriptor)
 
 
 def _read_link(path: str, at: int | None) -> str | None:

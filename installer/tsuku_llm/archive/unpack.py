@@ -52,7 +52,7 @@ def unpack(
 
     Members outside ``artifact.root`` are refused, and skipped in a wheel, whose metadata
     lies there. Links are made when all files are written, so nothing is written through
-    one. Files and folders are flushed to the disk; the folder's own name is not.
+    one. Nothing is flushed to the disk: the store does it for what it commits.
 
     Raises ``UnsafeArchive``; ``BodyError`` for a damaged archive; ``NoSpace``,
     ``NotWritable`` or ``StoreError`` for the disk. What was written until then stays.
@@ -100,7 +100,6 @@ def _write_all(members: Iterator[Member], artifact: Artifact, tree: Tree) -> tup
     for inside, target in links:
         tree.link(inside, target)
         done.append(UnpackedLink("/".join(inside), target))
-    tree.sync()
     return tuple(sorted(done, key=lambda item: item.path))
 
 

@@ -19,7 +19,13 @@ def shown(url: str) -> str:
         host = parts.netloc.rpartition("@")[2]
     except ValueError:
         return "(a malformed URL)"
-    return urlunsplit((parts.scheme, host, parts.path, "", "")) + ("?…" if parts.query else "")
+    text = urlunsplit((parts.scheme, host, parts.path, "", "")) + ("?…" if parts.query else "")
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """A text from the network, without what could command a terminal."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def scheme_of(url: str) -> str:

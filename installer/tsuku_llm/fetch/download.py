@@ -28,11 +28,8 @@ def download(artifact: Artifact, folder: Path, network: Network, progress: Progr
     done = folder / artifact.sha256
     if verified(done, artifact):
         return done
-    try:
-        with opened_part(folder, artifact) as part:
-            _Download(artifact, part, network, progress).run()
-    finally:
-        progress.end()
+    with opened_part(folder, artifact) as part:
+        _Download(artifact, part, network, progress).run()
     return finish(folder, artifact)
 
 
@@ -53,6 +50,12 @@ class _Download:
     def run(self) -> None:
         """Try the sources in turn; raises the last one's error, a wrong digest before others."""
         self._show()
+        try:
+            self._from_any()
+        finally:
+            self._progress.end()
+
+    def _from_any(self) -> None:
         failures: list[tuple[str, _Failure]] = []
         for url in sources(self._artifact.url, self._network.mirrors):
             failure = self._attempt(url)

@@ -108,7 +108,8 @@ def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -
     status = response.status_code
     if status in allowed:
         return
-    facts = (f"status: {status} {response.reason_phrase}".rstrip(), f"url: {shown(url)}")
+    reason = " ".join(response.reason_phrase.split())
+    facts = (f"status: {status} {reason}".rstrip(), f"url: {shown(url)}")
     if status == 407:  # noqa: PLR2004
         raise ProxyError("the proxy wants credentials", facts=facts, hint="set them in HTTPS_PROXY")
     error = HttpStatusError(
@@ -133,7 +134,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         until = email.utils.parsedate_to_datetime(value)
         now = email.utils.parsedate_to_datetime(headers.get("date", ""))
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
     if until.tzinfo is None or now.tzinfo is None:
         until, now = until.replace(tzinfo=timezone.utc), now.replace(tzinfo=timezone.utc)

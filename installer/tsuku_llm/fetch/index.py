@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, PackageIndexError
+from tsuku_llm.fetch.addresses import printable
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.manifest import Artifact
 
@@ -198,7 +199,8 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
 
 def _meaningful(output: str) -> tuple[str, ...]:
     """Pip's errors, or else its last lines; credentials in URLs are taken out."""
-    lines = [_USERINFO.sub("", line.strip()) for line in output.splitlines() if line.strip()]
+    stripped = (printable(line.strip()) for line in output.splitlines())
+    lines = [_USERINFO.sub("", line) for line in stripped if line]
     errors = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying"))]
     return tuple(f"pip: {line[:300]}" for line in (errors or lines)[-_LAST_LINES:])
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ _FLAGS = (
     | getattr(os, "O_CLOEXEC", 0)
 )
 _LONGEST_NOTE = 4096
+_VALIDATOR = re.compile(r"[ -~]{1,500}")
 
 
 def verified(path: Path, artifact: Artifact) -> bool:
@@ -115,9 +117,10 @@ class Part:
         """What to send as If-Range to this URL; other servers' validators mean nothing to it."""
         try:
             note = json.loads(self._note.read_bytes()[:_LONGEST_NOTE])
-            return str(note["validator"]) if note["url"] == shown(url) else None
+            validator = str(note["validator"]) if note["url"] == shown(url) else ""
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
+        return validator if _VALIDATOR.fullmatch(validator) else None
 
     def remember(self, url: str, validator: str | None) -> None:
         """Keep a validator for the next run; without one, forget the one before."""

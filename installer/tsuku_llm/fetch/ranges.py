@@ -31,10 +31,7 @@ def range_headers(part: Part, url: str) -> dict[str, str]:
 def validator_of(headers: Mapping[str, str]) -> str | None:
     """A strong validator of an answer: its ETag unless weak, else Last-Modified."""
     etag = headers.get("etag", "")
-    if etag.startswith('"') and etag.isascii():
-        return etag
-    modified = headers.get("last-modified", "")
-    return modified if modified.isascii() and modified else None
+    return (etag if etag.startswith('"') else headers.get("last-modified")) or None
 
 
 def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: str) -> int:

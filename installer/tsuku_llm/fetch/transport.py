@@ -38,6 +38,8 @@ _HEADER_BYTES = 1 << 18
 
 _OFFLINE_TRIES = 2
 
+_BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol)
+
 
 def make_client(
     environ: Mapping[str, str], limits: Limits, timing: Timing, check: Callable[[], None]
@@ -291,7 +293,7 @@ def _failures(url: str, proxy: str | None) -> Iterator[None]:
                 hint="check the connection; a partial download is kept and resumed",
             )
         ) from error
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
+    except (*_BROKEN, ValueError) as error:  # ValueError: a length of 5,000 digits
         raise Transient(
             BodyError(
                 f"the answer of {host} broke off or is no proper HTTP",
