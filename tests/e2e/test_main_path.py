@@ -6,39 +6,18 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.program import COMMAND
 from support.release_server import ReleaseServer, User, is_root
+from support.serving import serving
 
 LOADER = "llama-server: error while loading shared libraries: libodd.so.7"
 FAILS = (
     f"err {LOADER}: cannot open shared object file: No such file or directory",
     "exit 127",
 )
-
-
-@contextmanager
-def serving(user: User, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """``serve`` of a user, and the port that its server listens on."""
-    line = [*COMMAND, "serve", *arguments, "--", "--port", "0"]
-    with subprocess.Popen(line, env=dict(user.env), stderr=subprocess.PIPE, text=True) as child:
-        try:
-            yield child, _port(child)
-        finally:
-            child.terminate()
-
-
-def _port(child: subprocess.Popen[str]) -> int:
-    assert child.stderr
-    for line in child.stderr:
-        found = re.search(r"listening on http://[\d.]+:(\d+)", line)
-        if found:
-            return int(found[1])
-    raise AssertionError("it ended before it listened")
 
 
 def healthy(user: User) -> bool:

@@ -102,6 +102,7 @@ def pack_zip(binaries: Path, archive: Path) -> Packed:
                 continue
             entry = zipfile.ZipInfo(path.name, (2026, 10, 5, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = _mode(path) << 16
             packed.writestr(entry, path.read_bytes())
     return _packed(archive, "zip", "")
 
@@ -223,9 +224,13 @@ def _add_to_tar(tar: tarfile.TarFile, path: Path, root: str, binaries: Path) -> 
         tar.addfile(entry)
         return
     entry.size = path.stat().st_size
-    entry.mode = 0o755 if os.access(path, os.X_OK) or ".so" not in path.name else 0o644
+    entry.mode = _mode(path)
     with path.open("rb") as content:
         tar.addfile(entry, content)
+
+
+def _mode(path: Path) -> int:
+    return 0o755 if os.access(path, os.X_OK) or ".so" not in path.name else 0o644
 
 
 def _link_target(path: Path, binaries: Path) -> str | None:
