@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tsuku_llm.child import Asking, Child
 from tsuku_llm.host import READ_LIMIT, Answer, LocalHost, Program
 from tsuku_llm.probe.environment import child_environment
 
@@ -128,6 +131,27 @@ def test_two_that_kill_cost_two_children(program: Program) -> None:
 
 def test_what_a_child_starts_dies_with_it(program: Program) -> None:
     assert ask(program, "grandchild", limit=0.5)["grandchild"].end == "timed-out"
+
+
+def test_a_caller_who_is_interrupted_leaves_no_child(program: Program) -> None:
+    asking = LocalHost().ask(program, ["hang"], 60.0)
+    timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        asking()
+    timer.join()
+    background = asking.__self__
+    background._thread.join(30)
+    assert background._child._process.returncode == -signal.SIGKILL
+
+
+def test_an_error_of_ours_is_not_lost() -> None:
+    def fail() -> dict[str, Answer]:
+        raise MemoryError
+
+    child = Child([], {}, 1.0)
+    with pytest.raises(MemoryError):
+        Asking(child, fail).wait()
 
 
 def test_a_child_that_cannot_start_is_told(program: Program, tmp_path: Path) -> None:

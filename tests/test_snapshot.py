@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.stub_drivers import LIBRARIES, StubDrivers
 
 from tsuku_llm.errors import SnapshotError
 from tsuku_llm.hardware import Api
@@ -56,6 +57,20 @@ def test_a_recording_replays_to_the_same_hardware(tmp_path: Path) -> None:
     assert after.simulated == "machine.json"
     assert [anonymous(api) for api in after.apis] == [anonymous(api) for api in before.apis]
     assert (after.libc, after.libstdcxx, after.cpu) == (before.libc, before.libstdcxx, before.cpu)
+
+
+def test_drivers_are_replayed_from_a_recording(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    stubs = StubDrivers(tmp_path_factory.mktemp("drivers"))
+    host = stubs.host(*LIBRARIES, cuda_count=2, vulkan_count=2, zeInit=0x78000001)
+    recorder = RecordingHost(host)
+    before = probe(recorder)
+    recorder.save(tmp_path / "machine.json")
+    after = probe(ReplayHost.load(tmp_path / "machine.json"))
+    assert [len(api.gpus) for api in after.apis] == [2, 1, 0, 2, 1, 0]
+    assert [anonymous(api) for api in after.apis] == [anonymous(api) for api in before.apis]
+    assert len({gpu.uuid for gpu in after.api("cuda").gpus}) == 2
 
 
 def anonymous(api: Api) -> Api:

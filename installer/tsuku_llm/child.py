@@ -167,7 +167,8 @@ class Asking:
     def wait(self) -> Mapping[str, Answer]:
         """The answers; a caller who is interrupted leaves no child behind."""
         try:
-            self._thread.join()
+            while self._thread.is_alive():
+                self._thread.join(1.0)  # on Windows only a wait that ends can be interrupted
         except BaseException:
             self._child.cancel()
             raise

@@ -103,6 +103,15 @@ def test_a_hang_is_no_missing_gpu(stubs: StubDrivers, call: str) -> None:
     assert hardware.api("vulkan").hardware_gpus
 
 
+def test_a_driver_that_closes_our_pipe_is_blamed(stubs: StubDrivers) -> None:
+    hardware = probe(stubs.host("cuda", "opencl", cuInit="close"))
+    assert (hardware.api("cuda").state, slug(hardware.api("cuda"))) == (
+        ApiState.CRASHED,
+        "driver-crashed",
+    )
+    assert hardware.api("opencl").gpus
+
+
 def test_nvml_may_break_without_harm_to_cuda(stubs: StubDrivers) -> None:
     api = cuda(stubs.host("cuda", "nvml", nvmlInit_v2="crash"))
     assert (api.state, len(api.gpus), api.driver) == (ApiState.OK, 1, None)

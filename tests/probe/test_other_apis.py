@@ -95,6 +95,15 @@ def test_an_amd_card_without_rocm_is_named(tmp_path: Path) -> None:
     assert (api.state, slug(api)) == (ApiState.ABSENT, "rocm-runtime-missing")
 
 
+def test_a_container_that_was_not_given_the_card(stubs: StubDrivers, tmp_path: Path) -> None:
+    (tmp_path / ".dockerenv").touch()
+    host = stubs.host("hip", root=with_nodes(tmp_path, 110000), hipGetDeviceCount=100)
+    api = probe(host).api("rocm")
+    assert slug(api) == "container-without-gpu"
+    assert api.problem
+    assert "/dev/kfd" in api.problem.fix
+
+
 @pytest.mark.parametrize(("code", "name"), [(100, "rocm-no-device"), (3, "rocm-error")])
 def test_errors_of_hip(stubs: StubDrivers, tmp_path: Path, code: int, name: str) -> None:
     api = probe(stubs.host("hip", root=tmp_path, hipGetDeviceCount=code)).api("rocm")

@@ -218,6 +218,21 @@ class NoAccess(LocalHost):
         return None if super().access(path) is None else ""
 
 
+@pytest.mark.parametrize("vendor", ["0x10de", "0x1002"])
+def test_in_a_container_the_fix_is_how_to_start_it(
+    stubs: StubDrivers, tmp_path: Path, vendor: str
+) -> None:
+    slot = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
+    slot.mkdir(parents=True)
+    (slot / "class").write_text("0x030000\n")
+    (slot / "vendor").write_text(f"{vendor}\n")
+    (tmp_path / ".dockerenv").touch()
+    api = vulkan(stubs.host("vulkan", root=tmp_path, vkCreateInstance=-9))
+    assert api.problem
+    wanted = {"0x10de": "NVIDIA_DRIVER_CAPABILITIES=all", "0x1002": "--device /dev/dri"}
+    assert wanted[vendor] in api.problem.fix
+
+
 @pytest.mark.parametrize("how", ["crash", "hang", "exit"])
 def test_a_vulkan_driver_that_breaks_costs_itself(stubs: StubDrivers, how: str) -> None:
     host = stubs.host("cuda", "vulkan", "opencl", vkEnumeratePhysicalDevices=how)

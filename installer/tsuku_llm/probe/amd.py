@@ -12,7 +12,7 @@ from typing import Any
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
-from tsuku_llm.probe.surroundings import AMD
+from tsuku_llm.probe.surroundings import AMD, Surroundings
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 COMPUTE_DEVICE = "/dev/kfd"
@@ -53,7 +53,7 @@ def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
     )
 
 
-def parse(raw: Raw) -> Api:
+def parse(raw: Raw, around: Surroundings) -> Api:
     """One API, ``rocm``."""
     answer = raw.hip
     state = reply.state(answer, "hipGetDeviceCount")
@@ -66,7 +66,7 @@ def parse(raw: Raw) -> Api:
         version=hip_version(reply.value(answer, "hipRuntimeGetVersion", "version")),
         gpus=gpus,
         evidence=_evidence(raw, targets),
-        problem=None if gpus else _problem(raw, targets),
+        problem=None if gpus else _problem(raw, targets, around),
     )
 
 
@@ -130,12 +130,14 @@ def _evidence(raw: Raw, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _problem(raw: Raw, targets: tuple[str, ...]) -> Problem | None:
+def _problem(raw: Raw, targets: tuple[str, ...], around: Surroundings) -> Problem | None:
     broken = reply.broken(raw.hip, "AMD's HIP runtime")
     if broken:
         return broken
     if reply.library(raw.hip) is None:
         return _runtime_problem(raw.hip, targets)
+    if raw.access is None and targets and around.container:
+        return _CONTAINER
     if raw.access is not None and raw.access != "rw":
         return _PERMISSION
     code = reply.code(raw.hip, "hipGetDeviceCount")
@@ -160,6 +162,11 @@ def _runtime_problem(answer: Answer, targets: tuple[str, ...]) -> Problem | None
     )
 
 
+_CONTAINER = Problem(
+    "container-without-gpu",
+    f"this container sees an AMD GPU but was not given {COMPUTE_DEVICE}",
+    "start it with --device /dev/kfd --device /dev/dri",
+)
 _PERMISSION = Problem(
     "gpu-permission",
     f"this user may not open {COMPUTE_DEVICE}",

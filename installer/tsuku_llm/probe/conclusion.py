@@ -87,7 +87,7 @@ def _apis(host: Host, answers: Answered, around: surroundings.Surroundings) -> t
     level_zero, cl = intel.parse(intel_raw), opencl.parse(opencl.collect(answers))
     return (
         nvidia.parse(nvidia.collect(host, answers), around),
-        amd.parse(amd.collect(host, answers)),
+        amd.parse(amd.collect(host, answers), around),
         level_zero,
         vulkan.parse(vulkan.collect(host, answers), around),
         cl,

@@ -13,7 +13,7 @@ from typing import Any
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, Answer, Host
 from tsuku_llm.probe import reply
-from tsuku_llm.probe.surroundings import Surroundings
+from tsuku_llm.probe.surroundings import NVIDIA, Surroundings
 
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
@@ -218,15 +218,25 @@ def _software_problem(gpus: tuple[Gpu, ...], around: Surroundings) -> Problem | 
     if not gpus:
         return None
     names = ", ".join(gpu.name for gpu in gpus)
-    fix = _SOFTWARE_WSL if around.wsl else _SOFTWARE
-    return Problem("software-only", f"Vulkan has only a software device ({names})", fix)
+    text = f"Vulkan has only a software device ({names})"
+    if around.container:
+        return Problem("software-only", text, _container_fix(around))
+    return Problem("software-only", text, _SOFTWARE_WSL if around.wsl else _SOFTWARE)
+
+
+def _container_fix(around: Surroundings) -> str:
+    """A container has the driver's files and the devices that it was given, and no other."""
+    if around.has_pci(NVIDIA):
+        return "start the container with --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all"
+    return "install mesa-vulkan-drivers in the container, and start it with --device /dev/dri"
 
 
 def _error_problem(answer: Answer, around: Surroundings) -> Problem | None:
     if _no_driver(answer) and around.os != "linux":
         return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
     if _no_driver(answer):
-        return _NO_DEVICE if reply.calls(answer, "icd") else _NO_ICD
+        problem = _NO_DEVICE if reply.calls(answer, "icd") else _NO_ICD
+        return replace(problem, fix=_container_fix(around)) if around.container else problem
     for call in ("vkCreateInstance", "vkEnumeratePhysicalDevices"):
         number = reply.code(answer, call)
         if number:

@@ -1,6 +1,6 @@
 /* What every stub driver has: calls that do what the environment says.
  *
- * STUB_<call> is a return code, or one of: crash, abort, exit, hang, noise.
+ * STUB_<call> is a return code, or one of: crash, abort, exit, hang, noise, close.
  * STUB_<fact> is a value that the stub reports; numbers and texts have defaults. */
 #include <signal.h>
 #include <stdint.h>
@@ -38,6 +38,10 @@ static int behave(const char *call) {
   if (!strcmp(what, "exit")) exit(3);
   if (!strcmp(what, "hang")) {
     for (;;) pause();
+  }
+  if (!strcmp(what, "close")) { /* as libraries do that make themselves a daemon */
+    for (int file = 0; file < 256; file++) close(file);
+    return 0;
   }
   if (!strcmp(what, "noise")) {
     for (int line = 0; line < 5000; line++) printf("{\"ask\": \"cuda\", \"end\": \"done\"}\n");

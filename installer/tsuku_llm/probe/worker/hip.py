@@ -11,8 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LINUX = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"]
-WINDOWS = ["amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll"]
+VERSIONS = ("10", "9", "8", "7", "6")
+LINUX = [f"libamdhip64.so.{version}" for version in VERSIONS]
+LINUX += ["libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"]
+WINDOWS = [*(f"amdhip64_{version}.dll" for version in VERSIONS), "amdhip64.dll"]
 INTEGRATED = 16
 LENGTHS = range(3, 6)
 HEX_DIGITS = b"0123456789abcdef"
