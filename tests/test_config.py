@@ -38,7 +38,7 @@ def write(paths: Paths, text: str) -> Path:
 def test_everything_lies_under_tsuku_home(tmp_path: Path) -> None:
     paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path)})
     assert paths.config_file == tmp_path / "config.toml"
-    assert paths.data == tmp_path / "tools" / "tsuku-llm"
+    assert paths.data == tmp_path / "llm"
     assert paths.state == paths.data / "state"
 
 

@@ -296,7 +296,7 @@ def test_a_signal_in_a_download_stops_it_and_leaves_nothing(
     assert err.splitlines()[-1] == "error[interrupted]: stopped on request"
     assert "Traceback" not in err
     assert (json.loads(out)["error"]["code"] == "interrupted") if extra else (out == "")
-    data = tmp_path / "tools" / "tsuku-llm"
+    data = tmp_path / "llm"
     assert not list(data.glob("versions/*"))
     assert not list(data.glob("staging/*"))
     assert run_program("list", env=environment(tmp_path)).code == 0

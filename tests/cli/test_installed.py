@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> Path:
 
 def put(home: Path, script: str = "echo server $*", release: str = "b100") -> Installed:
     server = f"#!/bin/sh\n{script}\n".encode()
-    store = Store(home / "tools" / "tsuku-llm")
+    store = Store(home / "llm")
     return install(store, release, files={**FILES, "llama-server": server})
 
 

@@ -29,7 +29,7 @@ class User:
 
     @property
     def data(self) -> Path:
-        return self.home / "tools" / "tsuku-llm"
+        return self.home / "llm"
 
     def versions(self) -> list[str]:
         folder = self.data / "versions"

@@ -28,7 +28,8 @@ class Paths:
         if home is None:
             return cls._of_the_system()
         folder = _absolute("TSUKU_HOME", home)
-        data = folder / "tools" / "tsuku-llm"
+        # Not tools/tsuku-llm: tsuku takes that for its earlier addon and deletes it whole.
+        data = folder / "llm"
         return cls(folder / "config.toml", data, data / "state")
 
     @classmethod

@@ -114,6 +114,7 @@ def _from_index(session: Session, choice: Choice, error: HostUnreachable) -> Cho
 def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
     """Install the first compatible variant that starts: the only loop of an install."""
     store = Store(session.data)
+    store.sweep()
     _ = choice.selection.selected  # raises with every reason where nothing fits
     failed = {} if force else _known_failures(store, choice)
     for candidate in choice.selection.compatible:
@@ -209,6 +210,7 @@ def _build(attempt: _Attempt) -> Installed:
     with ExitStack() as locks:
         for digest in sorted({artifact.sha256 for artifact in artifacts}):
             locks.enter_context(store.lock(digest, on_wait=attempt.waiting))
+        store.require_space(_space(artifacts))
         archives = _fetch_all(attempt.session, store.partials, artifacts)
         with store.staging() as staging:
             contents = _unpack_all(archives, artifacts, staging.tree)
@@ -217,6 +219,16 @@ def _build(attempt: _Attempt) -> Installed:
         for path in archives:
             path.unlink(missing_ok=True)
     return installed
+
+
+def _space(artifacts: Sequence[Artifact]) -> int:
+    """Bytes that an install takes at least: the archives, and what is known to be in them.
+
+    Where a manifest lists no files, the unpacked build is at least as large as its archive.
+    """
+    packed = sum(artifact.size or 0 for artifact in artifacts)
+    listed = [file.size for artifact in artifacts for file in artifact.files or ()]
+    return packed + max(packed, sum(listed))
 
 
 def _fetch_all(session: Session, partials: Path, artifacts: Sequence[Artifact]) -> list[Path]:

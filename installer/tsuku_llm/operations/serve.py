@@ -8,7 +8,7 @@ from pathlib import Path
 from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Installed, Receipt, Store
+from tsuku_llm.store import Installed, Receipt, Store, check_ancestors
 
 
 def serve(session: Session, arguments: Sequence[str], *, replace: bool = False) -> int:
@@ -19,6 +19,7 @@ def serve(session: Session, arguments: Sequence[str], *, replace: bool = False) 
     """
     store = Store(session.data)
     installed = wanted(store, session)
+    check_ancestors(installed.tree)
     store.check(installed)
     session.note(installed.receipt.line)
     plan = launch.plan(build_of(installed), arguments, cwd=Path.cwd(), environ=session.environ)
