@@ -140,9 +140,7 @@ def test_a_caller_who_is_interrupted_leaves_no_child(program: Program) -> None:
     with pytest.raises(KeyboardInterrupt):
         asking()
     timer.join()
-    background = asking.__self__
-    background._thread.join(30)
-    assert background._child._process.returncode == -signal.SIGKILL
+    assert asking.__self__._child._process.wait(30) == -signal.SIGKILL
 
 
 def test_an_error_of_ours_is_not_lost() -> None:
