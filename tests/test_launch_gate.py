@@ -200,6 +200,11 @@ def test_X14_a_server_that_is_not_there(tmp_path: Path) -> None:
     assert str(tmp_path) in error.facts[0]
 
 
+def test_X14_a_list_from_a_server_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(GateFailed, match="not there"):
+        list_devices(stand_in_script(tmp_path), ENVIRON)
+
+
 def test_X14_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert "not there" in refused(Build(tmp_path / "absent", "llama-server", "cpu")).message
 
@@ -230,6 +235,7 @@ def test_X14_a_noexec_mount_is_named(tmp_path: Path) -> None:
 def test_X07_X08_the_gate_uses_the_same_environment_as_a_start(tmp_path: Path) -> None:
     build = stand_in(tmp_path, version=("dump", "exit 3"))
     evil = {"LD_PRELOAD": "/evil.so", "GGML_BACKEND_PATH": "/evil.so", "AAA": "kept"}
+    evil["LLAMA_ARG_DEVICE"] = "evil0"  # for a server that serves; here it would be a fault
     facts = refused(build, **evil).facts
     assert "env AAA=kept" in facts
     assert not [fact for fact in facts if "evil" in fact]

@@ -69,7 +69,7 @@ class GateReport:
 
 
 def list_devices(build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT) -> Listing:
-    """Ask the server for its devices; raises OSError where it cannot be started."""
+    """Ask the server for its devices; raises GateFailed where it cannot be started."""
     answer = _ask(build, ("--list-devices",), environ, limit)
     devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
     return Listing(devices, answer.code, f"{answer.stderr}{answer.stdout}")
@@ -87,15 +87,6 @@ def gate(
     ``expected`` is the name of the device that the build was chosen for. Raises
     GateFailed with the cause, the server's last words, and what to do.
     """
-    try:
-        return _gate(build, environ, expected, limit)
-    except OSError as exc:
-        _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)
-
-
-def _gate(
-    build: Build, environ: Mapping[str, str], expected: str | None, limit: float
-) -> GateReport:
     # The fixed arguments come along: they may be what keeps it from touching the GPU.
     started = _ask(build, (*build.arguments, "--version"), environ, limit)
     text = f"{started.stdout}{started.stderr}"
@@ -113,9 +104,18 @@ def _gate(
 def _ask(
     build: Build, arguments: Sequence[str], environ: Mapping[str, str], limit: float
 ) -> Answer:
+    """Put one question, free of the user's settings for a server that serves.
+
+    They would be taken for the build's own faults (LLAMA_ARG_DEVICE), or leave files in
+    its folder (LLAMA_ARG_LOG_FILE).
+    """
     argv = (str(build.executable), *arguments)
-    env = environment(environ, build)
-    return ask(Plan(argv, build.executable.parent, env, build.backend), limit)
+    env = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
+    plan = Plan(argv, build.executable.parent, environment(env, build), build.backend)
+    try:
+        return ask(plan, limit)
+    except OSError as exc:
+        _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)
 
 
 def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
@@ -134,7 +134,7 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
             CPU_OVERRIDE,
         )
     ended = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-    unknown = Diagnosis("unknown", f"it {ended}", "tsuku-llm doctor looks further", CPU_OVERRIDE)
+    unknown = Diagnosis("unknown", f"it {ended}", "see what tsuku-llm probe finds", CPU_OVERRIDE)
     return diagnose(code, text) or unknown
 
 

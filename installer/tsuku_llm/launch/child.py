@@ -129,12 +129,11 @@ def _wait(child: subprocess.Popen[bytes], limit: float) -> int | None:
 
 
 def _on_noexec(executable: Path) -> bool:
-    if sys.platform == "win32":
+    if sys.platform != "linux":
         return False
-    try:
+    with suppress(OSError):
         return bool(os.statvfs(executable).f_flag & os.ST_NOEXEC)
-    except (OSError, AttributeError):  # macOS has no ST_NOEXEC
-        return False
+    return False
 
 
 _BAD_IMAGE = (193, 216)

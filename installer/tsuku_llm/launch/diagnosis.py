@@ -46,14 +46,14 @@ def _row(slug: str, pattern: str, cause: str, fix: str, override: str = "") -> _
 _DRIVER = "install or update the GPU's driver, then reboot"
 _SMALLER = "use a smaller model or quantisation, a smaller context (-c), or fewer layers (-ngl)"
 _REINSTALL = "install it again: tsuku-llm install --force"
-_OTHER = "install another variant: tsuku-llm backends shows which fit"
+_OTHER = "install another variant: tsuku-llm explain shows which fit"
 
 _TABLE = (
     _row(
         "libc-too-old",
         r"version [`'](?P<symbol>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)'? not found",
         "this system's C or C++ library is older than the build needs ({symbol} is missing)",
-        "use a newer release of the distribution, or another variant (tsuku-llm backends)",
+        "use a newer release of the distribution, or another variant (tsuku-llm explain)",
         CPU_OVERRIDE,
     ),
     _row(
@@ -151,7 +151,7 @@ _TABLE = (
         "ptx-too-new",
         r"provided PTX was compiled with an unsupported toolchain",
         "the GPU's driver is older than the CUDA toolkit that the build was made with",
-        "update NVIDIA's driver, or install a variant for an older CUDA (tsuku-llm backends)",
+        "update NVIDIA's driver, or install a variant for an older CUDA (tsuku-llm explain)",
         CPU_OVERRIDE,
     ),
     _row(
@@ -222,7 +222,7 @@ _TABLE = (
         "device-gone",
         r"invalid device: (?P<device>\S+)",
         "the server does not see the device {device}",
-        "tsuku-llm doctor finds out why; a driver that waits for a reboot looks like this",
+        "see what tsuku-llm probe finds; a driver that waits for a reboot looks like this",
         CPU_OVERRIDE,
     ),
 )

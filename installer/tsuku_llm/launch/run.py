@@ -161,7 +161,8 @@ class _Wake:
 
     def __init__(self) -> None:
         self._read, write = os.pipe()
-        os.set_blocking(write, False)
+        if sys.platform != "win32":  # where there is no such pipe at all
+            os.set_blocking(write, False)
         self._write = write
         self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
