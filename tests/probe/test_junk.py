@@ -60,7 +60,6 @@ FILES = [
     *("/sys/fs/cgroup/memory.max", "/etc/nv_tegra_release", "/proc/sys/kernel/osrelease"),
     "/sys/class/kfd/kfd/topology/nodes/1/properties",
 ]
-ASKED = [question for group in QUESTIONS["linux"] for question in group]
 MACHINES = st.builds(
     Recording,
     system=st.fixed_dictionaries(
@@ -70,9 +69,7 @@ MACHINES = st.builds(
     files=st.dictionaries(st.sampled_from(FILES), TEXTS),
     folders=st.just({"/sys/class/kfd/kfd/topology/nodes": ("0", "1", "x"), "/dev/dri": ("card0",)}),
     access=st.dictionaries(st.sampled_from(["/dev/nvidiactl", "/dev/kfd"]), st.just("r")),
-    answers=st.dictionaries(
-        st.sampled_from([name for group in QUESTIONS["linux"] for name in group]), ANSWERS
-    ),
+    answers=st.dictionaries(st.sampled_from(QUESTIONS["linux"]), ANSWERS),
 )
 
 

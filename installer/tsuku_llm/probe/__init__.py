@@ -17,31 +17,23 @@ LIMIT = 5.0  # seconds for one API
 SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
-# Two children at a time, as Vulkan takes as long as all others. Within one, the cheap and
-# the reliable first, and OpenCL last, as its drivers bring the most foreign code.
+# The cheap and the reliable first, and OpenCL last, as its drivers bring the most foreign
+# code. In one child, as they share what takes longest to load: Mesa and PoCL their LLVM.
+DRIVERS = ("cuda", "nvml", "vulkan", "level_zero", "hip", "opencl")
 QUESTIONS = {
-    "linux": (
-        ("vulkan",),
-        ("libc", "pci", "cuda", "nvml", "level_zero", "hip", "opencl"),
-    ),
-    "darwin": (("macos", "metal"),),
-    "windows": (
-        ("vulkan",),
-        ("windows", "cuda", "nvml", "level_zero", "hip", "opencl"),
-    ),
+    "linux": ("libc", "pci", *DRIVERS),
+    "darwin": ("macos", "metal"),
+    "windows": ("windows", *DRIVERS),
 }
 
 
 def probe(host: Host, limit: float = LIMIT) -> Hardware:
     """Ask this system's questions, each once; a driver costs ``limit`` seconds at most."""
-    program = _program(host)
-    groups = QUESTIONS.get(os_name(host), ())
-    waiting = [host.ask(program, questions, limit) for questions in groups]
+    wait = host.ask(_program(host), QUESTIONS.get(os_name(host), ()), limit)
     # Loaded while the drivers are being asked.
     from tsuku_llm.probe.conclusion import conclude  # noqa: PLC0415
 
-    answers = {question: answer for wait in waiting for question, answer in wait().items()}
-    return conclude(host, os_name(host), arch_name(host), answers)
+    return conclude(host, os_name(host), arch_name(host), wait())
 
 
 def platform_key(host: Host) -> str:
