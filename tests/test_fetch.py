@@ -21,7 +21,7 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
-from tsuku_llm.fetch import fetch, get
+from tsuku_llm.fetch import Limits, fetch, get
 
 HALF = len(BODY) // 2
 GOOD = good(BODY)
@@ -133,6 +133,16 @@ def test_C10_a_broken_note_beside_the_part_is_ignored(tmp_path: Path, note: byte
         assert fetch(artifact, tmp_path, network).read_bytes() == BODY
         assert "if-range" not in server.requests[0].headers
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("tag", "sent"), [('"strong"', '"strong"'), ('W/"weak"', None), ("", None)]
+)
+def test_H20_only_a_strong_etag_is_a_validator(tmp_path: Path, tag: str, sent: str | None) -> None:
+    servers = [good(BODY, cut=HALF, etag=tag), good(BODY, etag=tag)]
+    with FaultServer(servers) as server, Clock().network() as network:
+        fetch(artifact_at(f"{server.url}/x"), tmp_path, network)
+        assert server.requests[1].headers.get("if-range") == sent
 
 
 def test_a_long_download_over_a_bad_link_ends_well(tmp_path: Path) -> None:
@@ -296,7 +306,7 @@ def test_closing_the_network_stops_other_threads(tmp_path: Path) -> None:
 
     with FaultServer([slow]) as server:
         artifact = artifact_at(f"{server.url}/x")
-        with Clock().network() as network:
+        with Clock().network(limits=Limits(silence=1000.0)) as network:
 
             def work() -> None:
                 try:

@@ -314,6 +314,10 @@ CASES = {
         serves=[answer("429 Too Many Requests", Retry_After=86400)],
         error=HttpStatusError, requests=1, says="429",
     ),
+    "H28_wait_an_hour": Case(
+        serves=[answer("429 Too Many Requests", Retry_After=3600)],
+        error=HttpStatusError, requests=1, says="429",
+    ),
     "H28_wait_nonsense": Case(
         serves=[answer("429 Too Many Requests", Retry_After="soon"), GOOD], requests=2
     ),

@@ -272,7 +272,9 @@ def test_H35_a_black_hole_costs_little(tmp_path: Path, monkeypatch: pytest.Monke
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.2", server.port))
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
-        network = stack.enter_context(Clock().network(limits=Limits(connect=1.0)))
+        network = stack.enter_context(
+            Clock().network(limits=Limits(connect=3.0, answer=2.0, tries=1))
+        )
         fetch(artifact_at(f"http://releases.test:{server.port}/x"), tmp_path, network)
         assert len(server.requests) == 1
 

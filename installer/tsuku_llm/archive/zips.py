@@ -148,10 +148,8 @@ def _data_offset(file: BinaryIO, entry: _Entry, end: int) -> int:
     if said != (entry.crc, entry.packed, entry.size) and not (described and not any(said)):
         raise unsafe("a member's two headers differ", entry.name)
     rest = end - data - entry.packed
-    if rest < 0:
-        raise unsafe("members overlap", entry.name)
     if rest and not (described and _is_descriptor(file, entry, data + entry.packed, rest)):
-        raise unsafe("there is a gap between members", entry.name)
+        raise unsafe("members overlap, or something stands between them", entry.name)
     return data
 
 
