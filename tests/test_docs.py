@@ -166,10 +166,11 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert path.exists(), f"{document.name}: {target}"
 
 
-def test_a_newcomer_needs_what_is_there() -> None:
-    (first, *_), (test,) = (blocks(section(name))[0] for name in ("Install and run", "Test"))
-    assert first.endswith(f"{PROGRAM} install --yes")
-    assert (ROOT / test).stat().st_mode & 0o100
+def test_a_newcomer_types_what_is_there() -> None:
+    (first, serve, *_), (test,) = (blocks(section(name))[0] for name in ("Install and run", "Test"))
+    assert serve.startswith(f".venv/bin/{PROGRAM} serve -- ")
+    for script in (first, test):
+        assert (ROOT / script).stat().st_mode & 0o100
 
 
 def blocks(text: str) -> list[list[str]]:

@@ -30,6 +30,7 @@ SDIST_TOP_LEVEL = {
     "README.md",
     "ci",
     "docs",
+    "install.sh",
     "installer",
     "manifests",
     "pyproject.toml",
@@ -136,7 +137,7 @@ def test_the_same_wheel_comes_from_the_tree_and_from_the_sdist(
 def test_the_sdist_can_be_tested(built: Path, source: Path) -> None:
     with tarfile.open(built / f"{SDIST}.tar.gz") as opened:
         names = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
-    assert {name.partition("/")[0] for name in names} <= SDIST_TOP_LEVEL
+    assert {name.partition("/")[0] for name in names} == SDIST_TOP_LEVEL
     for folder in ("ci", "docs", "installer", "manifests", "tests"):
         files = {
             path.relative_to(source).as_posix()
