@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from support.tools import REQUIRED
 
+KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL"}
+
 
 def pytest_configure() -> None:
     """Forget the developer's settings, before the widest fixture runs."""
-    for name in [name for name in os.environ if name.startswith("TSUKU_") and name != REQUIRED]:
+    for name in [name for name in os.environ if name.startswith("TSUKU_") and name not in KEPT]:
         del os.environ[name]
 
 

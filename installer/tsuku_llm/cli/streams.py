@@ -38,9 +38,9 @@ def say(stream: TextIO | None, text: str, *, exact: bool = False) -> None:
     """
     if stream is None:  # its descriptor was closed before the program started
         return
-    if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(errors="surrogateescape" if exact else "backslashreplace")
     try:
+        if isinstance(stream, TextIOWrapper):  # this flushes what is left of an earlier write
+            stream.reconfigure(errors="surrogateescape" if exact else "backslashreplace")
         stream.write(text)
         stream.flush()
     except BrokenPipeError:

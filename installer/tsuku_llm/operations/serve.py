@@ -23,9 +23,7 @@ def serve(session: Session, arguments: Sequence[str], *, replace: bool = False) 
     store.check(installed)
     session.note(installed.receipt.line)
     plan = launch.plan(build_of(installed), arguments, cwd=Path.cwd(), environ=session.environ)
-    if replace:
-        launch.replace(plan)
-    return launch.supervise(plan)
+    return launch.replace(plan) if replace else launch.supervise(plan)
 
 
 def which(session: Session) -> Path:
