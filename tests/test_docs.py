@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
-OF_THE_TESTS = {"TSUKU_LLM_REQUIRE_TOOLS"}
+OF_THE_TESTS = {"TSUKU_LLM_REQUIRE_TOOLS", "TSUKU_LLM_FAKE_HARDWARE", "TSUKU_LLM_STRICT"}
 OF_THE_RELEASE_TOOL = {"TSUKU_LLM_SIGNERS"}
 
 in_every_document = pytest.mark.parametrize(

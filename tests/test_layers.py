@@ -35,7 +35,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"archive", "catalog", "fetch", "host", "launch", "probe", "selection", "snapshot", "store"}
     | {"_version", "trust"},
     "config": frozenset({"errors"}),
-    "cli": VALUES | {"_version", "catalog", "config", "host", "operations", "selection", "store"},
+    "cli": VALUES
+    | {"_version", "catalog", "config", "host", "operations", "selection", "snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
