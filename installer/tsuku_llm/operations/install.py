@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tsuku_llm import __version__, archive, fetch, launch
-from tsuku_llm.errors import GateFailed, HostUnreachable, SelectionError, TsukuError
+from tsuku_llm.errors import (
+    DownloadError,
+    GateFailed,
+    HostUnreachable,
+    ProxyError,
+    SelectionError,
+    TlsError,
+    TsukuError,
+)
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
@@ -88,14 +96,14 @@ def install(
         return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)
     try:
         return install_choice(session, choice, force=force)
-    except HostUnreachable as error:
+    except (HostUnreachable, ProxyError, TlsError) as error:
         if session.channel or release:
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)
 
 
-def _from_index(session: Session, choice: Choice, error: HostUnreachable) -> Choice:
+def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
     """The same choice among the builds of the package index; ``error`` where it has none."""
     if INDEX_CHANNEL not in choice.catalog.channels:
         raise error
@@ -232,7 +240,7 @@ def _space(artifacts: Sequence[Artifact]) -> int:
 
 
 def _fetch_all(session: Session, partials: Path, artifacts: Sequence[Artifact]) -> list[Path]:
-    """Fetch a variant's archives side by side; the network closes first when one fails."""
+    """Fetch a variant's archives side by side; the first that fails stops the others."""
     with (
         ThreadPoolExecutor(len(artifacts)) as pool,
         fetch.Network(session.environ, mirrors=session.mirrors) as network,
@@ -241,7 +249,9 @@ def _fetch_all(session: Session, partials: Path, artifacts: Sequence[Artifact]) 
             pool.submit(fetch.fetch, artifact, partials, network, session.progress)
             for artifact in artifacts
         ]
-        return [job.result() for job in jobs]
+        for job in as_completed(jobs):
+            job.result()
+    return [job.result() for job in jobs]
 
 
 def _unpack_all(
