@@ -1,0 +1,1 @@
+"""Benchmarks: each against a named tool, side by side in the same run."""
