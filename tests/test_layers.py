@@ -27,16 +27,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "manifest": frozenset({"errors", "trust"}),
     "catalog": frozenset({"disk", "errors", "manifest", "manifests", "trust"}),
     "selection": VALUES,
+    "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
     "store": frozenset({"disk", "errors"}),
     "launch": frozenset({"errors"}),
     "operations": VALUES
-    | {"archive", "catalog", "fetch", "host", "launch", "probe", "selection", "snapshot", "store"}
-    | {"_version", "trust"},
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
+    | {"_version", "store", "trust"},
     "config": frozenset({"errors"}),
     "cli": VALUES
-    | {"_version", "catalog", "config", "host", "operations", "selection", "snapshot", "store"},
+    | {"_version", "catalog", "chain", "config", "host", "operations", "selection", "snapshot"}
+    | {"store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 

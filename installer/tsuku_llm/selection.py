@@ -99,6 +99,12 @@ class Selection:
             hint="ask for another backend: tsuku-llm config set llm.backend auto",
         )
 
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Every variant: those that fit best first, then the others."""
+        fitting = (each.variant for each in self.compatible)
+        return (*fitting, *(each.variant for each in self.rejected))
+
     def candidate(self, name: str) -> Candidate | None:
         """The compatible variant of that name."""
         return next((each for each in self.compatible if each.variant.name == name), None)
@@ -177,6 +183,11 @@ def why_not(variant: Variant, hardware: Hardware) -> Reason | None:
     return next(_obstacles(variant, hardware), None)
 
 
+def system_obstacle(variant: Variant, hardware: Hardware) -> Reason | None:
+    """The first fact about the system that keeps a variant from running, whatever its devices."""
+    return next(_system_obstacles(variant.requires, hardware), None)
+
+
 def best_gpu(variant: Variant, hardware: Hardware) -> Gpu | None:
     """The device that a compatible variant should use, None for the CPU.
 
@@ -186,14 +197,11 @@ def best_gpu(variant: Variant, hardware: Hardware) -> Gpu | None:
 
 
 def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
-    for check in _SYSTEM_CHECKS:
-        reason = check(variant.requires, hardware)
-        if reason:
-            yield reason
+    yield from _system_obstacles(variant.requires, hardware)
     if variant.backend == "cpu":
         return
     api = hardware.api(API_OF_BACKEND[variant.backend])
-    reason = _api_obstacle(api)
+    reason = api_obstacle(api)
     if reason:
         yield reason
         return
@@ -201,6 +209,13 @@ def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
     reasons = [rule(variant.requires, api, gpu) for gpu in api.hardware_gpus]
     if None not in reasons:
         yield next(reason for reason in reasons if reason)
+
+
+def _system_obstacles(requires: Requirements, hardware: Hardware) -> Iterator[Reason]:
+    for check in _SYSTEM_CHECKS:
+        reason = check(requires, hardware)
+        if reason:
+            yield reason
 
 
 def _usable(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
@@ -300,7 +315,7 @@ def _at_least(slug: str, floor: str | None, have: str | None, name: str = "") ->
 # --- the devices -----------------------------------------------------------------------
 
 
-def _api_obstacle(api: Api) -> Reason | None:
+def api_obstacle(api: Api) -> Reason | None:
     """Why an API offers no hardware device at all; a device that is there outweighs a complaint."""
     if api.hardware_gpus:
         return None

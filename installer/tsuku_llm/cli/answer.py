@@ -59,8 +59,11 @@ class Answered(Exception):
         self.answer = answer
 
 
-def document(command: str, answer: Answer) -> str:
-    """The one JSON document of a command, in one line of ASCII."""
+def document(command: str, answer: Answer, simulated: str | None = None) -> str:
+    """The one JSON document of a command, in one line of ASCII.
+
+    ``simulated`` names a recorded machine, and is there only where one stands for this one.
+    """
     import json  # noqa: PLC0415
 
     envelope = {
@@ -70,6 +73,7 @@ def document(command: str, answer: Answer) -> str:
         "exit_code": answer.exit_code,
         "data": answer.data,
         "error": answer.failure,
+        **({"simulated": simulated} if simulated else {}),
     }
     return json.dumps(envelope, default=plain) + "\n"
 

@@ -10,11 +10,15 @@ from tsuku_llm.cli.progress import Bar, Lines
 
 
 class Console:
-    """One per run. ``command`` is the name of the command that the arguments led to."""
+    """One per run. ``command`` is the name of the command that the arguments led to.
+
+    ``simulated`` names the recorded machine that stands for this one, if one does.
+    """
 
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
         self.command = ""
+        self.simulated: str | None = None
         self.progress = Bar() if not json and _is_terminal() else Lines(self.note)
 
     def note(self, text: str) -> None:

@@ -56,7 +56,7 @@ def _run_as_json(argv: Sequence[str], console: Console) -> int:
         answer = _answer(argv, console)
         if answer.failure:
             _tell(answer.failure)
-        streams.say(stdout, document(console.command, answer))
+        streams.say(stdout, document(console.command, answer, console.simulated))
     return answer.exit_code
 
 

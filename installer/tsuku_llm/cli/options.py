@@ -24,3 +24,9 @@ def setting(word: str) -> Callable[[F], F]:
 
 
 release = click.option("--release", metavar="TAG", help="This release, such as b11429 or v0.6.0.")
+hardware = click.option(
+    "--hardware",
+    type=FILE,
+    metavar="FILE",
+    help="For the machine that probe --record wrote to FILE.",
+)

@@ -15,7 +15,9 @@ PROGRAM = "tsuku-llm"
 COMMANDS = {
     "install": "Install the build of llama.cpp's server that fits this machine.",
     "explain": "Say of each variant why it fits this machine or not.",
+    "backends": "Show every variant against this machine and what is installed.",
     "probe": "Show what this machine has.",
+    "doctor": "Find the first broken link between the GPU and the server.",
     "serve": "Launch the installed llama-server.",
     "list": "List what is installed, or what can be.",
     "which": "Print the path of the server that serve starts.",

@@ -6,18 +6,27 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 
 from tsuku_llm.cli.console import Console
 from tsuku_llm.config import Paths, Settings, load
-from tsuku_llm.host import LocalHost
+from tsuku_llm.errors import UsageError
+from tsuku_llm.host import Host, LocalHost
 from tsuku_llm.operations.session import Session
+
+FAKE_HARDWARE = "TSUKU_LLM_FAKE_HARDWARE"
+"""A file of ``probe --record`` that stands for this machine wherever hardware counts."""
+
+STRICT = "TSUKU_LLM_STRICT"
+"""Set to anything but 0, it refuses what is for tests only."""
 
 
 @contextmanager
 def open_session(console: Console, **flags: str | None) -> Iterator[Session]:
     """The session of this run; ``flags`` are named like the words of ``[llm]``.
 
-    Raises ``ConfigError`` for settings that cannot be understood.
+    Raises ``ConfigError`` for settings that cannot be understood, ``UsageError`` or
+    ``SnapshotError`` for a simulated machine that is not allowed or cannot be read.
     """
     paths = Paths.from_environ(os.environ)
     chosen = {f"llm.{word}": value for word, value in flags.items()}
@@ -36,7 +45,7 @@ def _session(console: Console, paths: Paths, settings: Settings) -> Session:
         data=paths.data,
         state=paths.state,
         environ=os.environ,
-        host=LocalHost(),
+        host=_host(console),
         now=datetime.now(timezone.utc),
         note=console.note,
         progress=console.progress,
@@ -47,3 +56,22 @@ def _session(console: Console, paths: Paths, settings: Settings) -> Session:
         repository_url=settings.repository_url,
         mirrors=settings.mirrors,
     )
+
+
+def _host(console: Console) -> Host:
+    """This machine, or the recorded one that a test wants; then everybody is told."""
+    file = os.environ.get(FAKE_HARDWARE)
+    if not file:
+        return LocalHost()
+    if os.environ.get(STRICT, "0") not in ("", "0"):
+        raise UsageError(
+            f"{FAKE_HARDWARE} is set, and {STRICT} forbids simulated hardware",
+            facts=(f"{FAKE_HARDWARE}={file}",),
+            hint=f"unset {FAKE_HARDWARE}",
+        )
+    from tsuku_llm.snapshot import ReplayHost  # noqa: PLC0415
+
+    host = ReplayHost.load(Path(file))
+    console.simulated = host.name
+    console.note(f"the hardware is simulated: {FAKE_HARDWARE}={file}")
+    return host

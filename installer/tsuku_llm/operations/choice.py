@@ -29,13 +29,11 @@ class Choice:
     hardware: Hardware
     selection: Selection
 
-    def line(self, candidate: Candidate) -> str:
+    def line(self, candidate: Candidate | None) -> str:
         """The one line that every start prints and the receipt keeps."""
         detected = ",".join(self.selection.detected)
-        line = (
-            f"requested={self.selection.requested} detected=[{detected}] "
-            f"selected={candidate.variant.name}"
-        )
+        selected = candidate.variant.name if candidate else "none"
+        line = f"requested={self.selection.requested} detected=[{detected}] selected={selected}"
         return f"{line} hardware={self.hardware.simulated}" if self.hardware.simulated else line
 
 

@@ -20,12 +20,7 @@ from tsuku_llm.operations.explain import explain
 @options.setting("channel")
 @options.release
 @options.setting("repository")
-@click.option(
-    "--hardware",
-    type=options.FILE,
-    metavar="FILE",
-    help="Explain for the machine that probe --record wrote to FILE.",
-)
+@options.hardware
 @click.pass_obj
 def command(  # noqa: PLR0913
     console: Console,

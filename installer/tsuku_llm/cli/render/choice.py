@@ -93,10 +93,7 @@ def title(choice: Choice) -> str:
 
 def decision(choice: Choice) -> str:
     """The line that every start prints, also where nothing was selected."""
-    if choice.selection.compatible:
-        return choice.line(choice.selection.compatible[0])
-    detected = ",".join(choice.selection.detected)
-    return f"requested={choice.selection.requested} detected=[{detected}] selected=none"
+    return choice.line(next(iter(choice.selection.compatible), None))
 
 
 def verdict(candidate: Candidate) -> str:

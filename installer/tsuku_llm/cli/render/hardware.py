@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware
+from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 
 def data(hardware: Hardware, record: Path | None) -> dict[str, Any]:
@@ -32,8 +32,13 @@ def problems(hardware: Hardware) -> tuple[str, ...]:
     return tuple(
         line
         for problem in hardware.all_problems
-        for line in (f"{problem.slug}: {problem.text}", f"  fix: {problem.fix}")
+        for line in (named(problem), f"  fix: {problem.fix}")
     )
+
+
+def named(problem: Problem) -> str:
+    """A situation by its name; one that passes is not to be taken for the machine's nature."""
+    return f"{problem.slug}{' (temporary)' if problem.transient else ''}: {problem.text}"
 
 
 def _system(hardware: Hardware) -> dict[str, str]:

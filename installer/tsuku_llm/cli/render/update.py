@@ -14,6 +14,7 @@ def data(report: UpdateReport) -> dict[str, Any]:
     candidate = report.candidate
     return {
         "channel": report.choice.channel,
+        "simulated": report.choice.hardware.simulated,
         "installed": {
             "release": receipt.release,
             "version": receipt.version,

@@ -1,0 +1,21 @@
+"""The chain from the PCI bus to the server's own list of devices: which link is broken first.
+
+Pure. Each link is judged by itself from what was found; a link that nobody can see (a bus in
+a container) is unknown and breaks nothing, as only a driver's API knows its devices.
+"""
+
+from tsuku_llm.chain.judging import diagnose
+from tsuku_llm.chain.links import Chain, Fault, Link, Listed, Place, State, Subject
+from tsuku_llm.chain.subject import subject_of
+
+__all__ = [
+    "Chain",
+    "Fault",
+    "Link",
+    "Listed",
+    "Place",
+    "State",
+    "Subject",
+    "diagnose",
+    "subject_of",
+]

@@ -1,0 +1,204 @@
+"""The driver's links: from the bus to a device that its API lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tsuku_llm.chain.links import Fault, Link, Place, State, Subject
+from tsuku_llm.hardware import Api, ApiState, Evidence, Hardware, Problem
+from tsuku_llm.selection import api_obstacle
+
+NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
+_MAKERS = {"cuda": {NVIDIA}, "rocm": {AMD}, "sycl": {INTEL}, "openvino": {INTEL}}
+
+_ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")
+_ON_WINDOWS = re.compile(r"ven_([0-9a-f]{4})\S*\s*(\S*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A display adapter among the supporting facts; ``driver`` is None where none is bound."""
+
+    name: str
+    vendor: int
+    id: str
+    driver: str | None
+
+
+def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, ...]:
+    """Judge the five links from the bus to the device."""
+    adapters = tuple(_adapters(hardware.evidence, _makers(subject, api)))
+    evidence = _evidence(api, adapters)
+    faults = _faults(subject.backend, hardware, api, adapters)
+    listed = bool(api.hardware_gpus)
+    initialised = api.state is ApiState.OK or Place.DEVICE in faults
+    holds = {
+        Place.PCI: bool(adapters),
+        Place.MODULE: any(each.driver for each in adapters) or bool(evidence[Place.MODULE]),
+        Place.LIBRARY: listed or api.library is not None,
+        Place.INIT: listed or initialised,
+        Place.DEVICE: listed,
+    }
+    return tuple(
+        Link(place, _state(place, faults, held=held), tuple(evidence[place]), faults.get(place))
+        for place, held in holds.items()
+    )
+
+
+def _state(place: Place, faults: Mapping[Place, Fault], *, held: bool) -> State:
+    if place in faults:
+        return State.BROKEN
+    return State.OK if held else State.UNKNOWN
+
+
+# --- evidence --------------------------------------------------------------------------------
+
+
+def _makers(subject: Subject, api: Api) -> set[int]:
+    """The vendors whose adapters matter: that of the device, or those that the backend serves."""
+    gpu = subject.gpu or next(iter(api.hardware_gpus), None)
+    if gpu and gpu.vendor_id:
+        return {gpu.vendor_id}
+    return _MAKERS.get(subject.backend, {NVIDIA, AMD, INTEL})
+
+
+def _adapters(evidence: Iterable[Evidence], makers: set[int]) -> Iterator[Adapter]:
+    for fact in evidence:
+        match = _ON_LINUX.match(fact.result) or _ON_WINDOWS.search(fact.result)
+        if match and int(match[1], 16) in makers:
+            driver = None if match[2] in ("", "none") else match[2]
+            yield Adapter(fact.call, int(match[1], 16), fact.result.split(" ")[0], driver)
+
+
+def _evidence(api: Api, adapters: Iterable[Adapter]) -> dict[Place, list[str]]:
+    """Each fact at the link that it speaks of."""
+    told: dict[Place, list[str]] = {place: [] for place in Place}
+    for adapter in adapters:
+        told[Place.PCI].append(f"{adapter.name}: {adapter.id}")
+        told[Place.MODULE] += [adapter.driver] if adapter.driver else []
+    for fact in api.evidence:
+        told[_place_of(fact.call)].append(f"{fact.call}: {fact.result}")
+    told[Place.DEVICE] += [f"{gpu.name} ({gpu.kind.value})" for gpu in api.gpus]
+    return told
+
+
+_LOOKS = (
+    (Place.LIBRARY, re.compile(r"open |.* → ")),
+    (Place.MODULE, re.compile(r"/proc/|/sys/")),
+    (Place.DEVICE, re.compile(r"/dev/|[A-Z]+(?:_[A-Z]+)+$")),
+)
+
+
+def _place_of(call: str) -> Place:
+    """Files and variables are known by their look; all else is a call into the driver."""
+    return next((place for place, look in _LOOKS if look.match(call)), Place.INIT)
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+def _faults(
+    backend: str, hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]
+) -> dict[Place, Fault]:
+    """What is broken; nothing is where the API lists a device."""
+    if api.hardware_gpus:
+        return {}
+    module = _unbound(backend, adapters)
+    found = {Place.MODULE: module} if module else {}
+    problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
+    if problem:
+        return {**found, _broken_by(problem, api): _as_fault(problem)}
+    reason = api_obstacle(api)
+    if reason:
+        found[_reached(api)] = Fault(reason.slug, reason.text, _fix(hardware, api, adapters))
+    return found
+
+
+def _as_fault(problem: Problem) -> Fault:
+    return Fault(problem.slug, problem.text, problem.fix, transient=problem.transient)
+
+
+_OF_MACHINE = {"wsl-without-gpu": Place.MODULE}
+_OF_API = {
+    "nvidia-module-missing": Place.MODULE,
+    "cuda-stub-library": Place.LIBRARY,
+    "vulkan-icd-broken": Place.LIBRARY,
+    "vulkan-loader-without-icd": Place.LIBRARY,
+    "opencl-loader-without-icd": Place.LIBRARY,
+    "mig-without-instance": Place.DEVICE,
+    "cuda-hidden": Place.DEVICE,
+    "cuda-no-device": Place.DEVICE,
+    "container-without-gpu": Place.DEVICE,
+    "gpu-permission": Place.DEVICE,
+    "rocm-no-device": Place.DEVICE,
+    "vulkan-no-device": Place.DEVICE,
+    "software-only": Place.DEVICE,
+}
+"""Where a named situation breaks the chain, if not where the API stopped."""
+
+
+def _broken_by(problem: Problem, api: Api) -> Place:
+    place = _OF_MACHINE.get(problem.slug) or _OF_API.get(problem.slug)
+    if place is Place.DEVICE and api.library is None:
+        return Place.LIBRARY
+    return place or _reached(api)
+
+
+def _reached(api: Api) -> Place:
+    """The link at which the API stopped."""
+    if api.state in (ApiState.CRASHED, ApiState.TIMED_OUT):
+        return Place.INIT
+    if api.state is ApiState.OK:
+        return Place.DEVICE
+    return Place.LIBRARY if api.library is None else Place.INIT
+
+
+def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
+    """What to do about a stop that has no name of its own."""
+    place = _reached(api)
+    if api.state is ApiState.NOT_ASKED:
+        return _OTHER
+    if place is not Place.LIBRARY:
+        return _RESTART if place is Place.INIT else _SWITCHED_ON
+    fix = _LIBRARIES.get(api.name, _VENDOR) if hardware.os == "linux" else _VENDOR
+    return fix if adapters else f"if this machine has such a GPU: {fix}"
+
+
+_OTHER = "choose another backend: tsuku-llm backends shows which fit"
+_RESTART = "restart the machine; if it stays, reinstall the GPU's driver"
+_SWITCHED_ON = "see that the GPU is switched on, and given to this container or virtual machine"
+_VENDOR = "install the GPU's driver from its vendor"
+_LIBRARIES = {
+    "cuda": "install the NVIDIA driver (the CUDA toolkit is not needed)",
+    "rocm": "install ROCm's runtime",
+    "vulkan": "sudo apt install libvulkan1 mesa-vulkan-drivers (NVIDIA: libvulkan1 and its driver)",
+    "level_zero": "install Intel's compute runtime and the Level Zero loader (libze1)",
+    "opencl": "install the OpenCL loader (ocl-icd-libopencl1) and the GPU's OpenCL driver",
+    "openvino": "install Intel's OpenCL driver (intel-opencl-icd)",
+}
+
+
+def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Fault | None:
+    """The kernel drives none of the adapters in a way that the backend can use."""
+    faults = [_not_driven(backend, adapter) for adapter in adapters]
+    return None if None in faults else next(iter(faults), None)
+
+
+def _not_driven(backend: str, adapter: Adapter) -> Fault | None:
+    if adapter.driver is None:
+        fix = (
+            f"sudo modprobe {_MODULES.get(adapter.vendor, 'its module')}; if that fails, {_VENDOR}"
+        )
+        return Fault("no-kernel-driver", f"no kernel driver drives {adapter.name}", fix)
+    if adapter.driver in ("vfio-pci", "pci-stub"):
+        text = f"{adapter.name} is set aside for a virtual machine ({adapter.driver})"
+        return Fault("gpu-set-aside", text, "take it back for the host, or run tsuku-llm in there")
+    if backend == "cuda" and adapter.driver == "nouveau":
+        text = f"{adapter.name} is driven by nouveau, which has no CUDA"
+        return Fault("nouveau", text, "install the NVIDIA driver, or use Vulkan")
+    return None
+
+
+_MODULES = {NVIDIA: "nvidia", AMD: "amdgpu", INTEL: "i915"}

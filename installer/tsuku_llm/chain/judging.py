@@ -1,0 +1,122 @@
+"""The whole chain, and the links after the driver's: requirement, tree, the server's list."""
+
+from __future__ import annotations
+
+from tsuku_llm.chain.driver import driver_links
+from tsuku_llm.chain.links import Chain, Fault, Link, Listed, Place, State, Subject
+from tsuku_llm.errors import NotInstalled, TsukuError
+from tsuku_llm.hardware import Hardware
+from tsuku_llm.manifest import Variant
+from tsuku_llm.selection import API_OF_BACKEND, Reason, Selection, system_obstacle
+
+
+def diagnose(
+    subject: Subject,
+    hardware: Hardware,
+    selection: Selection,
+    installed: str | TsukuError,
+    listed: Listed | TsukuError | None,
+) -> Chain:
+    """Judge every link; a CPU build has none of a driver.
+
+    ``selection`` is of every variant, whatever is requested. ``installed`` is the id of the
+    version that ``serve`` would start, if it is intact, or why there is none; ``listed`` is
+    what its server said, or why it said nothing, and None where it was not asked.
+    """
+    name = API_OF_BACKEND.get(subject.backend)
+    driver = driver_links(subject, hardware, hardware.api(name)) if name else ()
+    after = (
+        _requirement(subject, hardware, selection),
+        _tree(subject, installed),
+        _server(subject, listed),
+    )
+    return Chain(subject, (*driver, *after))
+
+
+def _broken(place: Place, fault: Fault, *evidence: str) -> Link:
+    return Link(place, State.BROKEN, evidence, fault)
+
+
+# --- requirement -----------------------------------------------------------------------------
+
+
+def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> Link:
+    variant = subject.variant
+    if variant is None:
+        text = f"there is no {subject.backend} build for {hardware.platform}"
+        fix = _instead(subject, selection) or _OTHER_RELEASE
+        return _broken(Place.REQUIREMENT, Fault("no-build", text, fix))
+    if selection.candidate(variant.name):
+        on = subject.gpu.name if subject.gpu else "the processor"
+        return Link(Place.REQUIREMENT, State.OK, (f"{variant.name} fits {on}",))
+    reason = _reason(variant, hardware, selection)
+    if reason is None:
+        return Link(Place.REQUIREMENT, State.UNKNOWN, (f"{variant.name} needs a device",))
+    fix = _fix(subject, reason, selection)
+    return _broken(Place.REQUIREMENT, Fault(reason.slug, reason.text, fix), variant.name)
+
+
+def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reason | None:
+    """What the variant demands in vain; None where only a device is missing so far."""
+    name = API_OF_BACKEND.get(variant.backend)
+    if name and not hardware.api(name).hardware_gpus:
+        return system_obstacle(variant, hardware)
+    return next(each.reason for each in selection.rejected if each.variant is variant)
+
+
+def _fix(subject: Subject, reason: Reason, selection: Selection) -> str:
+    fixes = (_FIXES.get(reason.slug), _instead(subject, selection))
+    return "; or: ".join(fix for fix in fixes if fix) or _OTHER_RELEASE
+
+
+def _instead(subject: Subject, selection: Selection) -> str | None:
+    """The command for the best variant that fits, one of the same backend before others."""
+    fitting = [candidate.variant for candidate in selection.compatible]
+    if not fitting:
+        return None
+    best = next((each for each in fitting if each.backend == subject.backend), fitting[0])
+    return f"tsuku-llm install --backend {best.name}"
+
+
+_DISTRIBUTION = "use a newer release of the distribution"
+_OTHER_RELEASE = "choose another release: tsuku-llm list --available"
+_FIXES = {
+    "libc": "run it on a glibc distribution, for example in a Debian container",
+    "glibc": _DISTRIBUTION,
+    "libstdcxx": _DISTRIBUTION,
+    "macos": "update macOS",
+    "vcruntime": "winget install Microsoft.VCRedist.2015+.x64 (on ARM: .arm64)",
+    "vulkan": "update the GPU's driver and the Vulkan loader",
+    "cuda-driver": "update NVIDIA's driver",
+    "cuda-ptx": "update NVIDIA's driver",
+    "unknown-requirement": "update tsuku-llm",
+}
+"""What helps against a reason of ``selection``, where anything but another variant does."""
+
+
+# --- the installed build ---------------------------------------------------------------------
+
+
+def _tree(subject: Subject, installed: str | TsukuError) -> Link:
+    if isinstance(installed, str):
+        return Link(Place.TREE, State.OK, (installed,))
+    if not isinstance(installed, NotInstalled):
+        return _failed(Place.TREE, installed)
+    text = f"no build of {subject.wanted} is installed"
+    fix = f"tsuku-llm install --backend {subject.wanted}"
+    return _broken(Place.TREE, Fault(installed.slug, text, fix, NotInstalled))
+
+
+def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
+    if listed is None:
+        return Link(Place.LIST, State.UNKNOWN, ("not asked, as no intact tree is there",))
+    if isinstance(listed, TsukuError):
+        return _failed(Place.LIST, listed)
+    if subject.gpu and listed.chosen is None:
+        missing = f"none of them is called {subject.gpu.name}"
+        return Link(Place.LIST, State.UNKNOWN, (*listed.devices, missing))
+    return Link(Place.LIST, State.OK, listed.devices or ("it starts",))
+
+
+def _failed(place: Place, error: TsukuError) -> Link:
+    return _broken(place, Fault(error.slug, error.message, error.hint, type(error)), *error.facts)

@@ -1,0 +1,30 @@
+"""``doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from tsuku_llm.cli import options
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import doctor as render
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.operations.doctor import examine
+
+
+@click.command("doctor", cls=Command)
+@options.setting("backend")
+@click.pass_obj
+def command(console: Console, *, backend: str | None) -> Answer:
+    """Find the first broken link between the GPU and the server."""
+    with open_session(console, backend=backend) as session:
+        examination = examine(session)
+    # People have read what is broken; a program is told that it failed.
+    failure = render.failure(examination.chain) if console.json else None
+    return Answer(
+        render.data(examination),
+        render.lines(examination),
+        exit_code=examination.chain.exit_code,
+        failure=failure,
+    )

@@ -1,0 +1,57 @@
+"""The matrix: every variant of a release against the machine, and what is installed of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tsuku_llm.cli.render import choice as render
+from tsuku_llm.cli.render.text import named, size, table
+from tsuku_llm.operations.explain import Matrix
+from tsuku_llm.store import Installed
+
+
+def data(matrix: Matrix) -> dict[str, Any]:
+    """The matrix for programs: what ``explain`` says, and two facts more of each variant."""
+    states = map(matrix.state, matrix.choice.selection.variants)
+    told = render.data(matrix.choice)
+    rows = [
+        {**row, "installed": state is not None, "active": state == "active"}
+        for row, state in zip(told["variants"], states, strict=True)
+    ]
+    return {**told, "variants": rows, "active": _active(matrix.active)}
+
+
+def _active(active: Installed | None) -> dict[str, str] | None:
+    if active is None:
+        return None
+    receipt = active.receipt
+    return {"id": active.id, "variant": receipt.variant, "release": receipt.release}
+
+
+def lines(matrix: Matrix) -> tuple[str, ...]:
+    """The matrix for people."""
+    selection = matrix.choice.selection
+    verdicts = [
+        *(render.verdict(each) for each in selection.compatible),
+        *(each.reason.text for each in selection.rejected),
+    ]
+    rows = [
+        (v.name, v.backend, size(v.download_size), matrix.state(v) or "", verdict)
+        for v, verdict in zip(selection.variants, verdicts, strict=True)
+    ]
+    head = ("variant", "backend", "download", "state", "")
+    return (
+        render.title(matrix.choice),
+        render.decision(matrix.choice),
+        *table([head, *rows]),
+        *_other_active(matrix),
+    )
+
+
+def _other_active(matrix: Matrix) -> tuple[str, ...]:
+    """The active version, where it is none of the rows."""
+    active = matrix.active
+    if active is None or "active" in map(matrix.state, matrix.choice.selection.variants):
+        return ()
+    receipt = active.receipt
+    return (f"active: {receipt.variant} of {named(receipt.release, receipt.version)}",)

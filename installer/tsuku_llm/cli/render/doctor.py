@@ -1,0 +1,100 @@
+"""A chain of links, the first broken one, and the one fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tsuku_llm.chain import Chain, Fault, Link, Place
+from tsuku_llm.cli.answer import Failure
+from tsuku_llm.cli.render.choice import decision, head
+from tsuku_llm.cli.render.hardware import named
+from tsuku_llm.cli.render.text import table
+from tsuku_llm.hardware import Problem
+from tsuku_llm.operations.doctor import Examination
+
+
+def data(examination: Examination) -> dict[str, Any]:
+    """The chain for programs."""
+    chain = examination.chain
+    return {
+        **head(examination.choice),
+        "backend": chain.subject.backend,
+        "variant": chain.subject.variant.name if chain.subject.variant else None,
+        "links": [_link(link) for link in chain.links],
+        "broken": chain.broken.place if chain.broken else None,
+        "fix": chain.fault.fix if chain.fault else None,
+        "transient": chain.fault.transient if chain.fault else False,
+        "problems": list(examination.choice.hardware.all_problems),
+    }
+
+
+def _link(link: Link) -> dict[str, Any]:
+    fault = link.fault
+    return {
+        "link": link.place,
+        "state": link.state,
+        "evidence": list(link.evidence),
+        "code": fault.slug if fault else None,
+        "reason": fault.text if fault else None,
+        "fix": fault.fix if fault else None,
+        "transient": fault.transient if fault else False,
+    }
+
+
+def failure(chain: Chain) -> Failure | None:
+    """The first broken link as the error that a program is told of."""
+    link, fault = chain.broken, chain.fault
+    if link is None or fault is None:
+        return None
+    return Failure(fault.error.slug, _broken(link, fault), link.evidence, fault.fix)
+
+
+def lines(examination: Examination) -> tuple[str, ...]:
+    """The chain for people."""
+    chain = examination.chain
+    rows = [row for link in chain.links for row in _rows(link)]
+    return (
+        decision(examination.choice),
+        f"from the GPU to the server, for {_subject(chain)}:",
+        *table(rows),
+        *_verdict(chain),
+        *(f"also {named(problem)}" for problem in _others(examination)),
+    )
+
+
+def _subject(chain: Chain) -> str:
+    variant = chain.subject.variant
+    return f"{chain.subject.backend} ({variant.name})" if variant else chain.subject.backend
+
+
+def _name(place: Place) -> str:
+    return place.value.replace("-", " ")
+
+
+def _rows(link: Link) -> Iterator[tuple[str, str, str]]:
+    """The link, and what is known of it: first what is wrong, then each fact."""
+    fault = (link.fault.text,) if link.fault else ()
+    first, *rest = (*fault, *link.evidence) or (_UNSEEN.get(link.place, "not reached"),)
+    yield (link.state.value, _name(link.place), first)
+    yield from (("", "", fact) for fact in rest)
+
+
+_ELSEWHERE = "not visible, as is normal in containers, in virtual machines and in WSL"
+_UNSEEN = {Place.PCI: _ELSEWHERE, Place.MODULE: _ELSEWHERE}
+
+
+def _verdict(chain: Chain) -> tuple[str, ...]:
+    if chain.broken is None or chain.fault is None:
+        return ("no link is broken",)
+    return (f"first broken: {_broken(chain.broken, chain.fault)}", f"fix: {chain.fault.fix}")
+
+
+def _broken(link: Link, fault: Fault) -> str:
+    return f"{_name(link.place)}{' (temporary)' if fault.transient else ''}: {fault.text}"
+
+
+def _others(examination: Examination) -> list[Problem]:
+    """What else is known to be wrong here: ``explain`` has their fixes."""
+    shown = {link.fault.text for link in examination.chain.links if link.fault}
+    return [each for each in examination.choice.hardware.all_problems if each.text not in shown]

@@ -1,0 +1,67 @@
+"""Examine the chain from the bus to the server's own list of devices."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tsuku_llm import launch
+from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.operations.choice import Choice, choose
+from tsuku_llm.operations.serve import build_of, wanted
+from tsuku_llm.operations.session import Session
+from tsuku_llm.selection import Request, select
+from tsuku_llm.store import Installed, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What would be chosen, and how the chain of one backend stands."""
+
+    choice: Choice
+    chain: Chain
+
+
+def examine(session: Session) -> Examination:
+    """Judge every link for the requested backend, or for the best one of a GPU.
+
+    The installed server is started once or twice, to be asked for its devices; nothing is
+    changed. Raises as ``choose`` does; what is wrong with a link is in the chain.
+    """
+    choice = choose(session)
+    everything = select(choice.release, choice.hardware, Request(prefer=session.prefer))
+    store = Store(session.data)
+    subject = subject_of(session.backend, everything, choice.hardware, _active(store))
+    installed = _installed(store, session, subject)
+    listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
+    found = installed if isinstance(installed, TsukuError) else installed.id
+    return Examination(choice, diagnose(subject, choice.hardware, everything, found, listed))
+
+
+def _active(store: Store) -> tuple[str, str] | None:
+    """Backend and variant of the active version; a pointer that is broken is found later."""
+    with suppress(TsukuError):
+        active = store.active()
+        return (active.receipt.backend, active.receipt.variant) if active else None
+    return None
+
+
+def _installed(store: Store, session: Session, subject: Subject) -> Installed | TsukuError:
+    """The intact version that ``serve`` would start for the subject, or why there is none."""
+    try:
+        installed = wanted(store, replace(session, backend=subject.wanted))
+        store.check(installed)
+    except TsukuError as error:
+        return error
+    return installed
+
+
+def _listed(session: Session, installed: Installed, subject: Subject) -> Listed | TsukuError:
+    expected = subject.gpu.name if subject.gpu else None
+    try:
+        report = launch.gate(build_of(installed), session.environ, expected=expected)
+    except TsukuError as error:
+        return error
+    devices = tuple(f"{device.name}: {device.description}" for device in report.devices)
+    return Listed(devices, report.device)

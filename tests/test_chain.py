@@ -1,0 +1,343 @@
+"""Each link of the chain broken once: it is found, named with one fix, and has its exit code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import machines
+
+from tsuku_llm.chain import Chain, Link, Listed, Place, State, diagnose, subject_of
+from tsuku_llm.errors import CorruptStore, GateFailed, NotInstalled, TamperedInstall, TsukuError
+from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Hardware, Libc, Problem
+from tsuku_llm.manifest import parse_release
+from tsuku_llm.probe import probe
+from tsuku_llm.selection import API_OF_BACKEND, BACKENDS, Request, select
+from tsuku_llm.snapshot import ReplayHost
+from tsuku_llm.trust import VerifiedBytes
+
+ROOT = Path(__file__).parents[1]
+SNAPSHOTS = sorted((ROOT / "tests" / "snapshots").glob("*.json"))
+(PUBLISHED,) = (ROOT / "manifests" / "targets" / "releases").glob("*.b11429.json")
+RELEASE = parse_release(VerifiedBytes(PUBLISHED.read_bytes()))
+BUS = (Evidence("PCI 0000:01:00.0", "10de:2684 (driver nvidia)"),)
+CUDA = replace(
+    machines.cuda(),
+    evidence=(
+        Evidence("open libcuda.so.1", "/usr/lib/libcuda.so.580"),
+        Evidence("cuInit", "0 (CUDA_SUCCESS)"),
+        Evidence("/proc/driver/nvidia/version", "580.95"),
+        Evidence("CUDA_VISIBLE_DEVICES", "'0'"),
+    ),
+)
+GOOD = machines.machine(CUDA, evidence=BUS)
+LISTED = Listed(("CUDA0: NVIDIA X",), "CUDA0")
+REBOOT = Problem("driver-updated-reboot", "it was updated", "restart", transient=True)
+
+
+def examined(
+    hardware: Hardware = GOOD,
+    *,
+    requested: str = "cuda",
+    active: tuple[str, str] | None = None,
+    installed: str | TsukuError = "b1-cuda-12.8-0123",
+    listed: Listed | TsukuError | None = LISTED,
+) -> Chain:
+    selection = select(machines.release(), hardware, Request())
+    subject = subject_of(requested, selection, hardware, active)
+    return diagnose(subject, hardware, selection, installed, listed)
+
+
+def link(chain: Chain, place: Place) -> Link:
+    return next(each for each in chain.links if each.place is place)
+
+
+def without_device(state: ApiState, problem: Problem | None = None, **changes: Any) -> Hardware:
+    """The good machine, whose CUDA stopped."""
+    api = replace(CUDA, state=state, gpus=(), problem=problem)
+    return replace(GOOD, apis=(replace(api, **changes),))
+
+
+def driven_by(driver: str) -> Hardware:
+    bus = (Evidence("PCI 0000:01:00.0", f"10de:2684 (driver {driver})"),)
+    stopped = without_device(ApiState.ABSENT, library=None, evidence=())
+    return replace(stopped, evidence=bus)
+
+
+def of_vulkan(*gpus: Gpu, state: ApiState = ApiState.OK, **changes: Any) -> Hardware:
+    return machines.machine(Api("vulkan", state, "libvulkan.so.1", "1.3", gpus=gpus, **changes))
+
+
+SOFTWARE = Gpu("vulkan", 0, "llvmpipe", GpuKind.SOFTWARE)
+FITS_NOWHERE = replace(GOOD, libc=Libc("glibc", "2.31"))
+ONLY_PTX = replace(GOOD, apis=(replace(machines.cuda("9.0", "13.0"), evidence=()),))
+
+
+def problem(slug: str) -> Problem:
+    return Problem(slug, f"{slug} is so", f"mend {slug}")
+
+
+BROKEN = {
+    "nothing-drives-it": (Place.MODULE, driven_by("none"), "no-kernel-driver"),
+    "set-aside": (Place.MODULE, driven_by("vfio-pci"), "gpu-set-aside"),
+    "nouveau": (Place.MODULE, driven_by("nouveau"), "nouveau"),
+    "module-not-loaded": (
+        Place.MODULE,
+        without_device(ApiState.FAILED, problem("nvidia-module-missing")),
+        "nvidia-module-missing",
+    ),
+    "H11-wsl-without-dxg": (
+        Place.MODULE,
+        machines.machine(problems=(problem("wsl-without-gpu"),)),
+        "wsl-without-gpu",
+    ),
+    "no-library": (Place.LIBRARY, machines.machine(), "api-not-asked"),
+    "library-absent": (
+        Place.LIBRARY,
+        without_device(ApiState.ABSENT, library=None),
+        "api-absent",
+    ),
+    "H13-container": (
+        Place.LIBRARY,
+        without_device(ApiState.ABSENT, problem("container-without-gpu"), library=None),
+        "container-without-gpu",
+    ),
+    "toolkit-stub": (
+        Place.LIBRARY,
+        without_device(ApiState.FAILED, problem("cuda-stub-library")),
+        "cuda-stub-library",
+    ),
+    "H03-not-rebooted": (
+        Place.INIT,
+        without_device(ApiState.FAILED, REBOOT),
+        "driver-updated-reboot",
+    ),
+    "unnamed-code": (Place.INIT, without_device(ApiState.FAILED), "api-failed"),
+    "crashed": (
+        Place.INIT,
+        without_device(ApiState.CRASHED, problem("driver-crashed"), library=None),
+        "driver-crashed",
+    ),
+    "timed-out": (Place.INIT, without_device(ApiState.TIMED_OUT), "api-timed-out"),
+    "hidden": (
+        Place.DEVICE,
+        without_device(ApiState.FAILED, problem("cuda-hidden")),
+        "cuda-hidden",
+    ),
+    "container-without-device": (
+        Place.DEVICE,
+        without_device(ApiState.FAILED, problem("container-without-gpu")),
+        "container-without-gpu",
+    ),
+    "no-device": (Place.DEVICE, without_device(ApiState.OK), "no-device"),
+    "H14-glibc": (Place.REQUIREMENT, FITS_NOWHERE, "glibc"),
+}
+
+
+@pytest.mark.parametrize(("place", "hardware", "slug"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_link_to_the_device_is_the_first(
+    place: Place, hardware: Hardware, slug: str
+) -> None:
+    chain = examined(hardware)
+    assert chain.broken
+    assert (chain.broken.place, chain.broken.state) == (place, State.BROKEN)
+    assert chain.fault
+    assert chain.fault.slug == slug
+    assert chain.fault.fix
+    assert chain.exit_code == 3
+
+
+INSTALLED = {
+    "not-installed": (Place.TREE, NotInstalled("nothing"), None, 7),
+    "tampered": (Place.TREE, TamperedInstall("changed", hint="install --force"), None, 5),
+    "corrupt": (Place.TREE, CorruptStore("no receipt", hint="install --force"), None, 6),
+    "gate": (Place.LIST, "b1", GateFailed("lists no device", facts=("x",), hint="reboot"), 7),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "installed", "listed", "code"), INSTALLED.values(), ids=INSTALLED
+)
+def test_a_broken_build_has_the_exit_code_of_its_family(
+    place: Place, installed: str | TsukuError, listed: TsukuError | None, code: int
+) -> None:
+    chain = examined(installed=installed, listed=listed)
+    assert chain.broken
+    assert (chain.broken.place, chain.exit_code) == (place, code)
+    assert chain.fault
+    assert chain.fault.fix
+    before = chain.links[: chain.links.index(chain.broken)]
+    assert all(each.state is State.OK for each in before)
+
+
+def test_a_whole_chain_has_every_link_and_its_evidence() -> None:
+    chain = examined()
+    assert (chain.broken, chain.fault, chain.exit_code) == (None, None, 0)
+    assert [each.place for each in chain.links] == list(Place)
+    assert {each.state for each in chain.links} == {State.OK}
+    assert [each.evidence for each in chain.links] == [
+        ("PCI 0000:01:00.0: 10de:2684",),
+        ("nvidia", "/proc/driver/nvidia/version: 580.95"),
+        ("open libcuda.so.1: /usr/lib/libcuda.so.580",),
+        ("cuInit: 0 (CUDA_SUCCESS)",),
+        ("CUDA_VISIBLE_DEVICES: '0'", "NVIDIA X (discrete)"),
+        ("cuda-13.4 fits NVIDIA X",),
+        ("b1-cuda-12.8-0123",),
+        ("CUDA0: NVIDIA X",),
+    ]
+
+
+def test_a_machine_without_a_visible_bus_is_no_worse() -> None:
+    chain = examined(replace(GOOD, evidence=()))
+    assert chain.broken is None
+    assert link(chain, Place.PCI).state is State.UNKNOWN
+    nothing = examined(machines.machine(machines.cuda()))
+    assert link(nothing, Place.MODULE).state is State.UNKNOWN
+    assert link(nothing, Place.LIBRARY).state is State.OK
+
+
+def test_a_device_that_the_api_lists_outweighs_the_bus() -> None:
+    strange = (Evidence("PCI 0000:01:00.0", "10de:2684 (driver none)"),)
+    assert examined(replace(GOOD, evidence=strange)).broken is None
+
+
+def test_adapters_of_other_makers_say_nothing() -> None:
+    other = (Evidence("PCI 0000:00:02.0", "1a03:2000 (driver ast)"),)
+    assert link(examined(replace(GOOD, evidence=other)), Place.PCI).state is State.UNKNOWN
+
+
+def test_one_adapter_of_two_that_is_driven_is_enough() -> None:
+    second = Evidence("PCI 0000:02:00.0", "10de:2684 (driver vfio-pci)")
+    hardware = replace(without_device(ApiState.FAILED, REBOOT), evidence=(*BUS, second))
+    assert link(examined(hardware), Place.MODULE).state is State.OK
+
+
+def test_an_adapter_of_windows_is_known() -> None:
+    windows = (Evidence("NVIDIA X", r"pci\ven_10de&dev_2684 32.0.15"),)
+    chain = examined(replace(GOOD, evidence=windows))
+    assert link(chain, Place.PCI).evidence == (r"NVIDIA X: pci\ven_10de&dev_2684",)
+    assert link(chain, Place.MODULE).evidence[0] == "32.0.15"
+
+
+def test_what_comes_after_a_stop_is_unknown() -> None:
+    chain = examined(without_device(ApiState.FAILED, REBOOT), installed=NotInstalled("x"))
+    assert chain.fault
+    assert chain.fault.transient
+    assert link(chain, Place.LIBRARY).state is State.OK
+    assert link(chain, Place.DEVICE).state is State.UNKNOWN
+    assert link(chain, Place.REQUIREMENT).state is State.UNKNOWN
+
+
+def test_an_intact_build_is_seen_behind_a_broken_driver() -> None:
+    chain = examined(without_device(ApiState.FAILED, REBOOT))
+    assert [link(chain, place).state for place in (Place.TREE, Place.LIST)] == [State.OK] * 2
+
+
+def test_a_software_renderer_is_no_device() -> None:
+    chain = examined(of_vulkan(SOFTWARE), requested="vulkan")
+    assert chain.broken
+    assert chain.broken.place is Place.DEVICE
+    assert "llvmpipe (software)" in chain.broken.evidence
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fix"),
+    [
+        (ONLY_PTX, "update NVIDIA's driver; or: tsuku-llm install --backend cuda-12.8"),
+        (FITS_NOWHERE, "use a newer release of the distribution"),
+    ],
+    ids=["ptx", "nothing-fits"],
+)
+def test_a_requirement_is_mended_or_another_variant_taken(hardware: Hardware, fix: str) -> None:
+    chain = examined(hardware, requested="cuda-13.4")
+    assert chain.broken
+    assert chain.broken.place is Place.REQUIREMENT
+    assert chain.fault
+    assert chain.fault.fix == fix
+
+
+def test_a_backend_without_a_build_names_what_fits() -> None:
+    chain = examined(requested="sycl")
+    requirement = link(chain, Place.REQUIREMENT).fault
+    assert requirement
+    assert (requirement.slug, requirement.fix) == (
+        "no-build",
+        "tsuku-llm install --backend cuda-13.4",
+    )
+
+
+def test_a_list_without_the_gpu_by_its_name_is_left_open() -> None:
+    found = link(examined(listed=Listed(("CUDA0: Another",), None)), Place.LIST)
+    assert found.state is State.UNKNOWN
+    assert found.evidence[-1] == "none of them is called NVIDIA X"
+
+
+def test_the_cpu_needs_no_driver() -> None:
+    chain = examined(requested="cpu", listed=Listed((), None))
+    assert [each.place for each in chain.links] == [Place.REQUIREMENT, Place.TREE, Place.LIST]
+    assert chain.exit_code == 0
+
+
+# --- what is examined --------------------------------------------------------------------
+
+BOTH = machines.machine(machines.vulkan(GpuKind.DISCRETE), machines.cuda())
+
+
+@pytest.mark.parametrize(
+    ("requested", "active", "hardware", "subject"),
+    [
+        ("auto", None, BOTH, ("vulkan", "vulkan", "vulkan")),
+        ("gpu", None, BOTH, ("vulkan", "vulkan", "vulkan")),
+        ("auto", ("cuda", "cuda-12.8"), BOTH, ("cuda", "cuda", "cuda-12.8")),
+        ("auto", ("cuda", "cuda-11"), BOTH, ("cuda", "cuda", "cuda-13.4")),
+        ("auto", ("cpu", "cpu"), BOTH, ("vulkan", "vulkan", "vulkan")),
+        ("cuda", ("vulkan", "vulkan"), BOTH, ("cuda", "cuda", "cuda-13.4")),
+        ("cuda-12.8", None, BOTH, ("cuda-12.8", "cuda", "cuda-12.8")),
+        ("auto", None, machines.machine(), ("vulkan", "vulkan", "vulkan")),
+        ("auto", None, without_device(ApiState.FAILED, REBOOT), ("cuda", "cuda", "cuda-13.4")),
+        ("metal", None, BOTH, ("metal", "metal", None)),
+    ],
+)
+def test_what_is_examined(
+    requested: str,
+    active: tuple[str, str] | None,
+    hardware: Hardware,
+    subject: tuple[str, str, str | None],
+) -> None:
+    found = examined(hardware, requested=requested, active=active).subject
+    name = found.variant.name if found.variant else None
+    assert (found.wanted, found.backend, name) == subject
+
+
+@pytest.mark.parametrize(("requested", "backend"), [("auto", "cpu"), ("gpu", "gpu")])
+def test_a_platform_without_a_gpu_build(requested: str, backend: str) -> None:
+    release = machines.release({"cpu": machines.variant("cpu", {})})
+    selection = select(release, GOOD, Request())
+    subject = subject_of(requested, selection, GOOD, None)
+    chain = diagnose(subject, GOOD, selection, "b1-cpu", Listed((), None))
+    assert subject.backend == backend
+    assert (chain.exit_code == 0) == (requested == "auto")
+
+
+# --- all machines ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.stem)
+def test_no_known_machine_breaks_a_driver_s_link_beside_a_device(path: Path) -> None:
+    hardware = probe(ReplayHost.load(path))
+    selection = select(RELEASE, hardware, Request())
+    for backend in (*BACKENDS, "auto"):
+        subject = subject_of(backend, selection, hardware, None)
+        chain = diagnose(subject, hardware, selection, NotInstalled("nothing"), None)
+        assert chain.fault
+        assert chain.fault.fix
+        assert "\n" not in chain.fault.fix
+        assert [each.place for each in chain.links] == sorted(
+            (each.place for each in chain.links), key=list(Place).index
+        )
+        api = hardware.api(API_OF_BACKEND.get(subject.backend, ""))
+        driver = [each for each in chain.links if each.place in list(Place)[:5]]
+        broken = [each for each in driver if each.fault]
+        assert bool(broken) == bool(driver and not api.hardware_gpus)
