@@ -25,6 +25,7 @@ elif [ -n "$missing" ]; then
     echo "this system may lack (Debian's names):$missing" >&2
 fi
 
+rm -rf build # setuptools would put modules that were since removed into the wheel
 [ -x .venv/bin/pip ] || "$python" -m venv --clear .venv
 .venv/bin/pip install --quiet --disable-pip-version-check .
 exec .venv/bin/tsuku-llm install --yes "$@"

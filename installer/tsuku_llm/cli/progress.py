@@ -73,16 +73,19 @@ class Bar:
             job = self._running.pop(get_ident(), None)
             if job:
                 self._ended.append(job)
-        if not self._running:
-            self.close()
+            if not self._running:
+                self._clear()
 
     def close(self) -> None:
         """Take the bar off the screen."""
         with self._lock:
-            if self._bar:
-                self._bar.stop()
-            self._bar = None
-            self._running, self._ended = {}, []
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._bar:
+            self._bar.stop()
+        self._bar = None
+        self._running, self._ended = {}, []
 
     def _draw(self) -> None:
         if not self._bar:

@@ -125,19 +125,21 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     store.sweep()
     _ = choice.selection.selected  # raises with every reason where nothing fits
     failed = {} if force else _known_failures(store, choice)
+    first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:
             continue
         try:
             return _install(_Attempt(session, store, choice, candidate, failed), force=force)
         except GateFailed as error:
+            first = first or error
             failed[candidate.variant.name] = error.message
             session.note(f"{candidate.variant.name}: {error.message}")
     raise SelectionError(
         "every variant that fits this machine failed to start",
         facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),
-        hint="attach the file of tsuku-llm probe --record FILE to a report",
-    )
+        hint=first.hint if first else "try them again: tsuku-llm install --force",
+    ) from first
 
 
 def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) -> dict[str, str]:
