@@ -46,7 +46,7 @@ def hang(question):
     time.sleep(3600)
 def chatter(question):
     while True:
-        say(ask="somebody else", call="x")
+        say(ask=question, call="x")
         time.sleep(0.05)
 def flood(question):
     while True:

@@ -114,7 +114,7 @@ class Child:
         open_ = [question for question in questions if question not in talk.answers]
         if not open_:
             return talk.answers, None
-        blamed = talk.current if talk.current in open_ else open_[0]
+        blamed = open_[0]  # they are answered in their order
         end = end if in_time else "timed-out"
         talk.answers[blamed] = Answer(tuple(talk.lines), end, talk.during)
         return talk.answers, blamed

@@ -161,6 +161,16 @@ def test_row_9_drivers_without_a_loader_need_one_package() -> None:
     assert "libvulkan1" in api.problem.fix
 
 
+def test_a_library_of_the_other_word_size_is_not_blamed() -> None:
+    error = "/usr/lib/libvulkan_radeon.so: wrong ELF class: ELFCLASS32"
+    lines = (
+        {"call": "open", "library": "/usr/lib/libvulkan.so.1.3.239"},
+        {"call": "vkCreateInstance", "code": -9},
+        {"call": "icd", "file": "x.i686.json", "library": "libvulkan_radeon.so", "error": error},
+    )
+    assert slug(parse(Raw(Answer(lines, "done")), Surroundings())) == "vulkan-no-device"
+
+
 def test_a_known_dependency_is_named_with_its_package() -> None:
     error = "libX11.so.6: cannot open shared object file: No such file or directory"
     lines = (
