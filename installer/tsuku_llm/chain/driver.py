@@ -103,17 +103,16 @@ def _faults(
     backend: str, hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]
 ) -> dict[Place, Fault]:
     """What is broken; nothing is where the API lists a device."""
-    if api.hardware_gpus:
+    reason = api_obstacle(api)
+    if reason is None:
         return {}
     module = _unbound(backend, adapters)
     found = {Place.MODULE: module} if module else {}
     problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
     if problem:
         return {**found, _broken_by(problem, api): _as_fault(problem)}
-    reason = api_obstacle(api)
-    if reason:
-        found[_reached(api)] = Fault(reason.slug, reason.text, _fix(hardware, api, adapters))
-    return found
+    unnamed = Fault(reason.slug, reason.text, _fix(hardware, api, adapters))
+    return {**found, _reached(api): unnamed}
 
 
 def _as_fault(problem: Problem) -> Fault:

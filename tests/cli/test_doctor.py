@@ -1,0 +1,192 @@
+"""``doctor`` on recorded machines, with builds in the store that start, fail or were changed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.program import Result
+from support.stored import FILES, LINKS, fill, make_receipt
+
+from tsuku_llm.cli.session import FAKE_HARDWARE
+from tsuku_llm.config import Paths
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.store import Installed, Store
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
+
+Program = Callable[..., Result]
+AsJson = Callable[..., Any]
+
+SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
+RADEON = "AMD Radeon RX 6800 (RADV NAVI21)"
+LISTS = f"""
+case "$*" in
+    *--list-devices*) echo 'Available devices:'; echo '  Vulkan0: {RADEON} (16368 MiB)' ;;
+    *) echo 'version: 1' ;;
+esac"""
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Replay one of the recorded machines."""
+    return lambda name: monkeypatch.setenv(FAKE_HARDWARE, str(SNAPSHOTS / f"{name}.json"))
+
+
+def put(home: Path, script: str = LISTS, variant: str = "vulkan") -> Installed:
+    """Install a build whose server is a shell script, and make it active."""
+    home.mkdir(mode=0o755)
+    store = Store(Paths.from_environ({"TSUKU_HOME": str(home)}).data)
+    files = {**FILES, "llama-server": f"#!/bin/sh\n{script}\n".encode()}
+    backend = variant.partition("-")[0]
+    with store.staging() as staging:
+        with disk_errors("unpacking", staging.tree):
+            fill(staging.tree, files, LINKS)
+        receipt = make_receipt("b100", variant, files, LINKS, backend=backend)
+        installed = store.commit(staging, receipt)
+    store.activate(installed)
+    return installed
+
+
+def states(document: Any) -> dict[str, str]:
+    return {each["link"]: each["state"] for each in document["data"]["links"]}
+
+
+def test_a_whole_chain_ends_with_0(
+    program: Program, as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("amd-card-without-rocm")
+    put(tsuku_home)
+    told = as_json("doctor")
+    assert (told["status"], told["exit_code"], told["error"]) == ("ok", 0, None)
+    data = told["data"]
+    assert (data["backend"], data["variant"], data["broken"], data["fix"]) == (
+        "vulkan",
+        "vulkan",
+        None,
+        None,
+    )
+    assert {"broken"}.isdisjoint(states(told).values())
+    assert states(told)["server-list"] == "ok"
+    shown = program("doctor")
+    assert shown.code == 0
+    assert f"Vulkan0: {RADEON}" in shown.stdout
+    assert "no link is broken" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("machine", "backend", "link", "code", "fix"),
+    [
+        (
+            "vulkan-driver-without-loader",
+            "vulkan",
+            "user-library",
+            3,
+            "sudo apt install libvulkan1",
+        ),
+        ("driver-updated-not-rebooted", "auto", "api-init", 3, "restart the machine"),
+        ("cuda-visible-devices-empty", "cuda", "device", 3, "unset CUDA_VISIBLE_DEVICES"),
+        ("gtx-1060-driver-580", "cuda-13.4", "requirement", 3, "--backend cuda-12.8"),
+        ("wsl-without-gpu", "gpu", "kernel-module", 3, "wsl --update"),
+        (
+            "amd-card-without-rocm",
+            "auto",
+            "installed-tree",
+            7,
+            "tsuku-llm install --backend vulkan",
+        ),
+    ],
+)
+def test_the_first_broken_link_and_one_fix_are_named(  # noqa: PLR0913, PLR0917
+    machine: str,
+    backend: str,
+    link: str,
+    code: int,
+    fix: str,
+    program: Program,
+    as_json: AsJson,
+    on: Callable[[str], None],
+) -> None:
+    on(machine)
+    told = as_json("doctor", "--backend", backend)
+    assert (told["status"], told["exit_code"]) == ("error", code)
+    assert told["data"]["broken"] == link
+    assert told["data"]["simulated"] == told["simulated"] == f"{machine}.json"
+    assert fix in told["data"]["fix"]
+    assert told["error"]["hint"] == told["data"]["fix"]
+    assert states(told)[link] == "broken"
+    shown = program("doctor", "--backend", backend)
+    assert shown.code == code
+    lines = shown.stdout.splitlines()
+    assert f"hardware={machine}.json" in lines[0]
+    name = link.replace("-", " ")
+    assert [line for line in lines if line.startswith(f"first broken: {name}")]
+    assert [line for line in lines if line.startswith("fix: ")] == [f"fix: {told['data']['fix']}"]
+    assert "error[" not in shown.stderr, "people have read it"
+
+
+def test_a_temporary_situation_is_called_so(
+    program: Program, as_json: AsJson, on: Callable[[str], None]
+) -> None:
+    on("after-suspend-999")
+    told = as_json("doctor", "--backend", "cuda")
+    assert told["data"]["transient"] is True
+    assert "(temporary)" in told["error"]["message"]
+    assert "first broken: api init (temporary): " in program("doctor", "--backend", "cuda").stdout
+    assert "also cuda-after-suspend (temporary): " in program("doctor").stdout
+
+
+def test_a_changed_tree_is_exit_code_5_and_is_not_started(
+    as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("amd-card-without-rocm")
+    mark = tsuku_home.parent / "started"
+    installed = put(tsuku_home, f"touch {mark}")
+    (installed.tree / "libggml-evil.so").write_bytes(b"x")
+    told = as_json("doctor")
+    assert (told["exit_code"], told["error"]["code"]) == (5, "tampered-install")
+    assert "libggml-evil.so" in str(told["error"]["facts"])
+    assert states(told)["server-list"] == "unknown"
+    assert not mark.exists()
+
+
+def test_a_pointer_that_cannot_be_read_is_exit_code_6(
+    as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("amd-card-without-rocm")
+    installed = put(tsuku_home)
+    (installed.path.parents[1] / "active.json").write_text("{")
+    told = as_json("doctor")
+    assert (told["exit_code"], told["data"]["broken"]) == (6, "installed-tree")
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 3", "echo 'Available devices:'; echo '  (none)'"], ids=["fails", "no-device"]
+)
+def test_a_server_without_its_gpu_is_exit_code_7(
+    script: str, as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("amd-card-without-rocm")
+    put(tsuku_home, script)
+    told = as_json("doctor")
+    assert (told["exit_code"], told["error"]["code"]) == (7, "gate-failed")
+    assert told["data"]["broken"] == "server-list"
+    assert told["data"]["fix"]
+
+
+def test_the_build_in_use_is_examined_and_not_what_would_be_chosen(
+    as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("hybrid-intel-and-nvidia")
+    steps = "echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 4060 Laptop GPU'"
+    put(tsuku_home, steps, "cuda-12.8")
+    told = as_json("doctor")
+    assert (told["exit_code"], told["data"]["variant"]) == (0, "cuda-12.8")
+    assert told["data"]["selected"] == "vulkan"
+
+
+def test_a_backend_that_does_not_exist_is_refused(program: Program) -> None:
+    result = program("doctor", "--backend", "quantum")
+    assert (result.code, result.stdout) == (3, "")
+    assert result.stderr.startswith("error[unknown-request]: ")

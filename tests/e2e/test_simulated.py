@@ -1,0 +1,53 @@
+"""An install for a recorded machine: the receipt says so, and the real machine is still asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
+from support.release_server import ReleaseServer, User
+
+from tsuku_llm.cli.session import FAKE_HARDWARE
+
+NAME = "h200-working-vulkan.json"
+SNAPSHOT = Path(__file__).parents[1] / "snapshots" / NAME
+
+
+@pytest.fixture
+def elsewhere(shop: ReleaseServer, tmp_path: Path) -> User:
+    """A user who simulates another machine; the Vulkan build of release b1 starts on this one."""
+    good = shop.stand_in("b1-vulkan", devices=VULKAN_STEPS)
+    cpu = shop.stand_in("b1-cpu")
+    shop.publish("b1", {"vulkan": shop.variant(good, backend="vulkan"), "cpu": shop.variant(cpu)})
+    user = shop.user(tmp_path / "home")
+    return User(user.home, {**user.env, FAKE_HARDWARE: str(SNAPSHOT)})
+
+
+def test_the_receipt_says_that_the_machine_was_simulated(elsewhere: User) -> None:
+    done = elsewhere.run("install")
+    assert done.code == 0, done.stderr
+    (version,) = elsewhere.versions()
+    receipt = json.loads((elsewhere.data / "versions" / version / "receipt.json").read_bytes())
+    assert receipt["line"].endswith(f"selected=vulkan hardware={NAME}")
+    assert receipt["hardware"]["simulated"] == NAME
+    rows = {
+        row["variant"]: row
+        for row in elsewhere.run("backends", "--json").document["data"]["variants"]
+    }
+    assert rows["vulkan"]["installed"]
+    assert rows["vulkan"]["active"]
+    assert not rows["cpu"]["installed"]
+    healthy = elsewhere.run("doctor", "--json")
+    assert healthy.code == 0, healthy.document
+    assert healthy.document["data"]["links"][-1]["state"] == "ok"
+
+
+def test_a_build_that_does_not_run_here_is_not_installed(
+    shop: ReleaseServer, elsewhere: User
+) -> None:
+    bad = shop.stand_in("b2-vulkan", devices=NO_DEVICE_STEPS)
+    shop.publish("b2", {"vulkan": shop.variant(bad, backend="vulkan")})
+    assert elsewhere.run("repository", "refresh", "test").code == 0
+    done = elsewhere.run("install", "--release", "b2", "--json")
+    assert (done.code, done.document["simulated"]) == (3, NAME)
+    assert elsewhere.versions() == []
