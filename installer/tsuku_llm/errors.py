@@ -23,6 +23,7 @@ TsukuError
 │   ├── LockTimeout       6  lock-timeout
 │   ├── NoSpace           6  no-space
 │   ├── NotWritable       6  not-writable
+│   ├── InUse             6  in-use
 │   ├── CorruptStore      6  corrupt-store
 │   └── UnsafeLocation    6  unsafe-location
 ├── LaunchError           7  launch-failed
@@ -198,6 +199,12 @@ class NotWritable(StoreError):
     """A folder is read-only or belongs to somebody else."""
 
     slug = "not-writable"
+
+
+class InUse(StoreError):
+    """A version that a running server uses is not removed."""
+
+    slug = "in-use"
 
 
 class CorruptStore(StoreError):

@@ -125,7 +125,7 @@ def test_X13_an_install_on_a_read_only_disk_can_be_used(tmp_path: Path) -> None:
         refused: list[Callable[[], object]] = [
             lambda: install(store, "b200"),
             lambda: store.activate(installed),
-            lambda: store.remove(installed),
+            lambda: store.remove(installed.id),
         ]
         for act in refused:
             with pytest.raises(NotWritable) as caught:
@@ -301,7 +301,7 @@ def test_a_reinstall_for_another_reason_only_changes_the_receipt(store: Store) -
 
 def test_a_version_that_is_gone_cannot_be_activated(store: Store) -> None:
     installed = install(store, activate=False)
-    store.remove(installed)
+    store.remove(installed.id)
     with pytest.raises(NotInstalled, match="not there"):
         store.activate(installed)
     assert store.active() is None

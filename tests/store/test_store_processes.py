@@ -12,7 +12,7 @@ import pytest
 from support.stored import install, snapshot
 
 from tsuku_llm.errors import CorruptStore, LockTimeout, UnsafeLocation
-from tsuku_llm.store import Store
+from tsuku_llm.store import Holder, Store
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and modes of POSIX")
@@ -84,15 +84,15 @@ def test_L02_different_versions_at_once(store: Store, start: Start) -> None:
 @POSIX
 def test_L03_the_lock_of_a_killed_holder_is_free(store: Store, start: Start) -> None:
     holder = start("hold", "b100")
-    told: list[int | None] = []
+    told: list[str] = []
 
-    def kill(pid: int | None) -> None:
-        told.append(pid)
+    def kill(waited_for: Holder | None) -> None:
+        told.append(str(waited_for))
         holder.kill()
 
-    with store.lock("b100", timeout=60, on_wait=kill) as locked:
+    with Store(store.data, lock_timeout=60, on_wait=kill).lock("b100") as locked:
         assert locked
-    assert told == [holder.pid]
+    assert told == [f"process {holder.pid}"]
 
 
 @POSIX
@@ -112,8 +112,8 @@ def test_L04_a_stopped_holder_is_named(store: Store, start: Start) -> None:
 
 
 def test_a_free_lock_does_not_wait(store: Store) -> None:
-    told: list[int | None] = []
-    with store.lock("b100", timeout=0, on_wait=told.append):
+    told: list[Holder | None] = []
+    with Store(store.data, on_wait=told.append).lock("b100", timeout=0):
         pass
     assert told == []
     assert [path.name for path in (store.data / "locks").iterdir()] == ["b100.lock"]

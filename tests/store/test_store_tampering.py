@@ -176,7 +176,7 @@ def test_identical_files_are_stored_once_and_stay_fresh(store: Store) -> None:
 
 def test_removing_a_version_keeps_the_fingerprints_of_its_sharers_fresh(store: Store) -> None:
     old, new = install(store, "b100"), install(store, "b200")
-    store.remove(old)
+    store.remove(old.id)
     assert is_fresh(new)
     store.check(new, full=True)
 

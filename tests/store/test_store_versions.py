@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
-from tsuku_llm.errors import CorruptStore, NotInstalled, StoreError, TamperedInstall
+from tsuku_llm.errors import CorruptStore, InUse, NotInstalled, TamperedInstall
 from tsuku_llm.store import Store
 from tsuku_llm.store.holds import alone_with
 
@@ -143,7 +143,7 @@ def test_something_else_under_the_versions_name_is_replaced(store: Store) -> Non
 
 def test_removing_the_active_version_leaves_nothing_active(store: Store) -> None:
     old, new = install(store, "b100"), install(store, "b200")
-    store.remove(new)
+    store.remove(new.id)
     assert store.active() is None
     assert store.installed() == (old,)
     assert store.previous() == old
@@ -181,10 +181,10 @@ def test_C10_a_pointer_of_zeros_is_refused_and_mended_by_a_sweep(store: Store) -
 
 def test_a_version_in_use_is_not_removed(store: Store) -> None:
     installed = install(store)
-    with store.hold(installed), pytest.raises(StoreError, match="a running server uses"):
-        store.remove(installed)
+    with store.hold(installed), pytest.raises(InUse, match="a running server uses"):
+        store.remove(installed.id)
     assert store.active() == installed
-    store.remove(installed)
+    store.remove(installed.id)
 
 
 def test_a_version_that_is_being_removed_cannot_be_held(store: Store) -> None:

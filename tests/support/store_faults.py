@@ -63,7 +63,7 @@ def _uninstall(store: Store) -> None:
     store.sweep()
     for version in store.installed():
         if version.receipt.release == "b200":
-            store.remove(version)
+            store.remove(version.id)
 
 
 def _prune(store: Store) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -33,8 +33,10 @@ _SIGNAL_EXIT = 128
 _PUMP_LIMIT = 5.0
 
 
-def supervise(plan: Plan) -> int:
+def supervise(plan: Plan, *, keep: Collection[int] = ()) -> int:
     """Run the server to its end; gives its exit code, or 128 + n for signal n.
+
+    It inherits the descriptors in ``keep``, and no others but its streams.
 
     Its stdout is ours; its stderr passes through byte by byte while the last of it is
     kept, so that a start that fails is explained: then LaunchError is raised. So it is
@@ -42,7 +44,7 @@ def supervise(plan: Plan) -> int:
     it, its exit code is its own affair.
     """
     with Relay() as relay:
-        child = _start(plan)
+        child = _start(plan, keep)
         relay.attach(child)
         stderr = _Passage(child.stderr)
         try:
@@ -55,19 +57,21 @@ def supervise(plan: Plan) -> int:
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
-def replace(plan: Plan) -> int:
-    """Become the server, and so never return.
+def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
+    """Become the server, which keeps the descriptors in ``keep``, and so never return.
 
     On Windows exec gives the terminal back at once: there the server is waited for, and
     its exit code returned. Raises LaunchError where it cannot be started.
     """
     if sys.platform == "win32":
-        return supervise(plan)
+        return supervise(plan, keep=keep)
     _flush()
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would keep that
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)  # noqa: FBT003
         os.chdir(plan.cwd)
         os.execve(plan.argv[0], plan.argv, plan.env)  # noqa: S606
     except OSError as exc:
@@ -216,7 +220,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _start(plan: Plan) -> subprocess.Popen[bytes]:
+def _start(plan: Plan, keep: Collection[int]) -> subprocess.Popen[bytes]:
     """Start the server in a session of its own: signals reach it through us, and only once."""
     _flush()
     try:
@@ -227,6 +231,7 @@ def _start(plan: Plan) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=tuple(keep),
             preexec_fn=_tied_to_us(),  # noqa: PLW1509
         )
     except OSError as exc:

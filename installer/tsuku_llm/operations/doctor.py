@@ -31,7 +31,7 @@ def examine(session: Session) -> Examination:
     """
     choice = choose(session)
     everything = select(choice.release, choice.hardware, Request(prefer=session.prefer))
-    store = Store(session.data)
+    store = session.store
     subject = subject_of(session.backend, everything, choice.hardware, _active(store))
     installed = _installed(store, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)

@@ -72,11 +72,6 @@ class _Attempt:
         """Why each other variant was not taken."""
         return passed_over(self.choice, self.candidate, self.failed)
 
-    def waiting(self, holder: int | None) -> None:
-        """Say whom we wait for."""
-        who = f"process {holder}" if holder else "another process"
-        self.session.note(f"waiting for {who}, which installs the same")
-
 
 def install(
     session: Session, *, release: str | None = None, dry_run: bool = False, force: bool = False
@@ -121,7 +116,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
 
 def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
     """Install the first compatible variant that starts: the only loop of an install."""
-    store = Store(session.data)
+    store = session.store
     store.sweep()
     _ = choice.selection.selected  # raises with every reason where nothing fits
     failed = {} if force else _known_failures(store, choice)
@@ -184,7 +179,7 @@ def _same_question(receipt: Receipt, choice: Choice) -> bool:
 
 def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
     store = attempt.store
-    with store.lock(attempt.id, on_wait=attempt.waiting):
+    with store.lock(attempt.id):
         before = _active_id(store)
         installed = None if force else _intact(store, attempt.id)
         outcome = "unchanged" if installed and before == attempt.id else "installed"
@@ -219,7 +214,7 @@ def _build(attempt: _Attempt) -> Installed:
     store, artifacts = attempt.store, attempt.candidate.variant.artifacts
     with ExitStack() as locks:
         for digest in sorted({artifact.sha256 for artifact in artifacts}):
-            locks.enter_context(store.lock(digest, on_wait=attempt.waiting))
+            locks.enter_context(store.lock(digest))
         store.require_space(_space(artifacts))
         archives = _fetch_all(attempt.session, store.partials, artifacts)
         with store.staging() as staging:

@@ -7,7 +7,6 @@ from tsuku_llm import fetch
 from tsuku_llm.catalog import Catalog
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Store
 
 
 def refresh(session: Session) -> Catalog:
@@ -18,7 +17,7 @@ def refresh(session: Session) -> Catalog:
     """
     repository = repository_of(session)
     with (
-        Store(session.data).lock(f"metadata-{repository.name}"),
+        session.store.lock(f"metadata-{repository.name}"),
         fetch.Network(session.environ) as network,
     ):
         return catalogs.refresh(

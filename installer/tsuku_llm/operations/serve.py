@@ -14,27 +14,30 @@ from tsuku_llm.store import Installed, Receipt, Store, check_ancestors
 def serve(session: Session, arguments: Sequence[str], *, replace: bool = False) -> int:
     """Check the installed tree, then run its server with ``arguments``; its exit code.
 
-    ``replace`` becomes the server instead of watching it (systemd, containers). Raises
+    ``replace`` becomes the server instead of watching it (systemd, containers). The server
+    holds its version for as long as it lives, so that nobody removes it. Raises
     ``NotInstalled``, ``TamperedInstall`` and ``LaunchError``.
     """
-    store = Store(session.data)
+    store = session.store
     installed = wanted(store, session)
-    check_ancestors(installed.tree)
-    store.check(installed)
-    session.note(installed.receipt.line)
-    plan = launch.plan(build_of(installed), arguments, cwd=Path.cwd(), environ=session.environ)
-    return launch.replace(plan) if replace else launch.supervise(plan)
+    with store.hold(installed) as held:
+        check_ancestors(installed.tree)
+        store.check(installed)
+        session.note(installed.receipt.line)
+        plan = launch.plan(build_of(installed), arguments, cwd=Path.cwd(), environ=session.environ)
+        run = launch.replace if replace else launch.supervise
+        return run(plan, keep=() if held is None else (held,))
 
 
 def which(session: Session) -> Path:
     """The path of the server that ``serve`` would start."""
-    installed = wanted(Store(session.data), session)
+    installed = wanted(session.store, session)
     return installed.tree / installed.receipt.server
 
 
 def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Installed | None]:
     """Everything that is installed, and which of it is active."""
-    store = Store(session.data)
+    store = session.store
     return store.installed(), store.active()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.host import Host
+from tsuku_llm.store import LOCK_TIMEOUT, Holder, Store
 
 if TYPE_CHECKING:  # fetch imports the manifest's types, which ``serve`` does without
     from tsuku_llm.fetch import Progress
@@ -25,7 +26,8 @@ class Session:
     ``note`` tells people one line at once. ``channel`` is None where the user named none:
     then ``install`` may fall to the package index. ``repository`` is None for the official
     one, or for the one that the active version came from. ``prefer`` is a policy of the manifest
-    or the user's own order of backends.
+    or the user's own order of backends. ``lock_timeout`` is in seconds; ``tsuku_home`` is the
+    folder that the user named as tsuku's, None where none is named.
     """
 
     data: Path
@@ -41,3 +43,14 @@ class Session:
     repository: str | None = None
     repository_url: str | None = None
     mirrors: tuple[str, ...] = ()
+    lock_timeout: float = LOCK_TIMEOUT
+    tsuku_home: Path | None = None
+
+    @property
+    def store(self) -> Store:
+        """What is installed; people are told whom a command waits for."""
+        return Store(self.data, lock_timeout=self.lock_timeout, on_wait=self._waiting)
+
+    def _waiting(self, holder: Holder | None) -> None:
+        who = f"tsuku-llm ({holder})" if holder else "tsuku-llm"
+        self.note(f"waiting for another {who}, which is at work on the same")

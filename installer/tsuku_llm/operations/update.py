@@ -10,7 +10,7 @@ from tsuku_llm.operations.install import InstallReport, install_choice, passed_o
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.selection import Candidate
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store import Installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def check_update(session: Session) -> UpdateReport:
     The repository and channel are those that the active version came from, unless the
     session names others. Raises ``NotInstalled``, ``DownloadError``, ``MetadataError``.
     """
-    active = Store(session.data).active()
+    active = session.store.active()
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     session = replace(

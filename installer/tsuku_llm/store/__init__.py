@@ -7,6 +7,7 @@ manifests, no GPUs: what a receipt says about those is opaque here. ``serve``, `
 
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.legacy import LegacyAddon, find_legacy
+from tsuku_llm.store.locks import Holder
 from tsuku_llm.store.ownership import check_ancestors
 from tsuku_llm.store.receipt import (
     ArtifactRecord,
@@ -16,11 +17,13 @@ from tsuku_llm.store.receipt import (
     version_id,
 )
 from tsuku_llm.store.staging import Staging
-from tsuku_llm.store.versions import Pruned, Store
+from tsuku_llm.store.versions import LOCK_TIMEOUT, Pruned, Store
 
 __all__ = [
+    "LOCK_TIMEOUT",
     "ArtifactRecord",
     "FileRecord",
+    "Holder",
     "Installed",
     "LegacyAddon",
     "LinkRecord",

@@ -79,6 +79,11 @@ def open_to_read(path: Path) -> int:
     return os.open(path, _READ)
 
 
+def open_to_lock(path: Path) -> int:
+    """As ``open_to_read``, for a lock that excludes everybody: NFS wants the right to write."""
+    return os.open(path, _READ | os.O_RDWR)
+
+
 def require_trusted_owner(path: Path, status: os.stat_result) -> None:
     """Refuse what neither root nor this user owns. Raises UnsafeLocation."""
     if sys.platform == "win32" or status.st_uid in (0, os.geteuid()):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.store.durable import open_to_read
+from tsuku_llm.store.durable import open_to_lock, open_to_read
 
 if sys.platform != "win32":
     import fcntl
@@ -47,7 +47,7 @@ def alone_with(version: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        fd = open_to_read(version / IN_USE)
+        fd = open_to_lock(version / IN_USE)
     except OSError:  # a damaged version: there is nothing to hold
         yield True
         return
@@ -55,6 +55,31 @@ def alone_with(version: Path) -> Iterator[bool]:
         yield _locks(fd, alone=True)
     finally:
         os.close(fd)
+
+
+def users_of(version: Path) -> tuple[str, ...]:
+    """The other processes that hold a version, for people; those that Linux lets us see."""
+    if sys.platform != "linux":
+        return ()
+    file = os.path.realpath(version / IN_USE)
+    pids = sorted(int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return tuple(
+        f"process {pid} ({_program(pid)})"
+        for pid in pids
+        if pid != os.getpid() and _has_open(pid, file)
+    )
+
+
+def _has_open(pid: int, file: str) -> bool:
+    with suppress(OSError):  # somebody else's, or just ended
+        return any(os.readlink(link) == file for link in Path(f"/proc/{pid}/fd").iterdir())  # noqa: PTH115  # compares texts
+    return False
+
+
+def _program(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    return "ended"
 
 
 def _held(path: Path) -> int | None:

@@ -87,20 +87,35 @@ def check_version(
     is still the same gets a fresh fingerprint, where that can be written. Raises
     TamperedInstall with the names, StoreError when the disk does not play along.
     """
+    found = find_differences(version, receipt, full=full, known=known)
+    if found:
+        raise tampered(version.name, found)
+
+
+def find_differences(
+    version: Path, receipt: Receipt, *, full: bool = False, known: Mapping[Stamp, str] | None = None
+) -> list[str]:
+    """Every name that is not what the receipt says; nothing more once a quick check has found one.
+
+    Raises StoreError when the disk does not play along.
+    """
     tree = version / TREE
     with disk_errors("checking the installed build", tree):
         found, listing = _list(tree, receipt)
-        if found:
-            raise tampered(version.name, found)
+        if found and not full:
+            return found
         stamps = {} if full else read_stamps(version)
         suspects = [
-            file for file in receipt.files if stamps.get(file.path) != listing.files[file.path]
+            file
+            for file in receipt.files
+            if file.path in listing.files and stamps.get(file.path) != listing.files[file.path]
         ]
-        fresh, changed = verify_files(tree, suspects, known or {})
-    if changed:
-        raise tampered(version.name, [f"content changed: {path}" for path in changed])
-    if suspects:
+        same_size = [file for file in suspects if listing.files[file.path][0] == file.size]
+        fresh, changed = verify_files(tree, same_size, known or {})
+    found += [f"content changed: {path}" for path in changed]
+    if suspects and not found:
         _write_stamps(version, listing.files | fresh)
+    return found
 
 
 def _list(tree: Path, receipt: Receipt) -> tuple[list[str], Listing]:

@@ -47,12 +47,12 @@ class Holder:
 
 @contextmanager
 def exclusive(
-    path: Path, *, timeout: float, on_wait: Callable[[int | None], None] | None = None
+    path: Path, *, timeout: float, on_wait: Callable[[Holder | None], None] | None = None
 ) -> Iterator[bool]:
     """Hold the lock file ``path`` for the block; ``timeout`` in seconds.
 
     Gives whether it is held: False where the file system has no locks. ``on_wait`` is told
-    once, with the holder's process id where it is known, that the lock is busy. Raises
+    once, with the holder where it is known, that the lock is busy. Raises
     LockTimeout; CorruptStore and UnsafeLocation where the path is not a lock file of ours;
     NotWritable.
     """
@@ -77,7 +77,7 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def _acquire(
-    path: Path, timeout: float, on_wait: Callable[[int | None], None] | None
+    path: Path, timeout: float, on_wait: Callable[[Holder | None], None] | None
 ) -> BaseFileLock:
     from filelock import FileLock, Timeout  # noqa: PLC0415
 
@@ -86,9 +86,8 @@ def _acquire(
     try:
         _try(lock, 0)
     except Timeout:
-        holder = holder_of(path)
         if on_wait and timeout > 0:
-            on_wait(holder.pid if holder else None)
+            on_wait(holder_of(path))
         try:
             _try(lock, timeout)
         except Timeout as exc:

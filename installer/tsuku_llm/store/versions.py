@@ -14,6 +14,7 @@ from typing import NoReturn
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import (
     CorruptStore,
+    InUse,
     LockTimeout,
     NoSpace,
     NotInstalled,
@@ -26,7 +27,7 @@ from tsuku_llm.store.durable import (
     make_folder,
     replace_file,
 )
-from tsuku_llm.store.holds import alone_with, holding
+from tsuku_llm.store.holds import alone_with, holding, users_of
 from tsuku_llm.store.installed import (
     Installed,
     donors,
@@ -34,15 +35,17 @@ from tsuku_llm.store.installed import (
     read_version,
     refresh_sharers,
 )
-from tsuku_llm.store.integrity import Stamp, check_version
+from tsuku_llm.store.integrity import Stamp, check_version, find_differences
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
-from tsuku_llm.store.locks import exclusive
+from tsuku_llm.store.locks import Holder, exclusive
 from tsuku_llm.store.pointer import Pointer, read_pointer, write_pointer
 from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
 from tsuku_llm.store.sealing import seal
 from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, staged, sweep_staging
 
 LOCK_TIMEOUT = 1800.0
+"""Seconds that a command waits for another, which may be in the middle of a large download."""
+
 PARTIAL_LIFETIME = 7 * 24 * 3600.0
 """Seconds after which a download that nobody resumed is a leftover."""
 
@@ -62,11 +65,21 @@ class Pruned:
 class Store:
     """The folder ``data`` and what is in it; nothing is created before something is written.
 
-    Any method raises StoreError, or one of its kinds, when the disk does not play along.
+    A lock is waited for ``lock_timeout`` seconds; ``on_wait`` is told once whom it is waited
+    for (None: nobody knows). Any method raises StoreError, or one of its kinds, when the
+    disk does not play along.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        lock_timeout: float = LOCK_TIMEOUT,
+        on_wait: Callable[[Holder | None], None] | None = None,
+    ) -> None:
         self.data = data
+        self._lock_timeout = lock_timeout
+        self._on_wait = on_wait
         self._versions = data / "versions"
         self._staging = data / "staging"
         self._partials = data / "partials"
@@ -106,9 +119,17 @@ class Store:
     def check(self, installed: Installed, *, full: bool = False) -> None:
         """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
 
-        Raises TamperedInstall with every name that differs.
+        Raises TamperedInstall with the names that differ.
         """
         check_version(installed.path, installed.receipt, full=full)
+
+    def verify(self, installed: Installed) -> tuple[str, ...]:
+        """Every name that is not what the receipt says, after hashing every file.
+
+        Nobody removes the version meanwhile. Raises NotInstalled when it is being removed.
+        """
+        with self.hold(installed):
+            return tuple(find_differences(installed.path, installed.receipt, full=True))
 
     # Putting together
 
@@ -117,25 +138,23 @@ class Store:
         """The folder of unfinished downloads, made if need be."""
         return self._made(self._partials)
 
-    def lock(
-        self,
-        name: str,
-        *,
-        timeout: float = LOCK_TIMEOUT,
-        on_wait: Callable[[int | None], None] | None = None,
-    ) -> AbstractContextManager[bool]:
+    def lock(self, name: str, *, timeout: float | None = None) -> AbstractContextManager[bool]:
         """Keep other processes out of ``name`` (a version's id, a digest) for a block.
 
-        ``on_wait`` is told the holder's process id once if there is one; ``timeout`` is in
-        seconds. Raises LockTimeout, which names the process and the path.
+        ``timeout`` is in seconds; None for the store's own. Raises LockTimeout, which names
+        the process and the path.
         """
         if not is_version_id(name):
             raise ValueError(f"{name!r} cannot name a lock")
         folder = self._made(self.data / "locks")
-        return exclusive(folder / f"{name}.lock", timeout=timeout, on_wait=on_wait)
+        timeout = self._lock_timeout if timeout is None else timeout
+        return exclusive(folder / f"{name}.lock", timeout=timeout, on_wait=self._on_wait)
 
-    def require_space(self, needed: int) -> None:
-        """Refuse to begin what cannot end: ``needed`` bytes more. Raises NoSpace."""
+    def require_space(self, needed: int, facts: tuple[str, ...] = ()) -> None:
+        """Refuse to begin what cannot end: ``needed`` bytes more, for what ``facts`` say.
+
+        Raises NoSpace.
+        """
         from shutil import disk_usage  # noqa: PLC0415  # imports every compression there is
 
         existing = next(path for path in (self.data, *self.data.parents) if path.exists())
@@ -144,7 +163,7 @@ class Store:
         if free < needed:
             raise NoSpace(
                 f"{_megabytes(needed)} are needed and {_megabytes(free)} are free",
-                facts=(f"folder: {self.data}",),
+                facts=(*facts, f"folder: {self.data}"),
                 hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
             )
 
@@ -212,6 +231,15 @@ class Store:
                 raise NotInstalled(f"{installed.id} is not there any more")
             write_pointer(self.data, self._pointer_or_none().moved_to(installed.id))
 
+    def use(self, installed: Installed) -> None:
+        """Activate a version that is there already, if it is intact.
+
+        Raises NotInstalled where it is gone meanwhile, TamperedInstall.
+        """
+        with self.lock(installed.id):
+            self.check(installed)
+            self.activate(installed)
+
     def rollback(self) -> Installed:
         """Go back to the version before this one; a second time comes forth again.
 
@@ -222,8 +250,7 @@ class Store:
             raise NotInstalled(
                 "there is no earlier version to go back to", hint="tsuku-llm list shows all"
             )
-        self.check(previous)
-        self.activate(previous)
+        self.use(previous)
         return previous
 
     def hold(self, installed: Installed) -> AbstractContextManager[int | None]:
@@ -236,35 +263,40 @@ class Store:
 
     # Removing
 
-    def remove(self, installed: Installed) -> None:
-        """Remove a version; if it is the active one, nothing is active any more.
+    def remove(self, version: str) -> None:
+        """Remove a version by its id, be it damaged or not.
 
-        Raises StoreError while a server runs from it.
+        If it is the active one, nothing is active any more. Raises InUse while a server
+        runs from it, NotInstalled where there is none.
         """
-        with self.lock(installed.id), alone_with(installed.path) as unused:
+        path = self._versions / version
+        with self.lock(version), alone_with(path) as unused:
+            if not os.path.lexists(path):
+                raise NotInstalled(f"{version} is not there any more")
             if not unused:
-                raise StoreError(
-                    f"a running server uses {installed.id}",
-                    hint="stop it first (tsuku-llm stop)",
+                raise InUse(
+                    f"a running server uses {version}", facts=users_of(path), hint="stop it first"
                 )
             with self._pointer_lock():
                 pointer = self._pointer_or_none()
-                if pointer != pointer.without(installed.id):
-                    write_pointer(self.data, pointer.without(installed.id))
-            self._take_away(installed.path)
+                if pointer != pointer.without(version):
+                    write_pointer(self.data, pointer.without(version))
+            self._take_away(path)
 
     def prune(self, keep: Collection[str] = (), *, legacy_home: Path | None = None) -> Pruned:
         """Remove what is neither active nor the one to roll back to, nor in ``keep`` (ids).
 
-        What a running server uses or another process is installing stays. Unfinished
+        What a running server uses or another process is installing stays. Where nothing is
+        active, every version that can be read stays: one of them was meant. Unfinished
         downloads that nobody works on go as well; with ``legacy_home`` (tsuku's folder)
         so does what tsuku's earlier addon left there.
         """
-        pointer = read_pointer(self.data)
+        if read_pointer(self.data).active is None:
+            keep = {*keep, *(version.id for version in self.installed())}
         removed: list[str] = []
         in_use: list[str] = []
         for name in self._names():
-            if name not in (pointer.active, pointer.previous, *keep):
+            if name not in (*self._pointed(), *keep):
                 (removed if self._prune_one(name) else in_use).append(name)
         self._sweep_partials(newest=None)
         legacy = remove_legacy(legacy_home) if legacy_home else ()
@@ -273,10 +305,16 @@ class Store:
     def _prune_one(self, name: str) -> bool:
         path = self._versions / name
         with suppress(LockTimeout), self.lock(name, timeout=0), alone_with(path) as unused:
-            if unused:
+            # Under the lock nobody activates it: what is not in use now will not be.
+            removable = unused and name not in self._pointed()
+            if removable:
                 self._take_away(path)
-            return unused
+            return removable
         return False
+
+    def _pointed(self) -> tuple[str | None, str | None]:
+        pointer = read_pointer(self.data)
+        return pointer.active, pointer.previous
 
     def _take_away(self, path: Path) -> None:
         inodes = inodes_of(path)
