@@ -15,6 +15,7 @@ from tsuku_llm.config import KEYS, Paths, load
 from tsuku_llm.config.editing import edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
 from tsuku_llm.errors import ConfigError, NotWritable, UsageError
+from tsuku_llm.store import LOCK_TIMEOUT
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")
 not_root = pytest.mark.skipif(
@@ -40,6 +41,7 @@ def test_everything_lies_under_tsuku_home(tmp_path: Path) -> None:
     assert paths.config_file == tmp_path / "config.toml"
     assert paths.data == tmp_path / "llm"
     assert paths.state == paths.data / "state"
+    assert paths.home == tmp_path
 
 
 @pytest.mark.parametrize("home", ["", "relative", "~/tsuku", "./x"])
@@ -94,9 +96,11 @@ def test_flag_before_environment_before_file_before_default(paths: Paths) -> Non
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_every_key_is_read_from_its_variable(paths: Paths, key: config.Key) -> None:
-    text = {"llm.repository_url": "https://a.example/x", "llm.mirror": "file:///m"}.get(
-        key.name, "cpu"
-    )
+    text = {
+        "llm.repository_url": "https://a.example/x",
+        "llm.mirror": "file:///m",
+        "llm.lock_timeout": "60",
+    }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert config.text_of(setting.value) == text
     assert setting.source == f"environment {key.variable}"
@@ -123,6 +127,13 @@ def test_mirrors_are_one_text_or_an_array(paths: Paths) -> None:
     write(paths, f"[llm]\nmirror = {list(wanted)!r}\n")
     assert load(paths, {}).mirrors == wanted
     assert load(paths, {"TSUKU_LLM_MIRROR": ", ".join(wanted)}).mirrors == wanted
+
+
+@pytest.mark.parametrize("text", ["90", '" 90 "'])
+def test_a_time_is_a_number_or_its_text(paths: Paths, text: str) -> None:
+    assert load(paths, {}).lock_timeout == LOCK_TIMEOUT
+    write(paths, f"[llm]\nlock_timeout = {text}\n")
+    assert load(paths, {}).lock_timeout == 90
 
 
 def test_backends_and_policies_are_those_of_the_selection() -> None:
@@ -158,6 +169,11 @@ def test_other_tables_are_tsukus_and_unknown_keys_of_ours_are_told(paths: Paths)
         ("mirror", '"ftp://a.example"'),
         ("mirror", '["https://a.example", "http://b.example"]'),
         ("mirror", "{}"),
+        ("lock_timeout", "-1"),
+        ("lock_timeout", "true"),
+        ("lock_timeout", "1.5"),
+        ("lock_timeout", '"soon"'),
+        ("lock_timeout", '"\u0661"'),
     ],
 )
 def test_a_wrong_value_is_refused_with_file_and_line(paths: Paths, name: str, value: str) -> None:
@@ -344,6 +360,7 @@ TEXTS = {
     "llm.prefer": PREFERENCES,
     "llm.repository_url": URLS,
     "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
+    "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
 }
 PAIRS = st.sampled_from(KEYS).flatmap(
     lambda key: st.tuples(st.just(key.name), TEXTS.get(key.name, WORDS))

@@ -55,6 +55,8 @@ def _session(console: Console, paths: Paths, settings: Settings) -> Session:
         repository=settings.repository if repository.chosen else None,
         repository_url=settings.repository_url,
         mirrors=settings.mirrors,
+        lock_timeout=settings.lock_timeout,
+        tsuku_home=paths.home,
     )
 
 

@@ -15,6 +15,7 @@ POLICIES = ("portable", "native")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
+_SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _FILE = re.compile(r"file:///[^\s,\\]*")
 _USERINFO = re.compile(r"(?<=://)[^/?#@]*@")
 
@@ -91,6 +92,14 @@ def parse_mirrors(value: object) -> tuple[str, ...]:
     return urls
 
 
+def parse_seconds(value: object) -> str:
+    """A number of seconds, which may be none."""
+    text = str(value).strip() if type(value) is int else _text(value)
+    if not _SECONDS.fullmatch(text):
+        raise ValueError("must be a whole number of seconds")
+    return text
+
+
 KEYS: tuple[Key, ...] = (
     Key(
         "llm.backend",
@@ -113,6 +122,12 @@ KEYS: tuple[Key, ...] = (
         "where the official repository's metadata is fetched, if elsewhere",
     ),
     Key("llm.mirror", (), parse_mirrors, "where archives are tried first, best first"),
+    Key(
+        "llm.lock_timeout",
+        "1800",
+        parse_seconds,
+        "seconds to wait for another tsuku-llm that is at work; 0: not at all",
+    ),
 )
 
 _BY_NAME = {key.name: key for key in KEYS}

@@ -11,11 +11,15 @@ from tsuku_llm.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """``config_file``, and the folders ``data`` (installs) and ``state`` (running servers)."""
+    """``config_file``, and the folders ``data`` (installs) and ``state`` (running servers).
+
+    ``home`` is ``TSUKU_HOME``, None where it is not set.
+    """
 
     config_file: Path
     data: Path
     state: Path
+    home: Path | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Paths:
@@ -30,7 +34,7 @@ class Paths:
         folder = _absolute("TSUKU_HOME", home)
         # Not tools/tsuku-llm: tsuku takes that for its earlier addon and deletes it whole.
         data = folder / "llm"
-        return cls(folder / "config.toml", data, data / "state")
+        return cls(folder / "config.toml", data, data / "state", folder)
 
     @classmethod
     def _of_the_system(cls) -> Paths:

@@ -69,6 +69,11 @@ class Settings:
         value = self.setting("llm.mirror").value
         return value if isinstance(value, tuple) else ()
 
+    @property
+    def lock_timeout(self) -> float:
+        """Seconds to wait for another process."""
+        return float(text_of(self.setting("llm.lock_timeout").value))
+
 
 def load(
     paths: Paths, environ: Mapping[str, str], flags: Mapping[str, str | None] | None = None
