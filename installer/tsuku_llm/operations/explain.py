@@ -1,17 +1,16 @@
-"""What a machine has, and why each variant fits it or not."""
+"""Why each variant fits a machine or not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.serve import installed_versions
 from tsuku_llm.operations.session import Session
 from tsuku_llm.probe import probe
-from tsuku_llm.snapshot import RecordingHost, ReplayHost
+from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store import Installed, version_id
 
 
@@ -56,13 +55,3 @@ def backends(
     if hardware_file:
         return Matrix(choice)
     return Matrix(choice, *installed_versions(session))
-
-
-def probe_machine(session: Session, *, record: Path | None = None) -> Hardware:
-    """What the machine has; with ``record`` the raw answers are written to that file."""
-    if record is None:
-        return probe(session.host)
-    recorder = RecordingHost(session.host)
-    hardware = probe(recorder)
-    recorder.save(record)
-    return hardware
