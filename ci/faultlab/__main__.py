@@ -1,0 +1,66 @@
+"""The command line: ``ci/faults [--quick] [--json FILE] [ROW...]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ci.faultlab.rows import Row, chosen, load_rows
+from ci.faultlab.suite import run_tests
+from ci.faultlab.verdict import Tally, as_document, as_text, failed, judge
+
+
+def main() -> int:
+    """Inject, print the table, and end with 1 when a row did not survive."""
+    options = _options()
+    began = time.monotonic()
+    try:
+        rows = chosen(load_rows(), options.rows)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    tallies = _run(rows)
+    verdicts = [judge(row, tallies[row.id]) for row in rows]
+    sys.stdout.write(as_text(verdicts) + "\n")
+    if options.json:
+        facts = {**_here(), "quick": options.quick, "seconds": round(time.monotonic() - began)}
+        document = as_document(verdicts, facts)
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 1 if failed(verdicts) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="ci/faults", description="Inject faults and print which rows survived."
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="an id (A03) or an area (A); all")
+    parser.add_argument("--quick", action="store_true", help="a sample of the long sweeps")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
+    return parser.parse_args()
+
+
+def _run(rows: Iterable[Row]) -> dict[str, list[Tally]]:
+    ids = [row.id for row in rows if not row.unshown]
+    tallies: dict[str, list[Tally]] = {row.id: [] for row in rows}
+    for row, tally in run_tests(ids).items():
+        tallies[row].append(tally)
+    return tallies
+
+
+def _here() -> dict[str, object]:
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""A pytest plugin: runs only tests that carry one of the wanted ids, and writes what came.
+
+``FAULT_ROWS`` has the ids, ``FAULT_REPORT`` the file for ``{node id: outcome}``; an outcome
+is ``passed``, ``skipped: why`` or ``failed: why``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+_ID = re.compile(r"(?<![A-Za-z0-9])[AHCLMXR]\d\d(?![A-Za-z0-9])")
+_WANTED = frozenset(os.environ.get("FAULT_ROWS", "").split())
+_outcomes: dict[str, str] = {}
+
+
+def ids_in(node: str) -> frozenset[str]:
+    """The rows that a test says it shows."""
+    return frozenset(_ID.findall(node.partition("::")[2]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what shows none of the wanted rows."""
+    kept = [item for item in items if ids_in(item.nodeid) & _WANTED]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember the worst that a test's three phases say."""
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = str(crash.message if crash else report.longrepr).strip().splitlines()
+        _outcomes[report.nodeid] = f"failed: {text[0] if text else report.when}"
+    elif report.skipped:
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else "skipped"
+        _outcomes[report.nodeid] = f"skipped: {why.removeprefix('Skipped: ')}"
+    elif report.when == "call":
+        _outcomes.setdefault(report.nodeid, "passed")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the outcomes, from the process that got them all."""
+    if not hasattr(session.config, "workerinput"):
+        Path(os.environ["FAULT_REPORT"]).write_text(json.dumps(_outcomes), encoding="utf-8")

@@ -1,0 +1,52 @@
+"""The table of rows: ids, what must happen, and which ones cannot be shown here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FILE = Path(__file__).with_name("rows.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attack or fault.
+
+    ``optional`` rows are shown by tests as far as they exist; of the others each must be
+    shown. ``unshown`` says why this row cannot be called passed here, if it cannot.
+    """
+
+    id: str
+    area: str
+    sentence: str
+    optional: bool
+    unshown: str
+
+
+def load_rows() -> tuple[Row, ...]:
+    """Every row, in the order of the file."""
+    document = tomllib.loads(_FILE.read_text("utf-8"))
+    unshown = document.pop("elsewhere") | document.pop("incomplete")
+    return tuple(
+        Row(name, area["title"], text, area.get("optional", False), unshown.get(name, ""))
+        for area in document.values()
+        for name, text in area.items()
+        if name not in ("title", "optional")
+    )
+
+
+def chosen(rows: tuple[Row, ...], words: list[str]) -> tuple[Row, ...]:
+    """The rows that words name, each an id (A03) or an area's letter (A); all for none.
+
+    Raises ``ValueError`` for a word that names nothing.
+    """
+    for word in words:
+        if not any(row.id == word or row.id[0] == word for row in rows):
+            raise ValueError(f"there is no row {word}")
+    return tuple(row for row in rows if not words or row.id in words or row.id[0] in words)

@@ -1,0 +1,51 @@
+"""Rows that the test suite shows: every test whose name carries a row's id."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from ci.faultlab.recorder import ids_in
+from ci.faultlab.verdict import Tally
+
+ROOT = Path(__file__).resolve().parents[2]
+_NO_TESTS = 5
+
+
+def run_tests(ids: Collection[str]) -> dict[str, Tally]:
+    """Run the tests of these rows; one tally for each row that has any."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        report = Path(folder) / "outcomes.json"
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
+        done = subprocess.run(
+            [*command, "-p", "ci.faultlab.recorder", "-p", "no:cacheprovider"],
+            cwd=ROOT,
+            env={**os.environ, "FAULT_ROWS": " ".join(ids), "FAULT_REPORT": str(report)},
+            stdout=sys.stderr,
+            check=False,
+        )
+        if done.returncode not in (0, 1, _NO_TESTS) or not report.exists():
+            sys.exit(f"the tests could not be run: pytest ended with {done.returncode}")
+        return _tallies(json.loads(report.read_text("utf-8")), ids)
+
+
+def _tallies(outcomes: Mapping[str, str], ids: Collection[str]) -> dict[str, Tally]:
+    tallies: dict[str, Tally] = {}
+    skipped: dict[str, str] = {}
+    for node, outcome in outcomes.items():
+        for row in ids_in(node) & set(ids):
+            tally = tallies.setdefault(row, Tally("tests"))
+            kind, _, why = outcome.partition(": ")
+            if kind == "skipped":
+                skipped[row] = why
+            else:
+                tally.add([why] if kind == "failed" else [], where=node)
+    for row, why in skipped.items():
+        if not tallies[row].count:
+            tallies[row].missing = why
+    return tallies

@@ -1,0 +1,118 @@
+"""What came of the rows, and the table that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ci.faultlab.rows import Row
+
+_SHOWN = 5
+
+
+class Status(Enum):
+    """The three words of the table."""
+
+    PASSED = "pass"
+    FAILED = "fail"
+    NOT_RUN = "not run"
+
+
+@dataclass(slots=True)
+class Tally:
+    """One way to show a row: how often the fault was injected, and what went wrong.
+
+    ``what`` names what is counted ("tests", "kills"). ``missing`` says why it could not
+    run here; then nothing was counted.
+    """
+
+    what: str
+    count: int = 0
+    wrong: list[str] = field(default_factory=list)
+    missing: str = ""
+
+    def add(self, wrong: Iterable[str], *, where: str) -> None:
+        """Count one injection and what was wrong after it."""
+        self.count += 1
+        self.wrong += [f"{where}: {text}" for text in wrong]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The line of one row."""
+
+    row: Row
+    status: Status
+    reason: str
+    wrong: tuple[str, ...] = ()
+
+
+def judge(row: Row, tallies: Sequence[Tally]) -> Verdict:
+    """A row has passed when every way to show it ran and nothing was wrong."""
+    if row.unshown:
+        return Verdict(row, Status.NOT_RUN, row.unshown)
+    wrong = [text for tally in tallies for text in tally.wrong]
+    ran = [tally for tally in tallies if tally.count]
+    how = ", ".join(f"{tally.count:,} {tally.what}" for tally in ran)
+    if wrong:
+        return Verdict(row, Status.FAILED, f"{how}: {wrong[0]}", tuple(wrong))
+    missing = [f"{tally.what}: {tally.missing}" for tally in tallies if tally.missing]
+    if missing:
+        return Verdict(row, Status.NOT_RUN, "; ".join(missing))
+    if ran:
+        return Verdict(row, Status.PASSED, how)
+    if row.optional:
+        return Verdict(row, Status.NOT_RUN, "no test has this id yet")
+    return Verdict(row, Status.FAILED, "nothing ran that shows it", ("nothing ran",))
+
+
+def as_text(verdicts: Sequence[Verdict]) -> str:
+    """The table for people, with what was wrong below each row that failed."""
+    lines: list[str] = []
+    area = ""
+    for verdict in verdicts:
+        if verdict.row.area != area:
+            area = verdict.row.area
+            lines += ["", area]
+        lines.append(_line(verdict))
+        lines += [f"        {text}" for text in verdict.wrong[:_SHOWN]]
+        if len(verdict.wrong) > _SHOWN:
+            lines.append(f"        and {len(verdict.wrong) - _SHOWN} more")
+    return "\n".join([*lines, "", summary(verdicts)])
+
+
+def _line(verdict: Verdict) -> str:
+    status = verdict.status.value
+    reason = f"{status}: {verdict.reason}" if verdict.status is Status.NOT_RUN else verdict.reason
+    word = "" if verdict.status is Status.NOT_RUN else f"{status}  "
+    return f"  {verdict.row.id}  {word}{reason}  [{verdict.row.sentence}]"
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """How many rows passed, failed and did not run."""
+    counts = {status: sum(v.status is status for v in verdicts) for status in Status}
+    return ", ".join(f"{counts[status]} {status.value}" for status in Status)
+
+
+def as_document(verdicts: Sequence[Verdict], facts: Mapping[str, object]) -> dict[str, object]:
+    """The same as JSON: ``facts`` say when and where."""
+    return {
+        "format": 1,
+        **facts,
+        "rows": [
+            {
+                "id": verdict.row.id,
+                "fault": verdict.row.sentence,
+                "status": verdict.status.value,
+                "reason": verdict.reason,
+                "wrong": list(verdict.wrong),
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def failed(verdicts: Iterable[Verdict]) -> bool:
+    """Whether any row did not survive."""
+    return any(verdict.status is Status.FAILED for verdict in verdicts)
