@@ -72,7 +72,7 @@ def of_vulkan(*gpus: Gpu, state: ApiState = ApiState.OK, **changes: Any) -> Hard
 
 SOFTWARE = Gpu("vulkan", 0, "llvmpipe", GpuKind.SOFTWARE)
 FITS_NOWHERE = replace(GOOD, libc=Libc("glibc", "2.31"))
-ONLY_PTX = replace(GOOD, apis=(replace(machines.cuda("9.0", "13.0"), evidence=()),))
+ONLY_PTX = machines.machine(machines.cuda("9.0", "13.0"), machines.vulkan())
 
 
 def problem(slug: str) -> Problem:
@@ -209,9 +209,44 @@ def test_adapters_of_other_makers_say_nothing() -> None:
 
 
 def test_one_adapter_of_two_that_is_driven_is_enough() -> None:
-    second = Evidence("PCI 0000:02:00.0", "10de:2684 (driver vfio-pci)")
-    hardware = replace(without_device(ApiState.FAILED, REBOOT), evidence=(*BUS, second))
+    first = Evidence("PCI 0000:00:01.0", "10de:2684 (driver vfio-pci)")
+    hardware = replace(without_device(ApiState.FAILED, REBOOT), evidence=(first, *BUS))
     assert link(examined(hardware), Place.MODULE).state is State.OK
+
+
+def test_the_bus_is_asked_for_the_maker_of_the_device() -> None:
+    gpu = Gpu("vulkan", 0, "A card", GpuKind.DISCRETE, vendor_id=0x1002, api_version="1.3")
+    cards = (*BUS, Evidence("PCI 0000:03:00.0", "1002:73bf (driver amdgpu)"))
+    chain = examined(replace(of_vulkan(gpu), evidence=cards), requested="vulkan")
+    assert link(chain, Place.PCI).evidence == ("PCI 0000:03:00.0: 1002:73bf",)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fix"),
+    [
+        (driven_by("nvidia"), "install the NVIDIA driver"),
+        (without_device(ApiState.ABSENT, library=None), "if this machine has such a GPU: install"),
+        (replace(driven_by("nvidia"), os="windows"), "install the GPU's driver from its vendor"),
+    ],
+    ids=["card", "no-card", "windows"],
+)
+def test_a_library_is_for_who_has_the_card(hardware: Hardware, fix: str) -> None:
+    bus = hardware.evidence if "if this" not in fix else ()
+    selection = select(machines.release(), GOOD, Request())
+    subject = subject_of("cuda", selection, hardware, None)
+    fault = diagnose(subject, replace(hardware, evidence=bus), selection, "b1", LISTED).fault
+    assert fault
+    assert fault.fix.startswith(fix)
+
+
+def test_an_old_system_is_seen_behind_a_missing_device() -> None:
+    hardware = replace(without_device(ApiState.OK), libc=Libc("glibc", "2.31"))
+    chain = examined(hardware)
+    assert chain.broken
+    assert chain.broken.place is Place.DEVICE
+    requirement = link(chain, Place.REQUIREMENT).fault
+    assert requirement
+    assert requirement.slug == "glibc"
 
 
 def test_an_adapter_of_windows_is_known() -> None:

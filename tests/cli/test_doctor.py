@@ -36,7 +36,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def put(home: Path, script: str = LISTS, variant: str = "vulkan") -> Installed:
     """Install a build whose server is a shell script, and make it active."""
-    home.mkdir(mode=0o755)
+    home.mkdir(mode=0o755, exist_ok=True)
     store = Store(Paths.from_environ({"TSUKU_HOME": str(home)}).data)
     files = {**FILES, "llama-server": f"#!/bin/sh\n{script}\n".encode()}
     backend = variant.partition("-")[0]
@@ -124,6 +124,8 @@ def test_the_first_broken_link_and_one_fix_are_named(  # noqa: PLR0913, PLR0917
     assert [line for line in lines if line.startswith(f"first broken: {name}")]
     assert [line for line in lines if line.startswith("fix: ")] == [f"fix: {told['data']['fix']}"]
     assert "error[" not in shown.stderr, "people have read it"
+    reason = next(each["reason"] for each in told["data"]["links"] if each["link"] == link)
+    assert not [line for line in lines if line.startswith("also ") and reason in line]
 
 
 def test_a_temporary_situation_is_called_so(
@@ -184,6 +186,18 @@ def test_the_build_in_use_is_examined_and_not_what_would_be_chosen(
     told = as_json("doctor")
     assert (told["exit_code"], told["data"]["variant"]) == (0, "cuda-12.8")
     assert told["data"]["selected"] == "vulkan"
+
+
+def test_the_build_that_was_asked_for_is_examined(
+    as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("hybrid-intel-and-nvidia")
+    steps = "echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 4060 Laptop GPU'"
+    cuda = put(tsuku_home, steps, "cuda-12.8")
+    put(tsuku_home)
+    links = {each["link"]: each for each in as_json("doctor", "--backend", "cuda")["data"]["links"]}
+    assert links["installed-tree"]["evidence"] == [cuda.id]
+    assert links["server-list"]["state"] == "ok"
 
 
 def test_a_backend_that_does_not_exist_is_refused(program: Program) -> None:

@@ -33,12 +33,11 @@ def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, 
     evidence = _evidence(api, adapters)
     faults = _faults(subject.backend, hardware, api, adapters)
     listed = bool(api.hardware_gpus)
-    initialised = api.state is ApiState.OK or Place.DEVICE in faults
     holds = {
         Place.PCI: bool(adapters),
         Place.MODULE: any(each.driver for each in adapters) or bool(evidence[Place.MODULE]),
         Place.LIBRARY: listed or api.library is not None,
-        Place.INIT: listed or initialised,
+        Place.INIT: api.state is ApiState.OK or Place.DEVICE in faults,
         Place.DEVICE: listed,
     }
     return tuple(
