@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ def good(question):
 def environ(question):
     say(ask=question, call="environ", value=dict(os.environ))
 def path(question):
-    say(ask=question, call="path", value=sys.path, cwd=os.getcwd())
+    say(ask=question, call="path", value=sys.path, cwd=os.getcwd(), mode=os.stat(".").st_mode)
 def die(question):
     say(ask=question, call="last words")
     os.kill(os.getpid(), 9)
@@ -175,6 +176,7 @@ def test_the_child_sees_no_site_packages_and_works_in_a_private_folder(program: 
     (line,) = ask(program, "path")["path"].lines
     assert not any("site-packages" in entry for entry in line["value"])
     assert line["value"][-1] == str(program.folder)
+    assert stat.S_IMODE(line["mode"]) == 0o700
     assert not Path(line["cwd"]).exists()
 
 

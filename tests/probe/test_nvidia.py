@@ -229,6 +229,16 @@ def test_row_1_a_driver_without_toolkit_or_sysfs_is_enough(
     assert cuda(stubs.host("cuda", root=tmp_path)).gpus
 
 
+def test_a_library_without_its_dependency_is_broken_and_not_absent(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    (tmp_path / "libcuda.so.1").symlink_to(stubs.library_needing("libnowhere.so.6"))
+    api = cuda(LocalHost(None, {"LD_LIBRARY_PATH": str(tmp_path)}))
+    assert (api.state, slug(api)) == (ApiState.FAILED, "cuda-library-broken")
+    assert api.problem
+    assert "libnowhere.so.6" in api.problem.text
+
+
 def test_a_library_that_is_no_library_is_broken_and_not_absent(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     api = cuda(LocalHost(None, {"LD_LIBRARY_PATH": str(tmp_path)}))

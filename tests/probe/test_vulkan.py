@@ -151,6 +151,16 @@ def test_a_missing_dependency_of_a_driver_is_named(stubs: StubDrivers, tmp_path:
     assert api.problem.fix == "install what provides libnowhere.so.6"
 
 
+def test_a_loader_of_vulkan_1_0_is_one() -> None:
+    lines = (
+        {"call": "open", "library": "/usr/lib/libvulkan.so.1.0.0"},
+        {"call": "vkEnumerateInstanceVersion", "error": "the library has no such function"},
+        {"call": "vkCreateInstance", "code": 0},
+        {"call": "vkEnumeratePhysicalDevices", "code": 0, "count": 0},
+    )
+    assert parse(Raw(Answer(lines, "done")), Surroundings()).version == "1.0"
+
+
 def test_row_9_drivers_without_a_loader_need_one_package() -> None:
     absent = "libvulkan.so.1: cannot open shared object file: No such file or directory"
     opened = {"call": "open", "library": None, "names": ["libvulkan.so.1"], "errors": [absent]}
@@ -184,7 +194,7 @@ def test_a_known_dependency_is_named_with_its_package() -> None:
 
 
 def test_a_driver_of_the_other_word_size_is_not_blamed(stubs: StubDrivers, tmp_path: Path) -> None:
-    root = with_icd(tmp_path, "libvulkan_radeon.so", library_arch="32")
+    root = with_icd(tmp_path, "libnowhere.so", library_arch="32")
     api = vulkan(stubs.host("vulkan", root=root, vkCreateInstance=-9))
     assert slug(api) == "vulkan-no-device"
 

@@ -1,13 +1,14 @@
 """The child's own small pieces, which stand in for slower modules of the standard library."""
 
 import json
+import os
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.probe.worker.channel import encode
+from tsuku_llm.probe.worker.channel import Channel, encode
 from tsuku_llm.probe.worker.hip import find_target
 
 VALUES = st.recursive(
@@ -27,6 +28,42 @@ def test_what_is_written_is_json(value: Any) -> None:
 @pytest.mark.parametrize("letter", ["\ud800", "\U0001f600", "\x00", "\x7f", '"', "\\"])
 def test_every_letter_survives(letter: str) -> None:
     assert json.loads(encode(f"a{letter}b")) == f"a{letter}b"
+
+
+class Library:
+    """Looks like a loaded library."""
+
+    @staticmethod
+    def works(count: list[int]) -> int:
+        count[0] = 3
+        return 0
+
+    @staticmethod
+    def fails(count: list[int]) -> int:
+        count[0] = 3
+        return 7
+
+
+def said(call: str) -> list[Any]:
+    reading, writing = os.pipe()
+    count = [0]
+    Channel(writing, "q").call(Library, call, count, tell=lambda: {"count": count[0]})
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        return [json.loads(line) for line in pipe]
+
+
+def test_a_call_is_announced_and_answered() -> None:
+    answer = {"ask": "q", "call": "works", "code": 0, "count": 3}
+    assert said("works") == [{"ask": "q", "before": "works"}, answer]
+
+
+def test_what_a_failed_call_filled_in_is_not_told() -> None:
+    assert said("fails")[-1] == {"ask": "q", "call": "fails", "code": 7}
+
+
+def test_a_function_that_is_missing_is_told() -> None:
+    assert [line["error"] for line in said("missing")] == ["the library has no such function"]
 
 
 @pytest.mark.parametrize(
