@@ -6,8 +6,10 @@ import pytest
 from support.stub_drivers import StubDrivers
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
-from tsuku_llm.host import LocalHost
+from tsuku_llm.host import Answer, LocalHost
 from tsuku_llm.probe import probe
+from tsuku_llm.probe.nvidia import Raw, parse
+from tsuku_llm.probe.surroundings import Surroundings
 
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\nGCC version: x\n"
 
@@ -192,6 +194,13 @@ def test_mig_without_an_instance_is_named(stubs: StubDrivers, tmp_path: Path) ->
 
 def test_a_library_without_its_kernel_module_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
     assert slug(cuda(stubs.host("cuda", root=tmp_path, cuInit=100))) == "nvidia-module-missing"
+
+
+def test_a_device_file_that_may_not_be_opened_is_named() -> None:
+    opened = {"call": "open", "library": "/usr/lib/libcuda.so.1"}
+    answer = Answer((opened, {"call": "cuInit", "code": 100}), "done")
+    api = parse(Raw(cuda=answer, kernel=KERNEL.format("580.95.05"), control=""), Surroundings())
+    assert slug(api) == "gpu-permission"
 
 
 def test_a_container_without_device_files_is_named(stubs: StubDrivers, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from support.stub_drivers import StubDrivers
 from support.tools import require_library
 
 from tsuku_llm.hardware import Api, ApiState, GpuKind
-from tsuku_llm.host import LocalHost
+from tsuku_llm.host import Answer, LocalHost
 from tsuku_llm.probe import amd, probe
+from tsuku_llm.probe.surroundings import Surroundings
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
 
@@ -93,6 +94,12 @@ def test_hip_versions(number: object, version: str | None) -> None:
 def test_an_amd_card_without_rocm_is_named(tmp_path: Path) -> None:
     api = probe(LocalHost(with_nodes(tmp_path, 110000), {})).api("rocm")
     assert (api.state, slug(api)) == (ApiState.ABSENT, "rocm-runtime-missing")
+
+
+def test_a_compute_device_that_may_not_be_opened_is_named() -> None:
+    opened = {"call": "open", "library": "/opt/rocm/lib/libamdhip64.so.7"}
+    answer = Answer((opened, {"call": "hipGetDeviceCount", "code": 100}), "done")
+    assert slug(amd.parse(amd.Raw(hip=answer, access="r"), Surroundings())) == "gpu-permission"
 
 
 def test_a_container_that_was_not_given_the_card(stubs: StubDrivers, tmp_path: Path) -> None:
