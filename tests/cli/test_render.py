@@ -22,6 +22,7 @@ from tsuku_llm.hardware import Api, ApiState, GpuKind, Hardware, Problem
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.operations.install import InstallReport
 from tsuku_llm.operations.update import UpdateReport
+from tsuku_llm.operations.versions import Inventory
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store import Installed
 
@@ -196,5 +197,6 @@ def test_an_update_that_fits_nowhere_is_told() -> None:
 
 
 def test_nothing_installed_says_what_to_do() -> None:
-    assert installed_render.lines((), None) == ("nothing is installed; run: tsuku-llm install",)
-    assert installed_render.data((), None) == {"versions": []}
+    nothing = Inventory((), None, None, {}, None, ())
+    assert installed_render.lines(nothing) == ("nothing is installed; run: tsuku-llm install",)
+    assert not any(installed_render.data(nothing).values())

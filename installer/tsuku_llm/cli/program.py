@@ -22,6 +22,11 @@ COMMANDS = {
     "list": "List what is installed, or what can be.",
     "which": "Print the path of the server that serve starts.",
     "update": "Move to the newest release of the channel.",
+    "use": "Make an installed version the active one.",
+    "rollback": "Go back to the version that was active before.",
+    "uninstall": "Remove installed versions.",
+    "prune": "Remove versions and leftovers that nobody needs any more.",
+    "verify": "Hash every installed file and name what was changed.",
     "config": "Read and change settings.",
     "repository": "Add, list and remove signed repositories.",
 }

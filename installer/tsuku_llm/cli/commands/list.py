@@ -10,8 +10,8 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import installed as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.serve import installed_versions
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.versions import inventory
 
 
 @click.command("list", cls=Command)
@@ -25,8 +25,8 @@ def command(console: Console, *, available: bool, repository: str | None) -> Ans
 
 
 def _installed(session: Session) -> Answer:
-    versions, active = installed_versions(session)
-    return Answer(render.data(versions, active), render.lines(versions, active))
+    found = inventory(session)
+    return Answer(render.data(found), render.lines(found))
 
 
 def _available(session: Session) -> Answer:

@@ -6,19 +6,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from tsuku_llm.cli.render.text import named, table
-from tsuku_llm.store import Installed
+from tsuku_llm.operations.versions import Inventory
+from tsuku_llm.store import Installed, LegacyAddon
 
 
-def data(versions: Sequence[Installed], active: Installed | None) -> dict[str, Any]:
-    """Every installed version for programs."""
-    return {"versions": [_version(version, active) for version in versions]}
+def data(found: Inventory) -> dict[str, Any]:
+    """What lies in the store, for programs."""
+    return {
+        "versions": [
+            {
+                **_version(version),
+                "active": version == found.active,
+                "previous": version == found.previous,
+            }
+            for version in found.versions
+        ],
+        "damaged": [
+            {"id": name, "reason": error.message, "hint": error.hint}
+            for name, error in found.damaged.items()
+        ],
+        "unusable": found.unusable.message if found.unusable else None,
+        "legacy": list(found.legacy),
+    }
 
 
-def _version(version: Installed, active: Installed | None) -> dict[str, Any]:
+def _version(version: Installed) -> dict[str, Any]:
     receipt = version.receipt
     return {
         "id": receipt.id,
-        "active": active is not None and receipt.id == active.receipt.id,
         "release": receipt.release,
         "version": receipt.version,
         "publisher": receipt.publisher,
@@ -31,15 +46,50 @@ def _version(version: Installed, active: Installed | None) -> dict[str, Any]:
     }
 
 
-def lines(versions: Sequence[Installed], active: Installed | None) -> tuple[str, ...]:
-    """Every installed version for people; the active one has a star."""
-    if not versions:
-        return ("nothing is installed; run: tsuku-llm install",)
-    return table([_row(version, active) for version in versions], indent=0)
+def lines(found: Inventory) -> tuple[str, ...]:
+    """What lies in the store, for people; the active version has a star."""
+    rows = [_row(version, found) for version in found.versions]
+    nothing = () if rows else ("nothing is installed; run: tsuku-llm install",)
+    unusable = (found.unusable.message, found.unusable.hint) if found.unusable else ()
+    return (
+        *nothing,
+        *table(rows, indent=0),
+        *unusable,
+        *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
+        *legacy_lines(found.legacy),
+    )
 
 
-def _row(version: Installed, active: Installed | None) -> tuple[str, ...]:
+def _row(version: Installed, found: Inventory) -> tuple[str, ...]:
     receipt = version.receipt
-    star = "*" if active is not None and receipt.id == active.receipt.id else " "
-    release = named(receipt.release, receipt.version)
-    return (star, release, receipt.variant, receipt.channel, receipt.installed_at)
+    return (
+        "*" if version == found.active else " ",
+        named(receipt.release, receipt.version),
+        receipt.variant,
+        receipt.channel,
+        receipt.installed_at,
+        receipt.id,
+        "previous" if version == found.previous else "",
+    )
+
+
+def legacy_lines(legacy: Sequence[LegacyAddon]) -> tuple[str, ...]:
+    """What tsuku's earlier addon left, and how it goes."""
+    if not legacy:
+        return ()
+    found = (f"left by {addon.what}: {addon.path}" for addon in legacy)
+    return (*found, "to remove what the earlier addon left: tsuku-llm prune --legacy")
+
+
+def active_data(installed: Installed) -> dict[str, Any]:
+    """The version that is active now, for programs."""
+    return _version(installed)
+
+
+def active_lines(installed: Installed) -> tuple[str, ...]:
+    """The version that is active now, for people."""
+    receipt = installed.receipt
+    return (
+        f"active: {receipt.variant} of {named(receipt.release, receipt.version)}",
+        f"  in {installed.tree}",
+    )

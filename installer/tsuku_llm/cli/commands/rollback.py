@@ -1,0 +1,21 @@
+"""``rollback``."""
+
+from __future__ import annotations
+
+import click
+
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import installed as render
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.operations.versions import rollback
+
+
+@click.command("rollback", cls=Command)
+@click.pass_obj
+def command(console: Console) -> Answer:
+    """Go back to the version that was active before."""
+    with open_session(console) as session:
+        installed = rollback(session)
+    return Answer(render.active_data(installed), render.active_lines(installed))

@@ -1,0 +1,47 @@
+"""What was removed, and what was left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tsuku_llm.cli.render.installed import legacy_lines
+from tsuku_llm.operations.removal import Cleaned, Uninstalled
+
+
+def uninstalled_data(report: Uninstalled) -> dict[str, Any]:
+    """An uninstall for programs."""
+    active = report.active.id if report.active else None
+    return {"removed": list(report.removed), "active": active}
+
+
+def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
+    """An uninstall for people."""
+    removed = tuple(f"removed {version}" for version in report.removed) or ("nothing to remove",)
+    if report.active:
+        return (*removed, f"active: {report.active.id}")
+    return (*removed, "nothing is active; to change that: tsuku-llm use VERSION, or install")
+
+
+def pruned_data(report: Cleaned) -> dict[str, Any]:
+    """A prune for programs."""
+    pruned = report.pruned
+    return {
+        "removed": list(pruned.removed),
+        "in_use": list(pruned.in_use),
+        "legacy_removed": list(pruned.legacy),
+        "legacy": list(report.legacy),
+    }
+
+
+def pruned_lines(report: Cleaned) -> tuple[str, ...]:
+    """A prune for people."""
+    pruned = report.pruned
+    removed = (
+        *(f"removed {version}" for version in pruned.removed),
+        *(f"removed {addon.path}, left by {addon.what}" for addon in pruned.legacy),
+    )
+    return (
+        *(removed or ("nothing to remove",)),
+        *(f"kept {version}: it is in use" for version in pruned.in_use),
+        *legacy_lines(report.legacy),
+    )

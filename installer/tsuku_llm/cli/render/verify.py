@@ -1,0 +1,63 @@
+"""Whether what is installed is as it was installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tsuku_llm.cli.answer import Failure
+from tsuku_llm.errors import TamperedInstall
+from tsuku_llm.operations.verify import Verdict
+
+
+def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Every version for programs."""
+    return {
+        "versions": [
+            {
+                "id": verdict.id,
+                "intact": not verdict.differences,
+                "differences": list(verdict.differences),
+                "repair": verdict.repair or None,
+            }
+            for verdict in verdicts
+        ]
+    }
+
+
+def lines(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Every version for people."""
+    if not verdicts:
+        return ("nothing is installed; run: tsuku-llm install",)
+    return tuple(line for verdict in verdicts for line in _lines(verdict))
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    if not verdict.differences:
+        yield f"{verdict.id}: intact"
+        return
+    yield f"{verdict.id}: not as it was installed"
+    yield from (f"  {difference}" for difference in verdict.differences)
+    yield f"  to mend it: {verdict.repair}"
+
+
+def exit_code(verdicts: Sequence[Verdict]) -> int:
+    """That of a tampered install if any version is not intact."""
+    return TamperedInstall.exit_code if _broken(verdicts) else 0
+
+
+def failure(verdicts: Sequence[Verdict]) -> Failure | None:
+    """The error, with the ids of the versions that are not intact."""
+    broken = _broken(verdicts)
+    if not broken:
+        return None
+    return Failure(
+        TamperedInstall.slug,
+        f"{len(broken)} of {len(verdicts)} installed versions are not as they were installed",
+        tuple(verdict.id for verdict in broken),
+        f"run: {broken[0].repair}",
+    )
+
+
+def _broken(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict.differences]

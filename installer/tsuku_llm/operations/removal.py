@@ -1,0 +1,86 @@
+"""Remove versions, leftovers, and what tsuku's earlier addon left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tsuku_llm.errors import InUse, UsageError
+from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.versions import all_ids, readable, resolve
+from tsuku_llm.store import Installed, LegacyAddon, Pruned, Store, find_legacy
+
+
+@dataclass(frozen=True, slots=True)
+class Uninstalled:
+    """The ids that were removed, and what is active after it."""
+
+    removed: tuple[str, ...]
+    active: Installed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a prune removed and what it left; ``legacy`` is still there, and known."""
+
+    pruned: Pruned
+    legacy: tuple[LegacyAddon, ...]
+
+
+def uninstall(session: Session, words: Sequence[str], *, everything: bool = False) -> Uninstalled:
+    """Remove the versions that are named as in ``use``, or all, damaged ones included.
+
+    What a running server uses stays: then ``InUse`` is raised when the others are gone.
+    Raises ``UsageError`` where nothing is named, and otherwise as ``use`` does.
+    """
+    if bool(words) == everything:
+        raise UsageError(
+            "name the versions to remove, or --all, not both",
+            hint="see what is installed: tsuku-llm list",
+        )
+    store = session.store
+    store.sweep()
+    removed = _remove(store, all_ids(store) if everything else resolve(store, words))
+    return Uninstalled(removed, readable(store.active))
+
+
+def _remove(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
+    used = {version: error for version in ids if (error := _still_used(store, version))}
+    removed = tuple(version for version in ids if version not in used)
+    if not used:
+        return removed
+    first, *others = used.values()
+    first.facts += tuple(line for other in others for line in (other.message, *other.facts))
+    first.facts += tuple(f"removed: {version}" for version in removed)
+    raise first
+
+
+def _still_used(store: Store, version: str) -> InUse | None:
+    """Remove a version, unless a running server uses it."""
+    try:
+        store.remove(version)
+    except InUse as error:
+        return error
+    return None
+
+
+def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
+    """Remove all but the active version, the one before it, and ``keep`` more.
+
+    Of the others, those installed last are kept. What a running server uses stays, and so
+    does everything readable where nothing is active. With ``legacy`` what tsuku's earlier
+    addon left below ``TSUKU_HOME`` goes too; otherwise it is only named.
+    """
+    store = session.store
+    store.sweep()
+    home = session.tsuku_home
+    pruned = store.prune(_youngest(store, keep), legacy_home=home if legacy else None)
+    return Cleaned(pruned, find_legacy(home) if home else ())
+
+
+def _youngest(store: Store, count: int) -> list[str]:
+    """The ids of the versions installed last, besides the active and the previous one."""
+    pointed = [version.id for look in (store.active, store.previous) if (version := readable(look))]
+    others = [version for version in store.installed() if version.id not in pointed]
+    others.sort(key=lambda version: (version.receipt.installed_at, version.receipt.sequence))
+    return [version.id for version in others[len(others) - min(count, len(others)) :]]

@@ -1,0 +1,130 @@
+"""Which of the installed versions is used. All of it works without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
+from tsuku_llm.operations.serve import meets
+from tsuku_llm.operations.session import Session
+from tsuku_llm.store import Installed, LegacyAddon, Store, find_legacy
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What lies in the store, and beside it.
+
+    ``previous`` is what ``rollback`` goes back to. ``damaged`` says of each name among the
+    versions that is none why; ``unusable`` why nothing is active although something should be.
+    """
+
+    versions: tuple[Installed, ...]
+    active: Installed | None
+    previous: Installed | None
+    damaged: Mapping[str, CorruptStore]
+    unusable: CorruptStore | None
+    legacy: tuple[LegacyAddon, ...]
+
+
+def inventory(session: Session) -> Inventory:
+    """Everything that is installed; what cannot be read is named and no error."""
+    store = session.store
+    unusable: CorruptStore | None = None
+    try:
+        active = store.active()
+    except CorruptStore as error:
+        active, unusable = None, error
+    return Inventory(
+        versions=store.installed(),
+        active=active,
+        previous=readable(store.previous),
+        damaged=store.damaged(),
+        unusable=unusable,
+        legacy=find_legacy(session.tsuku_home) if session.tsuku_home else (),
+    )
+
+
+def readable(look: Callable[[], Installed | None]) -> Installed | None:
+    """What ``store.active`` or ``store.previous`` finds; None where that is damaged."""
+    with suppress(CorruptStore):
+        return look()
+    return None
+
+
+def use(session: Session, word: str) -> Installed:
+    """Make an installed version the active one, named by id, release, version or variant.
+
+    Raises ``NotInstalled`` for a word that names none, ``UsageError`` for one that names
+    several, ``TamperedInstall`` and ``CorruptStore`` for a damaged version.
+    """
+    store = session.store
+    store.sweep()
+    installed = found(store, resolve(store, [word])[0])
+    store.use(installed)
+    _tell_if_not_served(session, installed)
+    return installed
+
+
+def rollback(session: Session) -> Installed:
+    """Go back to the version that was active before; a second time comes forth again.
+
+    Raises ``NotInstalled`` where there is none, ``TamperedInstall`` where it is damaged.
+    """
+    store = session.store
+    store.sweep()
+    installed = store.rollback()
+    _tell_if_not_served(session, installed)
+    return installed
+
+
+def _tell_if_not_served(session: Session, installed: Installed) -> None:
+    if not meets(installed.receipt, session.backend):
+        session.note(
+            f"llm.backend is {session.backend}, so serve does not start it; "
+            "to change that: tsuku-llm config unset llm.backend"
+        )
+
+
+def resolve(store: Store, words: Iterable[str]) -> list[str]:
+    """The ids of the versions that these words name, each once; damaged ones by id only.
+
+    Raises ``NotInstalled`` or ``UsageError``, whose facts list what is installed.
+    """
+    named = {version.id: _names(version) for version in store.installed()}
+    named |= {name: {name} for name in store.damaged()}
+    return list(dict.fromkeys(_resolved(word, named) for word in words))
+
+
+def all_ids(store: Store) -> list[str]:
+    """The ids of all versions, damaged ones included."""
+    return [*(version.id for version in store.installed()), *store.damaged()]
+
+
+def found(store: Store, version: str) -> Installed:
+    """The version of a resolved id. Raises ``CorruptStore`` where it is damaged."""
+    installed = store.find(version)
+    if installed is None:
+        raise store.damaged().get(version) or NotInstalled(f"{version} is not there any more")
+    return installed
+
+
+def _names(version: Installed) -> set[str]:
+    receipt = version.receipt
+    return {version.id, receipt.release, receipt.version, f"v{receipt.version}", receipt.variant}
+
+
+def _resolved(word: str, named: Mapping[str, set[str]]) -> str:
+    ids = [version for version, names in named.items() if word in names]
+    if len(ids) == 1:
+        return ids[0]
+    facts = tuple(f"installed: {version}" for version in named)
+    if not ids:
+        hint = "see: tsuku-llm list" if named else "run: tsuku-llm install"
+        raise NotInstalled(f"{word} is not installed", facts=facts, hint=hint)
+    raise UsageError(
+        f"{word} names {len(ids)} installed versions",
+        facts=tuple(f"installed: {version}" for version in ids),
+        hint="name one by its id",
+    )

@@ -1,0 +1,485 @@
+"""``use``, ``rollback``, ``uninstall``, ``prune``, ``verify`` and ``list`` on what is installed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import gone
+from support.program import COMMAND, Result, environment, run_program
+from support.stored import FILES, install, snapshot
+
+from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.integrity import stamp_of
+
+posix = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who uses a file")
+
+Program = Callable[..., Result]
+AsJson = Callable[..., Any]
+
+SERVER = b"#!/bin/sh\necho ready\nexec sleep 1000\n"
+
+
+@pytest.fixture
+def store(tsuku_home: Path) -> Store:
+    tsuku_home.mkdir(mode=0o755)
+    return Store(tsuku_home / "llm")
+
+
+def put(store: Store, release: str, variant: str = "cpu") -> Installed:
+    return install(store, release, variant, files={**FILES, "llama-server": SERVER})
+
+
+@contextmanager
+def running(*flags: str) -> Iterator["subprocess.Popen[str]"]:
+    """``serve``, whose server runs until the end of the block."""
+    with subprocess.Popen(
+        [*COMMAND, "serve", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as child:
+        try:
+            assert child.stdout
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.terminate()
+
+
+def active(store: Store) -> str | None:
+    found = store.active()
+    return found.id if found else None
+
+
+# --- use and rollback --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["b100", "vulkan", None], ids=["release", "variant", "id"])
+def test_a_version_is_named_by_what_only_it_has(
+    word: str | None, store: Store, program: Program
+) -> None:
+    old, _ = put(store, "b100", "vulkan"), put(store, "b200")
+    result = program("use", word or old.id)
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout == f"active: vulkan of b100 (0.1.0)\n  in {old.tree}\n"
+    assert active(store) == old.id
+    assert program("which").stdout == f"{old.tree / 'llama-server'}\n"
+
+
+def test_a_word_that_names_several_is_refused_with_all_of_them(
+    store: Store, program: Program
+) -> None:
+    old, new, _ = put(store, "b100"), put(store, "b200"), put(store, "b300", "vulkan")
+    for word in ("cpu", "0.1.0", "v0.1.0"):
+        result = program("use", word)
+        assert result.code == 2
+        assert f"  installed: {old.id}\n  installed: {new.id}\n" in result.stderr
+    assert active(store) != old.id
+
+
+def test_a_word_that_names_nothing_is_refused_with_what_there_is(
+    store: Store, program: Program, as_json: AsJson
+) -> None:
+    hint = as_json("use", "b100")["error"]["hint"]
+    assert hint == "run: tsuku-llm install"
+    installed = put(store, "b100")
+    for words in (("use", "b9"), ("uninstall", "b9"), ("verify", "b9", "b100")):
+        result = program(*words)
+        assert (result.code, result.stdout) == (7, "")
+        assert result.stderr.startswith("error[not-installed]: b9 is not installed\n")
+        assert f"  installed: {installed.id}\n" in result.stderr
+    assert active(store) == installed.id
+
+
+def test_a_damaged_version_is_not_taken_into_use(store: Store, program: Program) -> None:
+    changed, unreadable, new = put(store, "b100"), put(store, "b200"), put(store, "b300")
+    (changed.tree / "llama-server").write_bytes(b"evil")
+    (unreadable.path / "receipt.json").write_bytes(b"{")
+    assert program("use", changed.id).code == 5
+    assert program("use", unreadable.id).code == 6
+    assert active(store) == new.id
+
+
+def test_rollback_goes_back_and_forth(store: Store, as_json: AsJson) -> None:
+    old, new = put(store, "b100"), put(store, "b200")
+    assert as_json("rollback")["data"]["id"] == active(store) == old.id
+    assert as_json("rollback")["data"]["id"] == active(store) == new.id
+
+
+def test_without_an_earlier_version_rollback_changes_nothing(
+    store: Store, program: Program
+) -> None:
+    assert program("rollback").code == 7
+    installed = put(store, "b100")
+    result = program("rollback")
+    assert (result.code, result.stdout) == (7, "")
+    assert "there is no earlier version to go back to" in result.stderr
+    assert active(store) == installed.id
+
+
+def test_a_version_that_serve_passes_over_is_told(
+    store: Store, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "b100", "vulkan")
+    put(store, "b200")
+    monkeypatch.setenv("TSUKU_LLM_BACKEND", "vulkan")
+    assert program("use", "b100").stderr == ""
+    for words in (("use", "b200"), ("rollback",), ("rollback",)):
+        result = program(*words)
+        assert ("llm.backend is vulkan" in result.stderr) == ("of b200" in result.stdout)
+
+
+# --- uninstall ---------------------------------------------------------------------------
+
+
+def test_uninstall_removes_what_is_named_and_the_pointer_is_right(
+    store: Store, as_json: AsJson
+) -> None:
+    oldest, old, new = put(store, "b100"), put(store, "b200"), put(store, "b300")
+    told = as_json("uninstall", "b200", oldest.id, "b100")
+    assert told["data"] == {"removed": [old.id, oldest.id], "active": new.id}
+    assert store.installed() == (new,)
+    assert store.previous() is None
+    assert as_json("uninstall", "b300")["data"] == {"removed": [new.id], "active": None}
+    assert as_json("rollback")["exit_code"] == as_json("which")["exit_code"] == 7
+
+
+def test_without_the_active_version_rollback_finds_the_one_before(
+    store: Store, program: Program
+) -> None:
+    old, _ = put(store, "b100"), put(store, "b200")
+    result = program("uninstall", "b200")
+    assert result.stdout.splitlines()[-1].startswith("nothing is active; ")
+    assert program("rollback").code == 0
+    assert active(store) == old.id
+
+
+@pytest.mark.parametrize("words", [(), ("b100", "--all")], ids=["nothing", "both"])
+def test_what_to_uninstall_is_said_in_one_way(
+    words: tuple[str, ...], store: Store, program: Program
+) -> None:
+    put(store, "b100")
+    assert program("uninstall", *words).code == 2
+    assert len(store.installed()) == 1
+
+
+def test_all_takes_damaged_versions_too(store: Store, program: Program) -> None:
+    put(store, "b100")
+    damaged = put(store, "b200")
+    (damaged.path / "receipt.json").unlink()
+    result = program("uninstall", "--all")
+    assert (result.code, len(result.stdout.splitlines())) == (0, 3)
+    assert list((store.data / "versions").iterdir()) == []
+    assert program("uninstall", "--all").stdout.startswith("nothing to remove\n")
+
+
+def test_a_damaged_version_goes_by_its_id(store: Store, program: Program) -> None:
+    damaged, new = put(store, "b100"), put(store, "b200")
+    (damaged.path / "receipt.json").write_bytes(b"")
+    assert program("uninstall", damaged.id).code == 0
+    assert store.damaged() == {}
+    assert active(store) == new.id
+
+
+@linux
+@pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
+def test_L07_what_a_running_server_uses_is_not_uninstalled(
+    flags: tuple[str, ...], store: Store, program: Program
+) -> None:
+    other, used = put(store, "b100"), put(store, "b200")
+    with running(*flags) as server:
+        result = program("uninstall", "--all")
+        assert result.code == 6
+        lines = result.stderr.splitlines()
+        assert lines[0] == f"error[in-use]: a running server uses {used.id}"
+        assert any(f"process {server.pid} (" in line for line in lines)
+        assert f"  removed: {other.id}" in lines
+        assert server.poll() is None
+        assert active(store) == used.id
+        store.check(used, full=True)
+    assert program("uninstall", "--all").code == 0
+    assert store.installed() == ()
+
+
+@linux
+def test_L07_a_server_that_outlives_its_watcher_holds_its_version(
+    store: Store, program: Program
+) -> None:
+    """Who has the descriptor holds the version: here a grandchild, after both others ended."""
+    script = b"#!/bin/sh\nsetsid sleep 1000 >/dev/null 2>&1 &\necho $!\n"
+    installed = install(store, files={**FILES, "llama-server": script})
+    pid = int(run_program("serve", "--exec", env=dict(os.environ)).stdout)
+    try:
+        assert f"process {pid} (" in program("uninstall", "--all").stderr
+        assert store.installed() == (installed,)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        assert gone(pid)
+    assert program("uninstall", "--all").code == 0
+
+
+# --- prune -------------------------------------------------------------------------------
+
+
+def test_prune_keeps_the_active_the_previous_and_the_youngest(
+    store: Store, as_json: AsJson
+) -> None:
+    versions = [put(store, f"b{number}") for number in (100, 200, 300, 400, 500)]
+    told = as_json("prune", "--keep", "1")["data"]
+    assert told["removed"] == [version.id for version in versions[:2]]
+    assert store.installed() == tuple(versions[2:])
+    assert as_json("prune", "--keep", "7")["data"]["removed"] == []
+    assert as_json("prune")["data"]["removed"] == [versions[2].id]
+    assert active(store) == versions[4].id
+    assert store.previous() == versions[3]
+
+
+def test_prune_of_nothing_makes_nothing(tsuku_home: Path, program: Program) -> None:
+    assert program("prune") == Result(0, "nothing to remove\n", "")
+    assert not tsuku_home.exists()
+    assert program("prune", "--keep", "-1").code == 2
+
+
+def test_where_nothing_is_active_prune_removes_no_version(store: Store, program: Program) -> None:
+    versions = tuple(put(store, f"b{number}") for number in (100, 200, 300))
+    (store.data / "active.json").write_bytes(bytes(60))
+    assert program("prune").code == 0
+    assert store.installed() == versions
+
+
+def test_prune_removes_leftovers_and_damaged_versions(store: Store, program: Program) -> None:
+    damaged, _, _ = put(store, "b100"), put(store, "b200"), put(store, "b300")
+    (damaged.path / "receipt.json").unlink()
+    (store.partials / f"{'a' * 64}.part").write_bytes(b"half")
+    (store.data / "staging" / "0123").mkdir()
+    assert program("prune").stdout == f"removed {damaged.id}\n"
+    assert list(store.partials.iterdir()) == []
+    assert not (store.data / "staging" / "0123").exists()
+
+
+@linux
+@pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
+def test_L07_prune_leaves_what_a_running_server_uses(
+    flags: tuple[str, ...], store: Store, program: Program
+) -> None:
+    used = put(store, "b100")
+    with running(*flags) as server:
+        put(store, "b200")
+        put(store, "b300")
+        assert program("prune").stdout == f"nothing to remove\nkept {used.id}: it is in use\n"
+        assert server.poll() is None
+    assert program("prune").stdout == f"removed {used.id}\n"
+
+
+def test_the_earlier_addon_is_named_and_removed_when_asked(
+    store: Store, tsuku_home: Path, program: Program, as_json: AsJson
+) -> None:
+    first = tsuku_home / "addons" / "tsuku-llm" / "0.1.0" / "tsuku-llm"
+    second = tsuku_home / "tools" / "tsuku-llm" / "0.2.0" / "tsuku-llm"
+    tsukus_own = tsuku_home / "tools" / "tsuku-llm-0.5.0" / "tsuku-llm"
+    for file in (first, second, tsukus_own):
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"old")
+    put(store, "b100")
+    for words in (("list",), ("prune",)):
+        shown = program(*words).stdout
+        assert str(first.parents[1]) in shown
+        assert str(second.parent) in shown
+        assert shown.endswith("tsuku-llm prune --legacy\n")
+    assert first.exists()
+    told = as_json("prune", "--legacy")["data"]
+    assert [each["path"] for each in told["legacy_removed"]] == [
+        str(first.parents[1]),
+        str(second.parent),
+    ]
+    assert told["legacy"] == as_json("list")["data"]["legacy"] == []
+    assert (first.exists(), second.exists(), tsukus_own.exists()) == (False, False, True)
+    assert len(store.installed()) == 1
+
+
+# --- verify and list ---------------------------------------------------------------------
+
+
+def test_what_is_intact_is_said_to_be(store: Store, program: Program, as_json: AsJson) -> None:
+    assert program("verify").stdout == "nothing is installed; run: tsuku-llm install\n"
+    old, new = put(store, "b100"), put(store, "b200")
+    assert program("verify") == Result(0, f"{old.id}: intact\n{new.id}: intact\n", "")
+    assert [each["id"] for each in as_json("verify", "b200")["data"]["versions"]] == [new.id]
+
+
+def test_verify_names_changed_missing_and_foreign_files_at_once(
+    store: Store, program: Program, as_json: AsJson
+) -> None:
+    old, new = put(store, "b100"), put(store, "b200")
+    server = old.tree / "llama-server"
+    server.unlink()  # it is another version's, too
+    server.write_bytes(SERVER[::-1])
+    (old.tree / "share" / "licenses" / "LICENSE").unlink()
+    (old.tree / "libggml-evil.so").write_bytes(b"x")
+    result = program("verify")
+    assert result.code == 5
+    assert result.stdout == (
+        f"{old.id}: not as it was installed\n"
+        "  missing: share/licenses/LICENSE\n"
+        "  not part of the build: libggml-evil.so\n"
+        "  content changed: llama-server\n"
+        "  to mend it: tsuku-llm install --force --release b100 --backend cpu\n"
+        f"{new.id}: intact\n"
+    )
+    assert result.stderr == (
+        "error[tampered-install]: 1 of 2 installed versions are not as they were installed\n"
+        f"  {old.id}\n"
+        "hint: run: tsuku-llm install --force --release b100 --backend cpu\n"
+    )
+    told = as_json("verify", old.id)
+    assert told["error"]["code"] == "tampered-install"
+    assert [each["intact"] for each in told["data"]["versions"]] == [False]
+    assert program("verify", new.id).code == 0
+
+
+def test_verify_shows_every_name_however_many(store: Store, as_json: AsJson) -> None:
+    installed = install(store)
+    for number in range(50):
+        (installed.tree / f"extra-{number}").write_bytes(b"")
+    assert len(as_json("verify")["data"]["versions"][0]["differences"]) == 50
+
+
+def test_verify_hashes_what_looks_untouched(store: Store, program: Program) -> None:
+    installed = install(store)
+    library = installed.tree / "libggml-base.so.0.9.5"
+    library.write_bytes(b"evil" * 500)
+    stamps = json.loads((installed.path / "fingerprint.json").read_bytes())
+    stamps["files"][library.name] = stamp_of(library.stat())
+    (installed.path / "fingerprint.json").write_text(json.dumps(stamps))
+    store.check(installed)  # whoever can forge the fingerprint passes the quick check
+    result = program("verify")
+    assert result.code == 5
+    assert f"content changed: {library.name}" in result.stdout
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"{}")])
+def test_a_version_without_a_receipt_is_named_by_list_and_verify(
+    spoil: Callable[[Path], object], store: Store, program: Program, as_json: AsJson
+) -> None:
+    damaged, _ = put(store, "b100"), put(store, "b200")
+    spoil(damaged.path / "receipt.json")
+    assert f"damaged: {damaged.id}: " in program("list").stdout
+    (told,) = as_json("list")["data"]["damaged"]
+    assert told["id"] == damaged.id
+    result = program("verify")
+    assert result.code == 5
+    assert f"to mend it: tsuku-llm uninstall {damaged.id}" in result.stdout
+
+
+@pytest.mark.parametrize("spoil", ["pointer", "version"])
+def test_list_goes_on_where_nothing_can_be_active(
+    spoil: str, store: Store, program: Program
+) -> None:
+    old, new = put(store, "b100"), put(store, "b200")
+    if spoil == "pointer":
+        (store.data / "active.json").write_bytes(b"{")
+    else:
+        shutil.rmtree(new.path)
+    result = program("list")
+    assert (result.code, result.stderr) == (0, "")
+    assert old.id in result.stdout
+    assert "not readable" in result.stdout or "is not there" in result.stdout
+
+
+def test_the_version_to_roll_back_to_is_marked(store: Store, program: Program) -> None:
+    put(store, "b100")
+    put(store, "b200")
+    rows = [line.split() for line in program("list").stdout.splitlines()]
+    assert (rows[0][0], rows[0][-1]) == ("b100", "previous")
+    assert rows[1][:2] == ["*", "b200"]
+
+
+# --- locks and other users ---------------------------------------------------------------
+
+
+@posix
+def test_L04_who_waits_says_for_whom_and_a_stopped_holder_is_named(store: Store) -> None:
+    old, _ = put(store, "b100"), put(store, "b200")
+    driver = Path(__file__).parents[1] / "support" / "store_process.py"
+    command = [sys.executable, driver, "hold", store.data, old.id]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        try:
+            env = {**os.environ, "TSUKU_LLM_LOCK_TIMEOUT": "1"}
+            result = run_program("use", "b100", env=env)
+        finally:
+            holder.send_signal(signal.SIGCONT)
+        assert holder.stdin
+        holder.stdin.close()
+    assert result.code == 6
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith(f"waiting for another tsuku-llm (process {holder.pid})")
+    assert lines[1].startswith("error[lock-timeout]: ")
+    assert f"  lock: {store.data / 'locks' / old.id}.lock" in lines
+    assert any(f"kill -CONT {holder.pid}" in line for line in lines)
+    assert run_program("use", "b100", env=dict(os.environ)).code == 0
+
+
+NOBODY = {"user": 65534, "group": 65534, "extra_groups": ()}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root installs")
+def test_X13_a_system_install_serves_every_user_and_is_left_alone(
+    store: Store, tsuku_home: Path
+) -> None:
+    installed = put(store, "b100")
+    script = b"#!/bin/sh\necho served $*\n"
+    installed = install(store, "b200", files={**FILES, "llama-server": script})
+    (installed.tree / "llama-server").touch()  # a check now has to hash, and cannot note it
+    for folder in (tsuku_home, *tsuku_home.parents):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    before = snapshot(tsuku_home)
+
+    def as_nobody(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-B", "-m", "tsuku_llm", *words],
+            env=environment(tsuku_home, HOME="/nonexistent"),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            **NOBODY,  # type: ignore[call-overload]
+        )
+
+    try:
+        works = as_nobody("--version").returncode == 0
+    except OSError:
+        works = False
+    if not works:
+        pytest.skip("another user cannot run this Python")
+    assert installed.id in as_nobody("list").stdout
+    assert as_nobody("which").stdout == f"{installed.tree / 'llama-server'}\n"
+    assert as_nobody("verify").returncode == 0
+    for flags in ((), ("--exec",)):
+        done = as_nobody("serve", *flags, "--", "--port", "1")
+        assert (done.returncode, done.stdout) == (0, "served --port 1\n"), done.stderr
+    for words in (
+        ("install", "--backend", "cpu"),
+        ("use", "b100"),
+        ("rollback",),
+        ("uninstall", "--all"),
+    ):
+        done = as_nobody(*words)
+        assert done.returncode == 6, done.stderr
+        assert "error[not-writable]: " in done.stderr
+        assert "TSUKU_HOME" in done.stderr.splitlines()[-1]
+    assert snapshot(tsuku_home) == before
