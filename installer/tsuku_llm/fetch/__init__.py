@@ -13,7 +13,7 @@ from tsuku_llm.fetch.network import Limits, Network, Timing
 from tsuku_llm.fetch.progress import Progress, Silent
 from tsuku_llm.manifest import Artifact
 
-__all__ = ["Limits", "Network", "Progress", "Silent", "Timing", "fetch", "get"]
+__all__ = ["Limits", "Network", "Progress", "Silent", "Timing", "fetch", "get", "present"]
 
 
 def fetch(
@@ -34,6 +34,14 @@ def fetch(
 
     with network.used():
         return download(artifact, partials, network, progress or Silent())
+
+
+def present(artifact: Artifact, partials: Path) -> int:
+    """Bytes on the disk that an earlier run left of an artifact, whatever they are worth."""
+    from tsuku_llm.fetch.partial import allocated  # noqa: PLC0415
+
+    names = (artifact.sha256, f"{artifact.sha256}.part")
+    return max(allocated(partials / name) for name in names)
 
 
 def get(url: str, limit: int, network: Network) -> bytes:

@@ -45,6 +45,18 @@ def verified(path: Path, artifact: Artifact) -> bool:
     return artifact.size in (None, size) and hasher.hexdigest() == artifact.sha256
 
 
+def allocated(path: Path) -> int:
+    """Bytes that a file takes on the disk, no more than its size; none where there is no file."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return 0
+    if not stat.S_ISREG(status.st_mode):
+        return 0
+    blocks: int | None = getattr(status, "st_blocks", None)  # Windows has no such count
+    return status.st_size if blocks is None else min(status.st_size, blocks * 512)
+
+
 class Part:
     """An open partial file ``<sha256>.part``, hashed up to its end.
 

@@ -23,6 +23,7 @@ from tsuku_llm.errors import (
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
+from tsuku_llm.operations.space import Space
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import (
     ArtifactRecord,
@@ -215,7 +216,9 @@ def _build(attempt: _Attempt) -> Installed:
     with ExitStack() as locks:
         for digest in sorted({artifact.sha256 for artifact in artifacts}):
             locks.enter_context(store.lock(digest))
-        store.require_space(_space(artifacts))
+        present = [fetch.present(artifact, store.partials) for artifact in artifacts]
+        space = Space(artifacts, present)
+        store.require_space(space.needed, space.facts)
         archives = _fetch_all(attempt.session, store.partials, artifacts)
         with store.staging() as staging:
             contents = _unpack_all(archives, artifacts, staging.tree)
@@ -224,16 +227,6 @@ def _build(attempt: _Attempt) -> Installed:
         for path in archives:
             path.unlink(missing_ok=True)
     return installed
-
-
-def _space(artifacts: Sequence[Artifact]) -> int:
-    """Bytes that an install takes at least: the archives, and what is known to be in them.
-
-    Where a manifest lists no files, the unpacked build is at least as large as its archive.
-    """
-    packed = sum(artifact.size or 0 for artifact in artifacts)
-    listed = [file.size for artifact in artifacts for file in artifact.files or ()]
-    return packed + max(packed, sum(listed))
 
 
 def _fetch_all(session: Session, partials: Path, artifacts: Sequence[Artifact]) -> list[Path]:

@@ -162,7 +162,7 @@ class Store:
             free = disk_usage(existing).free
         if free < needed:
             raise NoSpace(
-                f"{_megabytes(needed)} are needed and {_megabytes(free)} are free",
+                f"at least {_megabytes(needed)} are needed and {_megabytes(free)} are free",
                 facts=(*facts, f"folder: {self.data}"),
                 hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
             )

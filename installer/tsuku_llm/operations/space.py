@@ -1,0 +1,64 @@
+"""What an install takes on the disk, reckoned before a byte of it is fetched; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tsuku_llm.manifest import Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Bytes that the artifacts of an install take, as far as the manifest says.
+
+    ``present`` has for each artifact how much of it an earlier run left on the disk.
+    """
+
+    artifacts: Sequence[Artifact]
+    present: Sequence[int]
+
+    @property
+    def packed(self) -> int:
+        """The archives, as far as their sizes are published."""
+        return sum(artifact.size or 0 for artifact in self.artifacts)
+
+    @property
+    def missing(self) -> int:
+        """What of the archives is still to be fetched."""
+        pairs = zip(self.artifacts, self.present, strict=True)
+        return sum(max(0, (artifact.size or 0) - present) for artifact, present in pairs)
+
+    @property
+    def unpacked(self) -> int:
+        """The files in them; where none are listed, no less than the archive itself."""
+        return sum(
+            (artifact.size or 0)
+            if artifact.files is None
+            else sum(file.size for file in artifact.files)
+            for artifact in self.artifacts
+        )
+
+    @property
+    def needed(self) -> int:
+        """The least that has to be free. What was unpacked is installed by a rename."""
+        return self.missing + self.unpacked
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The figures, worded for people; what is not known is said to be unknown."""
+        sized = all(artifact.size is not None for artifact in self.artifacts)
+        listed = all(artifact.files is not None for artifact in self.artifacts)
+        missing, packed = _figure(self.missing, exact=sized), _figure(self.packed, exact=sized)
+        return (
+            f"download: {missing} (the archives: {packed})",
+            f"unpacking: {_figure(self.unpacked, exact=listed)}",
+            "installing: nothing more, as what was unpacked is renamed",
+        )
+
+
+def _figure(count: int, *, exact: bool) -> str:
+    shown = f"{count / 1e6:.1f} MB"
+    if exact:
+        return shown
+    return f"at least {shown}, exactly how much is unknown" if count else "unknown"
