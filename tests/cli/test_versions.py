@@ -393,6 +393,8 @@ def test_list_goes_on_where_nothing_can_be_active(
     assert (result.code, result.stderr) == (0, "")
     assert old.id in result.stdout
     assert "not readable" in result.stdout or "is not there" in result.stdout
+    assert program("use", "b100").code == 0
+    assert active(store) == old.id
 
 
 def test_the_version_to_roll_back_to_is_marked(store: Store, program: Program) -> None:

@@ -208,3 +208,17 @@ def test_large_files_are_hashed_two_at_once(store: Store) -> None:
     with pytest.raises(TamperedInstall) as caught:
         store.check(installed, full=True)
     assert caught.value.facts == ("content changed: b.so",)
+
+
+def test_what_came_into_use_meanwhile_is_not_pruned(store: Store) -> None:
+    versions = [install(store, f"b{number}") for number in (100, 200, 300)]
+    store.use(versions[0])
+    assert [store._prune_one(version.id) for version in versions] == [False, True, False]
+    assert (store.active(), store.previous()) == (versions[0], versions[2])
+
+
+def test_what_is_not_there_cannot_be_removed(store: Store) -> None:
+    installed = install(store)
+    with pytest.raises(NotInstalled, match="not there any more"):
+        store.remove("b9-cpu-0")
+    assert store.active() == installed
