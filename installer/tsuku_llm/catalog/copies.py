@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.resources import files as resources
 from pathlib import Path
 
-from tsuku_llm.store.durable import read_small
+from tsuku_llm.durable import read_small
 from tsuku_llm.trust import Copy
 
 LARGEST_FILE = 5_000_000

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm.catalog.copies import read_file
-from tsuku_llm.errors import CorruptStore, StoreError
-from tsuku_llm.store.durable import (
+from tsuku_llm.durable import (
     flush_folder,
     make_folder,
     rename,
@@ -20,6 +19,7 @@ from tsuku_llm.store.durable import (
     unique,
     write_new,
 )
+from tsuku_llm.errors import CorruptStore, StoreError
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 

@@ -13,8 +13,8 @@ from tsuku_llm.catalog.generations import keep
 from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy
 from tsuku_llm.catalog.repositories import Repository, folder_of
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import BodyError, HttpStatusError, MetadataError, StoreError, TrustError
-from tsuku_llm.store.durable import make_folder
 from tsuku_llm.trust import TrustedRepository
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
-from tsuku_llm.store.durable import make_folder, replace_file
 from tsuku_llm.trust import Copy
 
 OFFICIAL = "official"

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.durable import read_small
 from tsuku_llm.errors import CorruptStore, TsukuError
-from tsuku_llm.store.durable import read_small
 from tsuku_llm.store.integrity import TREE, Stamp, check_version, read_stamps
 from tsuku_llm.store.receipt import RECEIPT, Receipt
 from tsuku_llm.store.sharing import Content

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.store.durable import remove_tree
+from tsuku_llm.durable import remove_tree
 
 _PROGRAMS = ("tsuku-llm", "tsuku-llm.exe")
 _BESIDE = (".download.lock", "tsuku-llm.tmp", "tsuku-llm.exe.tmp")

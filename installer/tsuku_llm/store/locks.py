@@ -18,8 +18,8 @@ from platform import node
 from typing import TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import read_small, require_trusted_owner
 from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
-from tsuku_llm.store.durable import read_small, require_trusted_owner
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import require_trusted_owner
 from tsuku_llm.errors import UnsafeLocation
-from tsuku_llm.store.durable import require_trusted_owner
 
 if sys.platform != "win32":
     import grp

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.errors import LockTimeout, StoreError
-from tsuku_llm.store.durable import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.store.integrity import TREE
 from tsuku_llm.store.locks import exclusive, holder_of
 

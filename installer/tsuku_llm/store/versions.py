@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import (
+    drop_temporaries,
+    flush_folder,
+    make_folder,
+    replace_file,
+)
 from tsuku_llm.errors import (
     CorruptStore,
     InUse,
@@ -20,12 +26,6 @@ from tsuku_llm.errors import (
     NotInstalled,
     StoreError,
     TsukuError,
-)
-from tsuku_llm.store.durable import (
-    drop_temporaries,
-    flush_folder,
-    make_folder,
-    replace_file,
 )
 from tsuku_llm.store.holds import alone_with, holding, users_of
 from tsuku_llm.store.installed import (
