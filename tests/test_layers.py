@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
     | {"_version", "store", "trust"},
-    "config": frozenset({"errors"}),
+    "config": frozenset({"disk", "errors"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "operations", "selection", "snapshot"}
     | {"store"},

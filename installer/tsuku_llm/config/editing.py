@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -11,7 +10,8 @@ from typing import Any
 
 from tsuku_llm.config.file import TABLE, llm_table, parse, read
 from tsuku_llm.config.keys import Key, Value, checked, key_named
-from tsuku_llm.errors import ConfigError, NoSpace, NotWritable, StoreError
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import ConfigError
 
 
 def set_value(path: Path, name: str, text: str) -> Value:
@@ -98,7 +98,7 @@ def _rewrite(path: Path, text: str) -> None:
     """Replace the file in one step; a link is followed, mode and owner are kept."""
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
+    with disk_errors(f"writing the config file {path.name}", path.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             _write(beside, text.encode("utf-8"), target)
@@ -107,8 +107,6 @@ def _rewrite(path: Path, text: str) -> None:
             beside.unlink(missing_ok=True)
             raise
         _sync_folder(target.parent)
-    except OSError as error:
-        raise _not_written(path, error) from error
 
 
 def _write(path: Path, data: bytes, like: Path) -> None:
@@ -132,16 +130,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _not_written(path: Path, error: OSError) -> StoreError:
-    kind: type[StoreError] = StoreError
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        kind = NotWritable
-    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
-        kind = NoSpace
-    return kind(
-        f"the config file {path} cannot be written",
-        facts=(str(error),),
-        hint="make its folder writable, or set TSUKU_HOME to one that is",
-    )
