@@ -35,9 +35,9 @@ def _disk_error(error: OSError, doing: str, folder: Path) -> StoreError:
         )
     if error.errno in _FORBIDDEN:
         return NotWritable(
-            "a folder cannot be written",
+            f"the system does not allow {doing}",
             facts=facts,
-            hint="make it writable, or set TSUKU_HOME to a folder that is",
+            hint="make that folder yours and writable, or set TSUKU_HOME to one that is",
         )
     return StoreError(
         "a file could not be read or written",
