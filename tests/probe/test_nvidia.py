@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.fake_roots import with_pci
 from support.stub_drivers import StubDrivers
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
@@ -208,27 +209,20 @@ def test_a_container_without_device_files_is_named(stubs: StubDrivers, tmp_path:
     assert slug(cuda(stubs.host("cuda", root=root, cuInit=100))) == "container-without-gpu"
 
 
-def pci(root: Path, vendor: str = "0x10de", kind: str = "0x030000") -> Path:
-    slot = "sys/bus/pci/devices/0000:01:00.0"
-    machine(root, {f"{slot}/class": kind, f"{slot}/vendor": vendor, f"{slot}/device": "0x2335"})
-    (root / slot / "driver").symlink_to("../../../bus/pci/drivers/nvidia")
-    return root
-
-
 @pytest.mark.parametrize("fact", ["pci", "module"])
 def test_row_13_a_container_sees_a_card_but_has_no_driver(tmp_path: Path, fact: str) -> None:
     root = machine(tmp_path, {"run/.containerenv": ""})
-    root = pci(root) if fact == "pci" else with_module(root)
+    root = with_pci(root) if fact == "pci" else with_module(root)
     api = cuda(LocalHost(root, {}))
     assert (api.state, slug(api)) == (ApiState.ABSENT, "container-without-gpu")
 
 
 def test_a_card_without_a_driver_outside_containers(tmp_path: Path) -> None:
-    assert slug(cuda(LocalHost(pci(tmp_path), {}))) == "nvidia-driver-missing"
+    assert slug(cuda(LocalHost(with_pci(tmp_path), {}))) == "nvidia-driver-missing"
 
 
 def test_another_vendors_card_says_nothing_about_nvidia(tmp_path: Path) -> None:
-    assert cuda(LocalHost(pci(tmp_path, "0x1002"), {})).problem is None
+    assert cuda(LocalHost(with_pci(tmp_path, "0x1002"), {})).problem is None
     assert cuda(LocalHost(tmp_path, {})).problem is None
 
 

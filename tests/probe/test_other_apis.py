@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.fake_roots import with_nodes
 from support.stub_drivers import StubDrivers
 from support.tools import require_library
 
@@ -11,20 +12,9 @@ from tsuku_llm.host import Answer, LocalHost
 from tsuku_llm.probe import amd, probe
 from tsuku_llm.probe.surroundings import Surroundings
 
-NODES = "sys/class/kfd/kfd/topology/nodes"
-
 
 def slug(api: Api) -> str | None:
     return api.problem.slug if api.problem else None
-
-
-def with_nodes(root: Path, *targets: int) -> Path:
-    for number, target in enumerate((0, *targets)):
-        folder = root / NODES / str(number)
-        folder.mkdir(parents=True)
-        text = f"cpu_cores_count 0\nsimd_count 192\ngfx_target_version {target}\nlocation_id 768\n"
-        (folder / "properties").write_text(text)
-    return root
 
 
 # --- ROCm --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.fake_roots import LOADER, library, with_musl, write
 from support.stub_drivers import StubDrivers
 from support.tools import require_tool
 
@@ -16,56 +17,11 @@ from tsuku_llm.probe import cpu, libc, platform_key, probe
 from tsuku_llm.probe.conclusion import parse_os_release
 from tsuku_llm.probe.worker import elf
 
-LOADER = "/lib64/ld-linux-x86-64.so.2"
-
 
 def put(root: Path, **files: str | bytes) -> Path:
     for name, content in files.items():
         write(root, name, content)
     return root
-
-
-def write(root: Path, name: str, content: str | bytes) -> None:
-    path = root / name.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def library(*versions: str, machine: int = 62, extra: bytes = b"") -> bytes:
-    """A tiny ELF file: header, names, version definitions, three section headers."""
-    names = b"\0" + b"".join(version.encode() + b"\0" for version in versions)
-    entries = b""
-    at = 1
-    for index, version in enumerate(versions):
-        last = index == len(versions) - 1
-        entries += struct.pack("<HHHHIII", 1, 0, index + 1, 1, 0, 20, 0 if last else 28)
-        entries += struct.pack("<II", at, 0)
-        at += len(version) + 1
-    body = names + entries + extra
-    table = 64 + len(body)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        3,
-        machine,
-        1,
-        0,
-        0,
-        table,
-        0,
-        64,
-        0,
-        0,
-        64,
-        3,
-        0,
-    )
-    sections = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
-    sections += struct.pack(
-        "<IIQQQQIIQQ", 0, 0x6FFFFFFD, 0, 0, 64 + len(names), len(entries), 1, len(versions), 4, 0
-    )
-    return header + body + sections
 
 
 def cache(*entries: tuple[str, str]) -> bytes:
@@ -149,14 +105,7 @@ def test_a_broken_linker_cache_is_no_cache(tmp_path: Path, content: bytes) -> No
 
 @requires_x86_64
 def test_musl_is_told_with_its_version(tmp_path: Path) -> None:
-    linker = tmp_path / "lib" / "ld-musl-x86_64.so.1"
-    write(
-        tmp_path,
-        "/lib/ld-musl-x86_64.so.1",
-        "#!/bin/sh\nprintf 'musl libc (x86_64)\\nVersion 1.2.5\\n' >&2\nexit 1\n",
-    )
-    linker.chmod(0o755)
-    assert probe(LocalHost(tmp_path, {})).libc == Libc("musl", "1.2.5")
+    assert probe(LocalHost(with_musl(tmp_path), {})).libc == Libc("musl", "1.2.5")
 
 
 def test_the_interpreters_own_library_counts_where_no_other_is_known() -> None:

@@ -1,9 +1,9 @@
 """Vulkan as a real child hears it from a stub loader, and the situations around drivers' files."""
 
-import json
 from pathlib import Path
 
 import pytest
+from support.fake_roots import ICD, with_icd
 from support.stub_drivers import StubDrivers
 from support.tools import require_library
 
@@ -13,8 +13,6 @@ from tsuku_llm.probe import probe
 from tsuku_llm.probe.surroundings import Surroundings
 from tsuku_llm.probe.vulkan import Raw, parse
 
-ICD = "/usr/share/vulkan/icd.d/{}_icd.json"
-
 
 def vulkan(host: LocalHost, limit: float = 5.0) -> Api:
     return probe(host, limit).api("vulkan")
@@ -22,14 +20,6 @@ def vulkan(host: LocalHost, limit: float = 5.0) -> Api:
 
 def slug(api: Api) -> str | None:
     return api.problem.slug if api.problem else None
-
-
-def with_icd(root: Path, library: str, name: str = "nvidia", **more: str) -> Path:
-    path = root / ICD.format(name).lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    entry = {"library_path": library, "api_version": "1.4.312", **more}
-    path.write_text(json.dumps({"file_format_version": "1.0.1", "ICD": entry}))
-    return root
 
 
 def test_a_card_is_reported_with_everything_that_the_driver_knows(stubs: StubDrivers) -> None:
