@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.child import Asking, Child
-from tsuku_llm.host import READ_LIMIT, Answer, LocalHost, Program
+from tsuku_llm.host import Answer, LocalHost, Program
+from tsuku_llm.local import READ_LIMIT
 from tsuku_llm.probe.environment import child_environment
 
 CHILD = """
@@ -141,16 +142,29 @@ def test_a_caller_who_is_interrupted_leaves_no_child(program: Program) -> None:
     with pytest.raises(KeyboardInterrupt):
         asking()
     timer.join()
-    assert asking.__self__._child._process.wait(30) == -signal.SIGKILL
+    assert asking._child._process.wait(30) == -signal.SIGKILL
+
+
+def test_a_caller_who_wants_no_answer_leaves_no_child(program: Program) -> None:
+    asking = LocalHost().ask(program, ["hang", "good"], 60.0)
+    asking.end()
+    assert asking._child._process.returncode == -signal.SIGKILL
+
+
+def test_a_child_that_starts_too_late_is_ended(program: Program) -> None:
+    start = LocalHost().ask(program, [], 1.0)._child._start
+    child = Child(start, 60.0)
+    child.cancel()
+    assert child._converse(["hang"])[0]["hang"].end == "not-started"
 
 
 def test_an_error_of_ours_is_not_lost() -> None:
     def fail() -> dict[str, Answer]:
         raise MemoryError
 
-    child = Child([], {}, 1.0)
+    child = Child(lambda _: pytest.fail("started"), 1.0)
     with pytest.raises(MemoryError):
-        Asking(child, fail).wait()
+        Asking(child, fail)()
 
 
 def test_a_child_that_cannot_start_is_told(program: Program, tmp_path: Path) -> None:

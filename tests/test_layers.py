@@ -21,9 +21,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
     "durable": frozenset({"disk", "errors"}),
-    "host": frozenset({"child", "errors"}),
+    "local": frozenset({"child", "errors"}),
+    "host": frozenset({"child", "errors", "local"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"errors", "hardware", "host"}),
+    "probe": frozenset({"errors", "hardware", "host", "local"}),
     "trust": frozenset({"errors"}),
     "manifest": frozenset({"errors", "trust"}),
     "catalog": frozenset({"disk", "durable", "errors", "manifest", "manifests", "trust"}),
@@ -35,7 +36,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "launch": frozenset({"errors"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
-    | {"_version", "store", "trust"},
+    | {"_version", "child", "local", "store", "trust"},
     "config": frozenset({"disk", "errors"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "operations", "selection", "snapshot"}

@@ -31,6 +31,9 @@ _OUTPUT_LIMIT = 4 << 20  # a driver that found our pipe cannot fill the memory
 _START_SECONDS = 30.0  # of a loaded machine; no driver is loaded before the greeting
 _REAP_SECONDS = 1.0
 
+Start = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
+"""How to start a child with these questions. May raise ``OSError``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -73,39 +76,47 @@ class _Talk:
 
 
 class Child:
-    """Puts questions to one child after another; ``limit`` is in seconds, per question."""
+    """Puts questions to one child after another; ``limit`` is in seconds, per question.
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], limit: float) -> None:
-        self._command = command
-        self._environ = dict(environ)
+    ``first`` is a child that was already started with all of them.
+    """
+
+    def __init__(
+        self, start: Start, limit: float, first: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self._start = start
         self._limit = limit
-        self._process: subprocess.Popen[bytes] | None = None
+        self._first = first
+        self._process = first
         self._cancelled = False
 
-    def ask_all(self, questions: Sequence[str], cwd: str) -> dict[str, Answer]:
+    def ask_all(self, questions: Sequence[str]) -> dict[str, Answer]:
         """Put every question, in this order, to as few children as it takes."""
         answers: dict[str, Answer] = {}
         left = list(questions)
         while left and not self._cancelled:
-            answered, blamed = self._converse(left, cwd)
+            answered, blamed = self._converse(left)
             answers |= answered
             left = [question for question in left if question not in answers]
             if blamed and answers[blamed].end != "timed-out" and len(answered) > 1:
-                answers |= self._converse([blamed], cwd)[0]
+                answers |= self._converse([blamed])[0]
         return {question: answers.get(question, ABSENT) for question in questions}
 
     def cancel(self) -> None:
         """End the child that runs, and start no other."""
         self._cancelled = True
-        if self._process:
+        if self._process and self._process.poll() is None:
             _kill(self._process)
 
-    def _converse(self, questions: Sequence[str], cwd: str) -> tuple[dict[str, Answer], str | None]:
+    def _converse(self, questions: Sequence[str]) -> tuple[dict[str, Answer], str | None]:
         """One child: what it answered, and the question that it did not survive."""
         try:
-            process = self._process = self._start(questions, cwd)
+            process = self._process = self._first or self._start(questions)
         except OSError:
             return dict.fromkeys(questions, Answer(end="not-started")), None
+        self._first = None
+        if self._cancelled:  # while it was being started
+            _kill(process)
         talk = _Talk()
         in_time = self._listen(process, talk, questions)
         end = _stop(process, patience=_REAP_SECONDS if in_time else 0.0)
@@ -118,19 +129,6 @@ class Child:
         end = end if in_time else "timed-out"
         talk.answers[blamed] = Answer(tuple(talk.lines), end, talk.during)
         return talk.answers, blamed
-
-    def _start(self, questions: Sequence[str], cwd: str) -> subprocess.Popen[bytes]:
-        """Start a child in its own session, so that it can be killed with all it started."""
-        return subprocess.Popen(
-            [*self._command, *questions],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # the child keeps it and gives drivers another stdout
-            stderr=subprocess.DEVNULL,
-            cwd=cwd,
-            env=self._environ,
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
 
     def _listen(self, process: subprocess.Popen[bytes], talk: _Talk, known: Sequence[str]) -> bool:
         """Read until the child is done; False if one question used up its time."""
@@ -164,8 +162,8 @@ class Asking:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def wait(self) -> Mapping[str, Answer]:
-        """The answers; a caller who is interrupted leaves no child behind."""
+    def __call__(self) -> Mapping[str, Answer]:
+        """Wait for the answers; a caller who is interrupted leaves no child behind."""
         try:
             while self._thread.is_alive():
                 self._thread.join(1.0)  # on Windows only a wait that ends can be interrupted
@@ -175,6 +173,11 @@ class Asking:
         if self._error:
             raise self._error
         return self._answers
+
+    def end(self) -> None:
+        """End the child if it still runs: nobody waits for the answers any more."""
+        self._child.cancel()
+        self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -1,6 +1,16 @@
 """The command line: words in, words out."""
 
+from __future__ import annotations
+
+import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tsuku_llm.operations.ahead import AskedHost
+
+PROBING = frozenset({"backends", "doctor", "explain", "install", "probe"})
+"""The commands that ask the drivers."""
 
 
 def main() -> None:
@@ -25,6 +35,27 @@ def _told_version() -> bool:
 
 
 def _run() -> int:
-    from tsuku_llm.cli.entry import run  # noqa: PLC0415
+    host = _asked_ahead(sys.argv[1:])
+    try:
+        from tsuku_llm.cli.entry import run  # noqa: PLC0415
 
-    return run(sys.argv[1:])
+        return run(sys.argv[1:], host)
+    finally:
+        if host:
+            host.close()
+
+
+def _asked_ahead(argv: list[str]) -> AskedHost | None:
+    """This machine, already asked, where the command will want to know what it has."""
+    if not wants_drivers(argv) or os.environ.get("TSUKU_LLM_FAKE_HARDWARE"):
+        return None
+    from tsuku_llm.operations.ahead import AskedHost  # noqa: PLC0415
+
+    return AskedHost()
+
+
+def wants_drivers(argv: list[str]) -> bool:
+    """Whether these arguments lead to a probe, as far as can be told without parsing them."""
+    command = next((word for word in argv if not word.startswith("-")), None)
+    elsewhere = ("-h", "--help", "--version", "--hardware")
+    return command in PROBING and not any(word.partition("=")[0] in elsewhere for word in argv)

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from tsuku_llm.cli.answer import Answer, Answered, Failure, document
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.program import PROGRAM, program
 from tsuku_llm.errors import StoreError, TsukuError, UsageError
+
+if TYPE_CHECKING:
+    from tsuku_llm.host import Host
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -24,9 +28,12 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, as an exception: what is in the making is cleaned up on the way out."""
 
 
-def run(argv: Sequence[str]) -> int:
-    """Do what the arguments say and return the exit code; never raises for an error."""
-    console = Console(json=wants_json(argv))
+def run(argv: Sequence[str], host: Host | None = None) -> int:
+    """Do what the arguments say and return the exit code; never raises for an error.
+
+    ``host`` is this machine, where somebody was quicker to ask it than a session can be.
+    """
+    console = Console(json=wants_json(argv), host=host)
     try:
         with termination_unwinds():
             return _run_as_json(argv, console) if console.json else _run_as_text(argv, console)

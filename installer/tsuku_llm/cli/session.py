@@ -64,7 +64,7 @@ def _host(console: Console) -> Host:
     """This machine, or the recorded one that a test wants; then everybody is told."""
     file = os.environ.get(FAKE_HARDWARE)
     if not file:
-        return LocalHost()
+        return console.host or LocalHost()
     if os.environ.get(STRICT, "0") not in ("", "0"):
         raise UsageError(
             f"{FAKE_HARDWARE} is set, and {STRICT} forbids simulated hardware",

@@ -7,11 +7,15 @@ for people, never a reason to skip a question.
 from __future__ import annotations
 
 import functools
-from pathlib import Path
+import os
 
-from tsuku_llm.hardware import Hardware
-from tsuku_llm.host import Host, Program
+from tsuku_llm.local import Program
 from tsuku_llm.probe import environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tsuku_llm.hardware import Hardware
+    from tsuku_llm.host import Host
 
 LIMIT = 5.0  # seconds for one API
 SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
@@ -29,11 +33,16 @@ QUESTIONS = {
 
 def probe(host: Host, limit: float = LIMIT) -> Hardware:
     """Ask this system's questions, each once; a driver costs ``limit`` seconds at most."""
-    wait = host.ask(_program(host), QUESTIONS.get(os_name(host), ()), limit)
+    wait = host.ask(program(host), questions(host), limit)
     # Loaded while the drivers are being asked.
     from tsuku_llm.probe.conclusion import conclude  # noqa: PLC0415
 
     return conclude(host, os_name(host), arch_name(host), wait())
+
+
+def questions(host: Host) -> tuple[str, ...]:
+    """What to ask on this operating system, in this order."""
+    return QUESTIONS.get(os_name(host), ())
 
 
 def platform_key(host: Host) -> str:
@@ -53,14 +62,14 @@ def arch_name(host: Host) -> str:
     return MACHINES.get(machine, machine)
 
 
-def _program(host: Host) -> Program:
+def program(host: Host) -> Program:
     """The child's program and environment; in WSL its own driver libraries come first.
 
     A distribution's libcuda shadows them otherwise (ollama/ollama#1898).
     """
     first = environment.WSL_LIBRARIES if environment.is_wsl(host) else None
     return Program(
-        folder=Path(__file__).parent,
+        folder=os.path.dirname(__file__),  # noqa: PTH120
         module="worker.main",
         environment=functools.partial(environment.child_environment, first_library_folder=first),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-from tsuku_llm.host import Host
+    from tsuku_llm.host import Host
 
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
