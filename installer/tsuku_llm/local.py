@@ -150,9 +150,11 @@ def _ask_in(scratch: str, child: Child, questions: Sequence[str]) -> dict[str, A
 
 def _remove(scratch: str) -> None:
     try:
+        for name in os.listdir(scratch):  # noqa: PTH208
+            os.unlink(f"{scratch}/{name}")  # noqa: PTH108
         os.rmdir(scratch)  # noqa: PTH106
     except OSError:
-        import shutil  # noqa: PLC0415 - most drivers leave nothing
+        import shutil  # noqa: PLC0415 - no driver is known that leaves a folder
 
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.host import Host
-from tsuku_llm.store import LOCK_TIMEOUT, Holder, Store
 
 if TYPE_CHECKING:  # fetch imports the manifest's types, which ``serve`` does without
     from tsuku_llm.fetch import Progress
+    from tsuku_llm.store import Holder, Store
 
 DEFAULT_CHANNEL = "stable"
 INDEX_CHANNEL = "index"
+
+
+def _usual_lock_timeout() -> float:
+    from tsuku_llm.store import LOCK_TIMEOUT  # noqa: PLC0415 - ``probe`` does without
+
+    return LOCK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +49,14 @@ class Session:
     repository: str | None = None
     repository_url: str | None = None
     mirrors: tuple[str, ...] = ()
-    lock_timeout: float = LOCK_TIMEOUT
+    lock_timeout: float = field(default_factory=_usual_lock_timeout)
     tsuku_home: Path | None = None
 
     @property
     def store(self) -> Store:
         """What is installed; people are told whom a command waits for."""
+        from tsuku_llm.store import Store  # noqa: PLC0415 - ``probe`` does without
+
         return Store(self.data, lock_timeout=self.lock_timeout, on_wait=self._waiting)
 
     def _waiting(self, holder: Holder | None) -> None:

@@ -8,7 +8,6 @@ from tsuku_llm.hardware import Api, Cpu, Hardware
 from tsuku_llm.host import Answer, Host
 from tsuku_llm.probe import (
     amd,
-    apple,
     cpu,
     intel,
     libc,
@@ -17,7 +16,6 @@ from tsuku_llm.probe import (
     reply,
     surroundings,
     vulkan,
-    windows,
 )
 
 Answered = Mapping[str, Answer]
@@ -50,6 +48,8 @@ def _linux(host: Host, arch: str, answers: Answered) -> Hardware:
 
 
 def _darwin(host: Host, arch: str, answers: Answered) -> Hardware:
+    from tsuku_llm.probe import apple  # noqa: PLC0415
+
     raw = apple.collect(host, answers)
     return Hardware(
         os="darwin",
@@ -63,6 +63,8 @@ def _darwin(host: Host, arch: str, answers: Answered) -> Hardware:
 
 
 def _windows(host: Host, arch: str, answers: Answered) -> Hardware:
+    from tsuku_llm.probe import windows  # noqa: PLC0415
+
     raw = windows.collect(answers)
     vcruntime = windows.parse_vcruntime(raw, arch)
     adapters = tuple(
