@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -19,6 +20,7 @@ def main() -> None:
         code = 0 if sys.argv[1:] == ["--version"] and _told_version() else _run()
     except KeyboardInterrupt:
         code = 130
+    gc.freeze()  # else the interpreter searches all that was loaded for cycles on its way out
     sys.exit(code)
 
 
