@@ -132,6 +132,22 @@ def test_the_h200s_driver_without_its_dependency(stubs: StubDrivers, tmp_path: P
     assert "libGLX_nvidia.so.0 does not load" in api.problem.text
 
 
+def test_what_nvidias_driver_opens_later_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
+    """On the H200 the driver's library loads, and without libEGL finds no device."""
+    driver = tmp_path / "libGLX_nvidia.so.0"
+    driver.symlink_to(stubs.library("hip"))
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "libEGL.so.1").write_bytes(b"")
+    root = with_icd(tmp_path, str(driver))
+    paths = f"{stubs.library('vulkan').parent}:{hidden}"
+    environ = {"LD_LIBRARY_PATH": paths}
+    api = vulkan(stubs.host(root=root, environ=environ, vkCreateInstance=-9))
+    assert slug(api) == "vulkan-icd-broken"
+    assert api.problem
+    assert api.problem.fix == "sudo apt install libegl1"
+
+
 def test_a_missing_dependency_of_a_driver_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
     driver = stubs.library_needing("libnowhere.so.6")
     api = vulkan(stubs.host("vulkan", root=with_icd(tmp_path, str(driver)), vkCreateInstance=-9))

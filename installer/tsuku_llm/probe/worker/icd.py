@@ -3,7 +3,7 @@
 Search order: the loader's own description, "Loader and Driver Interface".
 """
 
-# ruff: noqa: PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 FILE_LIMIT = 65536
 
+OPENED_LATER = {"libGLX_nvidia.so.0": ("libEGL.so.1",)}
+"""What a driver's library opens only when it initialises, and cannot do without: NVIDIA's
+loads well and finds no device where GLVND's libEGL is missing (measured, driver 580.159.04)."""
+
 
 def drivers(root: str, *, load: bool, before: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Each driver's file, its library, and, where ``load``, why that does not load."""
@@ -25,7 +29,7 @@ def drivers(root: str, *, load: bool, before: Callable[[str], None]) -> Iterator
         error = None
         if load and library:
             before(f"open {library}")
-            error = _why_not(library)
+            error = _why_not(library, *OPENED_LATER.get(os.path.basename(library), ()))
         yield {"file": path, "library": library, "error": error}
 
 
@@ -84,9 +88,11 @@ def _field(text: str, name: str) -> str | None:
     return rest.partition('"')[0].replace("\\/", "/")
 
 
-def _why_not(library: str) -> str | None:
+def _why_not(*libraries: str) -> str | None:
+    """The first error among these libraries."""
     try:
-        ctypes.CDLL(library)
+        for library in libraries:
+            ctypes.CDLL(library)
     except OSError as error:
         return str(error)
     return None
