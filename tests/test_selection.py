@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from support.machines import cuda, linux_variants, machine, release, rocm, variant, vulkan
 
 from tsuku_llm.errors import SelectionError, UnknownRequest
-from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Libc, Problem
+from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.selection import POLICIES, REQUESTS, Request, Selection, sass_serves, select
 
 
@@ -62,6 +63,8 @@ def test_the_h200_on_driver_580_runs_12_8_and_not_13_4() -> None:
         ("12.0", "13.0", ["cuda-13.4", "cuda-12.8"]),
         ("12.1", "13.0", ["cuda-13.4", "cuda-12.8"]),  # GB10: SASS of 13.4, PTX 9.0 of 12.8
         ("3.5", "13.4", []),
+        ("8.7", "13.4", []),  # Orin: a Jetson's SASS and libraries are its own
+        ("5.3", "13.4", []),
     ],
 )
 def test_the_sass_and_ptx_rule(capability: str, driver: str, expected: list[str]) -> None:
@@ -160,13 +163,16 @@ def test_a_named_problem_is_the_reason() -> None:
 
 # --- properties ------------------------------------------------------------------------
 
-capabilities = st.sampled_from(["5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "12.0"])
+capabilities = st.sampled_from(
+    ["5.0", "6.1", "7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "12.0"]
+)
 versions = st.sampled_from(["11.8", "12.2", "12.8", "13.0", "13.4"])
+vulkan_versions = st.sampled_from(["1.0", "1.1", "1.2.7", "1.3"])
 kinds = st.sampled_from(list(GpuKind))
 apis = st.lists(
     st.one_of(
         st.builds(cuda, capabilities, versions),
-        st.builds(vulkan, kinds, kinds),
+        st.builds(vulkan, kinds, kinds, version=vulkan_versions, device=vulkan_versions),
         st.builds(rocm, st.sampled_from(["gfx803", "gfx1030", "gfx1100"])),
     ),
     max_size=3,
@@ -190,22 +196,45 @@ def test_every_variant_is_either_ranked_or_has_one_reason(
     assert [candidate.rank for candidate in selection.compatible] == list(
         range(1, len(selection.compatible) + 1)
     )
+    assert all(each.reason.slug and each.reason.text for each in selection.rejected)
     assert selection == choose(hardware, backend, prefer)
 
 
-@given(machines, st.builds(cuda, capabilities, versions))
-def test_more_capability_never_takes_a_variant_away(hardware: Hardware, extra: Api) -> None:
-    before = set(names(choose(hardware)))
-    richer = dataclasses.replace(
+@given(machines, st.randoms(use_true_random=False), st.sampled_from(POLICIES))
+def test_the_order_in_which_drivers_are_asked_does_not_matter(
+    hardware: Hardware, random: Random, prefer: str
+) -> None:
+    apis = list(hardware.apis)
+    random.shuffle(apis)
+    shuffled = dataclasses.replace(hardware, apis=tuple(apis))
+    assert choose(shuffled, prefer=prefer) == choose(hardware, prefer=prefer)
+
+
+FLOORED = {
+    "cpu-v3": variant("cpu", {"x86_64_level": 3}),
+    "cpu-v4": variant("cpu", {"x86_64_level": 4, "memory": 32 << 30}),
+    "sycl": variant("sycl", {"level_zero": True}),
+}
+
+
+@given(machines, apis, st.integers(1, 4), st.integers(0, 3), st.integers(30, 40))
+def test_more_capability_never_takes_a_variant_away(
+    hardware: Hardware, extras: list[Api], level: int, more: int, memory: int
+) -> None:
+    offered = release({**linux_variants(), **FLOORED})
+    poor = dataclasses.replace(hardware, cpu=Cpu(None, None, (), level), memory=1 << memory)
+    joined = {api.name: api for api in hardware.apis}
+    joined |= {extra.name: _joined(hardware.api(extra.name), extra) for extra in extras}
+    rich = dataclasses.replace(
         hardware,
         libc=Libc("glibc", "2.40"),
         libstdcxx="3.4.40",
-        apis=(
-            *(api for api in hardware.apis if api.name != "cuda"),
-            _joined(hardware.api("cuda"), extra),
-        ),
+        cpu=Cpu(None, None, (), min(4, level + more)),
+        memory=1 << memory + more,
+        apis=tuple(joined.values()),
     )
-    assert before <= set(names(choose(richer)))
+    before, after = (set(names(select(offered, each, Request()))) for each in (poor, rich))
+    assert before <= after
 
 
 def _joined(have: Api, extra: Api) -> Api:

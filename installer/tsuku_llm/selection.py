@@ -3,6 +3,7 @@
 Pure: no host, no files, no network. The rules about CUDA device code follow NVIDIA's
 compatibility guide: SASS runs on devices of the same major capability with an equal or
 higher minor; PTX runs on any later device, if the driver's CUDA is at least the toolkit's.
+Neither is promised between cards and Tegra, the Jetsons' processors.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _CLASS_RANK = {
     GpuKind.OTHER: 3,
 }
 _CPU_RANK = 4
+_TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,17 @@ class Candidate:
     variant: Variant
     gpu: Gpu | None
     rank: int
+
+    @property
+    def note(self) -> str | None:
+        """What to know before the first start: PTX is compiled then, which takes minutes."""
+        cuda = self.variant.requires.cuda
+        capability = self.gpu.compute_capability if self.gpu else None
+        if cuda is None or capability is None:
+            return None
+        if any(sass_serves(entry, capability) for entry in cuda.sass):
+            return None
+        return f"the first start is slow: it compiles for compute capability {capability}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,25 +375,30 @@ def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
         Version(api.version),
         Version(cuda.toolkit),
     )
+    if capability in _TEGRA and capability not in (*cuda.sass, *cuda.ptx):
+        # A Jetson's CUDA is not the one that builds for arm64 servers bring along.
+        text = f"{gpu.name}: a Jetson (compute capability {capability}) needs a build of its own"
+        return Reason("jetson", text)
     if any(sass_serves(entry, capability) for entry in cuda.sass):
         # Minor-version compatibility: SASS of 12.8 runs on every driver of CUDA 12.
         if driver.major >= toolkit.major:
             return None
         text = f"{gpu.name}: needs a driver for CUDA {toolkit.major}, this one is for {api.version}"
         return Reason("cuda-driver", text)
+    return _ptx_obstacle(cuda, gpu.name, capability, api.version)
+
+
+def _ptx_obstacle(cuda: CudaRequirement, name: str, capability: str, driver: str) -> Reason | None:
     if not any(Version(entry.rstrip("a")) <= Version(capability) for entry in cuda.ptx):
-        text = f"{gpu.name}: compute capability {capability} is older than the build supports"
+        text = f"{name}: compute capability {capability} is older than the build supports"
         return Reason("cuda-capability", text)
-    if driver >= toolkit:
+    if Version(driver) >= Version(cuda.toolkit):
         return None
-    return Reason("cuda-ptx", _ptx_text(gpu.name, capability, cuda, api.version))
-
-
-def _ptx_text(name: str, capability: str, cuda: CudaRequirement, driver: str) -> str:
-    return (
+    text = (
         f"{name}: the build has only PTX for compute capability {capability}, which needs a "
         f"driver for CUDA {cuda.toolkit}; this one is for CUDA {driver}"
     )
+    return Reason("cuda-ptx", text)
 
 
 def sass_serves(entry: str, capability: str) -> bool:

@@ -89,6 +89,7 @@ _FIXES = {
     "vulkan": "update the GPU's driver and the Vulkan loader",
     "cuda-driver": "update NVIDIA's driver",
     "cuda-ptx": "update NVIDIA's driver",
+    "jetson": "build llama.cpp with the JetPack's own CUDA",
     "unknown-requirement": "update tsuku-llm",
 }
 """What helps against a reason of ``selection``, where anything but another variant does."""
