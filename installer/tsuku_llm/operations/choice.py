@@ -96,6 +96,16 @@ def _tell_skipped(session: Session, entries: tuple[ReleaseEntry, ...], taken: Re
         session.note(f"{taken.release} is the newest that fits this machine, not {skipped}")
 
 
+def tell_temporary(session: Session, choice: Choice) -> None:
+    """Say what passes, such as a driver that waits for a reboot, and how to end it.
+
+    Without a word, the build for the processor would be taken for the best that there is.
+    """
+    for problem in choice.hardware.all_problems:
+        if problem.transient:
+            session.note(f"temporary: {problem.text}; {problem.fix}")
+
+
 def check_backend(session: Session, word: str) -> None:
     """Refuse a value of ``llm.backend`` that no release has for this platform.
 

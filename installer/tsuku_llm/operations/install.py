@@ -21,7 +21,7 @@ from tsuku_llm.errors import (
     TsukuError,
 )
 from tsuku_llm.manifest import Artifact
-from tsuku_llm.operations.choice import Choice, choose
+from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
 from tsuku_llm.selection import Candidate
@@ -87,6 +87,7 @@ def install(
     ``archive`` and ``store``; whatever was installed before stays as it was.
     """
     choice = choose(session, release=release)
+    tell_temporary(session, choice)
     if dry_run:
         candidate = choice.selection.selected
         return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.choice import Choice, choose
+from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
@@ -53,6 +53,7 @@ def update(session: Session) -> InstallReport:
     """Install the newest release of the channel if it is newer; the old version stays."""
     report = check_update(session)
     if report.newer:
+        tell_temporary(session, report.choice)
         return install_choice(session, report.choice)
     candidate = report.choice.selection.selected
     reasons = passed_over(report.choice, candidate, {})

@@ -48,6 +48,7 @@ def _compatible(candidate: Candidate) -> dict[str, Any]:
         "code": None,
         "rank": candidate.rank,
         "device": candidate.gpu.name if candidate.gpu else None,
+        "note": candidate.note,
         "download_size": variant.download_size,
     }
 
@@ -61,6 +62,7 @@ def _rejected(rejection: Rejection) -> dict[str, Any]:
         "code": rejection.reason.slug,
         "rank": None,
         "device": None,
+        "note": None,
         "download_size": rejection.variant.download_size,
     }
 
@@ -97,5 +99,6 @@ def decision(choice: Choice) -> str:
 
 
 def verdict(candidate: Candidate) -> str:
-    """Why a variant fits."""
-    return f"fits: {candidate.gpu.name}" if candidate.gpu else "fits: the processor"
+    """Why a variant fits, and what to know of its first start."""
+    fits = f"fits: {candidate.gpu.name}" if candidate.gpu else "fits: the processor"
+    return f"{fits}; {candidate.note}" if candidate.note else fits

@@ -21,6 +21,7 @@ def data(report: InstallReport) -> dict[str, Any]:
         "variant": variant.name,
         "backend": variant.backend,
         "device": report.candidate.gpu.name if report.candidate.gpu else None,
+        "note": report.candidate.note,
         "line": report.choice.line(report.candidate),
         "download_size": variant.download_size,
         "artifacts": [
@@ -39,6 +40,7 @@ def lines(report: InstallReport) -> tuple[str, ...]:
         report.choice.line(report.candidate),
         _headline(report),
         *_details(report),
+        *_note(report),
         *_passed_over(report),
         *_next_step(report),
     )
@@ -60,6 +62,10 @@ def _details(report: InstallReport) -> tuple[str, ...]:
         for artifact in report.candidate.variant.artifacts
         for line in (f"  {artifact.url} ({size(artifact.size)})", f"    sha256 {artifact.sha256}")
     )
+
+
+def _note(report: InstallReport) -> tuple[str, ...]:
+    return (f"  {report.candidate.note}",) if report.candidate.note else ()
 
 
 def _passed_over(report: InstallReport) -> tuple[str, ...]:
