@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.stub_drivers import StubDrivers
 from support.tools import REQUIRED
 
 KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL"}
@@ -21,3 +22,9 @@ def tsuku_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "tsuku-home"
     monkeypatch.setenv("TSUKU_HOME", str(home))
     return home
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> StubDrivers:
+    """Driver libraries, each built when a test first asks for it."""
+    return StubDrivers(tmp_path_factory.mktemp("drivers"))

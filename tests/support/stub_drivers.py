@@ -47,6 +47,31 @@ class StubDrivers:
             needed.unlink()
         return path
 
+    def none_installed(self) -> Path:
+        """A folder that hides the drivers of the machine that the tests run on.
+
+        Its libraries fail for want of another one, whose name makes the dynamic linker say
+        what it says of a library that is not there.
+        """
+        folder = self._folder / "none"
+        if not folder.exists():
+            folder.mkdir()
+            for name in LIBRARIES.values():
+                (folder / name).symlink_to(self.library_needing(f"no {name}"))
+        return folder
+
+    def only(
+        self,
+        *apis: str,
+        root: Path,
+        environ: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> LocalHost:
+        """A machine with these drivers and no other, whatever is installed here."""
+        folders = [*(self.library(api).parent for api in apis), self.none_installed()]
+        path = {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+        return self.host(root=root, environ=path | dict(environ or {}), **settings)
+
     def host(
         self,
         *apis: str,

@@ -12,9 +12,10 @@ EXPORT int hipGetDeviceCount(int *count) {
   return 0;
 }
 EXPORT int hipDeviceGetName(char *name, int size, int device) {
+  char key[32];
   BEHAVE(hipDeviceGetName);
-  (void)device;
-  strncpy(name, words("hip_name", "AMD Radeon RX 7900 XTX"), (size_t)size);
+  sprintf(key, "hip_name_%d", device);
+  strncpy(name, words(key, words("hip_name", "AMD Radeon RX 7900 XTX")), (size_t)size);
   return 0;
 }
 EXPORT int hipDeviceTotalMem(size_t *bytes, int device) {

@@ -1,7 +1,8 @@
 /* What every stub driver has: calls that do what the environment says.
  *
  * STUB_<call> is a return code, or one of: crash, abort, exit, hang, noise, close.
- * STUB_<fact> is a value that the stub reports; numbers and texts have defaults. */
+ * STUB_<fact> is a value that the stub reports; numbers and texts have defaults.
+ * STUB_calls names a file to which every call adds its name. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,8 +28,17 @@ static const char *words(const char *name, const char *otherwise) {
   return text ? text : otherwise;
 }
 
+static void note(const char *call) {
+  const char *path = setting("calls");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%s\n", call);
+  fclose(file);
+}
+
 static int behave(const char *call) {
   const char *what = setting(call);
+  note(call);
   if (!what) return 0;
   if (!strcmp(what, "crash")) {
     signal(SIGSEGV, SIG_DFL);
