@@ -183,6 +183,15 @@ def test_situation_02_a_newer_driver_runs_the_older_line(stubs: StubDrivers, roo
     assert found.refused["cuda-13.4"] == "cuda-capability"
 
 
+def test_situation_02_machine_code_of_the_older_line_runs_on_an_old_driver(
+    stubs: StubDrivers, root: Path
+) -> None:
+    host = stubs.only("cuda", root=root, cuda_major=8, cuda_minor=9, cuda_version=12020)
+    found = seen(host)
+    assert found.fitting == ["cuda-12.8", "cpu"]
+    assert found.refused["cuda-13.4"] == "cuda-driver"
+
+
 # --- 3: a driver that waits for a reboot ---------------------------------------------------------
 
 
@@ -190,7 +199,7 @@ def test_situation_02_a_newer_driver_runs_the_older_line(stubs: StubDrivers, roo
 def test_situation_03_a_driver_that_waits_for_a_reboot_is_named(
     stubs: StubDrivers, root: Path, code: int
 ) -> None:
-    host = stubs.only("cuda", "nvml", root=with_module(root, "570.86.15"), cuInit=code)
+    host = stubs.only("cuda", "nvml", root=with_module(root, "580.159.04"), cuInit=code)
     found = seen(host)
     assert found.detected == {"cpu"}
     assert found.selected == "cpu"
