@@ -51,3 +51,16 @@ def test_a_build_that_does_not_run_here_is_not_installed(
     done = elsewhere.run("install", "--release", "b2", "--json")
     assert (done.code, done.document["simulated"]) == (3, NAME)
     assert elsewhere.versions() == []
+
+
+def test_an_update_does_not_leave_the_gpu_for_what_passes(
+    shop: ReleaseServer, elsewhere: User
+) -> None:
+    assert elsewhere.run("install").code == 0
+    cuda = shop.variant(shop.stand_in("b2-cuda"), backend="cuda")
+    shop.publish("b2", {"cuda": cuda, "cpu": shop.variant(shop.stand_in("b2-cpu"))})
+    rebooting = str(SNAPSHOT.with_name("driver-updated-not-rebooted.json"))
+    done = elsewhere.run("update", "--json", **{FAKE_HARDWARE: rebooting})
+    assert (done.code, done.document["error"]["code"]) == (3, "no-variant")
+    assert "restart" in done.document["error"]["hint"]
+    assert len(elsewhere.versions()) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tsuku_llm.errors import NotInstalled
+from tsuku_llm.errors import NotInstalled, SelectionError
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
 from tsuku_llm.operations.refresh import refresh
@@ -50,11 +50,29 @@ def check_update(session: Session) -> UpdateReport:
 
 
 def update(session: Session) -> InstallReport:
-    """Install the newest release of the channel if it is newer; the old version stays."""
+    """Install the newest release of the channel if it is newer; the old version stays.
+
+    Raises ``SelectionError`` when it would put a server of the GPU on the processor for
+    something that passes, such as a driver that waits for a reboot.
+    """
     report = check_update(session)
     if report.newer:
+        _require_lasting(report)
         tell_temporary(session, report.choice)
         return install_choice(session, report.choice)
     candidate = report.choice.selection.selected
     reasons = passed_over(report.choice, candidate, {})
     return InstallReport("unchanged", report.choice, candidate, reasons, report.installed)
+
+
+def _require_lasting(report: UpdateReport) -> None:
+    problems = [each for each in report.choice.hardware.all_problems if each.transient]
+    leaves_gpu = report.installed.receipt.backend != "cpu" and (
+        report.candidate is None or report.candidate.variant.backend == "cpu"
+    )
+    if problems and leaves_gpu:
+        raise SelectionError(
+            "the GPU cannot be used for now, so the update would put the server on the processor",
+            facts=tuple(problem.text for problem in problems),
+            hint=problems[0].fix,
+        )
