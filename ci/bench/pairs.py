@@ -32,6 +32,7 @@ def interleaved(
     """
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     environment = {**os.environ, **(env or {})}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
     for number in range(rounds + 1):
         for name, command in commands.items():
             taken = _timed(command, environment)
