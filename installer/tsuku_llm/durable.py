@@ -167,7 +167,8 @@ def drop_tree(path: Path) -> None:
     """Remove of a folder what can be removed; the rest is for a later sweep."""
     from shutil import rmtree  # noqa: PLC0415
 
-    rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # not all that rmtree does is covered by its own ignore_errors
+        rmtree(path, ignore_errors=True)
 
 
 def rename(source: Path, target: Path) -> None:

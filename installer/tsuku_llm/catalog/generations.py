@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm.catalog.copies import read_file
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import (
     flush_folder,
     make_folder,
@@ -34,7 +35,9 @@ def current_copy(folder: Path) -> Path | None:
         return None
     name = data.decode("ascii", "replace")
     copy = folder / "copies" / name
-    if not _NAME.fullmatch(name) or any(each.is_symlink() for each in (copy, copy.parent)):
+    with disk_errors("looking at the copy of the metadata", folder):
+        linked = any(each.is_symlink() for each in (copy, copy.parent))
+    if linked or not _NAME.fullmatch(name):
         raise CorruptStore(
             f"{folder / 'current'} names no copy", hint="run tsuku-llm repository refresh"
         )

@@ -174,9 +174,9 @@ def opened_part(folder: Path, artifact: Artifact) -> Iterator[Part]:
         part.load()
         yield part
     finally:
-        os.close(descriptor)
-        if not part.size:
-            with disk_errors("removing an empty download", folder):
+        with disk_errors("closing a partial download", folder):
+            os.close(descriptor)
+            if not part.size:
                 path.unlink(missing_ok=True)
 
 

@@ -37,7 +37,7 @@ def holding(version: Path) -> Iterator[int | None]:
         yield fd
     finally:
         if fd is not None:
-            os.close(fd)
+            _close(fd)
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def alone_with(version: Path) -> Iterator[bool]:
     try:
         yield _locks(fd, alone=True)
     finally:
-        os.close(fd)
+        _close(fd)
 
 
 def users_of(version: Path) -> tuple[str, ...]:
@@ -89,8 +89,13 @@ def _held(path: Path) -> int | None:
         return None
     if _locks(fd, alone=False) and _is_still(path, fd):
         return fd
-    os.close(fd)
+    _close(fd)
     raise NotInstalled(f"{path.parent.name} is being removed", hint="run: tsuku-llm install")
+
+
+def _close(fd: int) -> None:
+    with suppress(OSError):  # nothing was written
+        os.close(fd)
 
 
 def _locks(fd: int, *, alone: bool) -> bool:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import read_small
 from tsuku_llm.errors import CorruptStore, TsukuError
 from tsuku_llm.store.integrity import TREE, Stamp, check_version, read_stamps
@@ -39,7 +40,9 @@ def read_version(path: Path) -> Installed | None:
     if content is None:
         return None
     receipt = Receipt.from_json(content)
-    if receipt.id != path.name or path.is_symlink():
+    with disk_errors("looking at an installed version", path):
+        is_link = path.is_symlink()
+    if receipt.id != path.name or is_link:
         raise CorruptStore(
             f"{path.name} is not the version that it seems to be",
             facts=(f"path: {path}", f"its receipt is of {receipt.id}"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _LONGEST_NAME = 300
+_HOLDER_SUFFIX = ".pid"
 _NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -74,6 +75,25 @@ def holder_of(path: Path) -> Holder | None:
         return Holder(int(pid), host)
     except (ValueError, StoreError):
         return None
+
+
+def forget_dead_holders(folder: Path) -> None:
+    """Remove from a folder of locks what processes that are gone wrote about themselves."""
+    with suppress(OSError):
+        for path in folder.glob(f"*{_HOLDER_SUFFIX}"):
+            holder = holder_of(path)
+            if holder and holder.is_here and _is_dead(holder.pid):
+                path.unlink(missing_ok=True)
+
+
+def _is_dead(pid: int) -> bool:
+    if sys.platform == "win32":  # asking there is ending it
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
 def _acquire(
@@ -136,7 +156,7 @@ def _name_us(holder: Path) -> None:
 
 def _holder_file(path: Path) -> Path:
     """Beside the lock: Windows locks the bytes of the file itself against reading."""
-    return path.with_suffix(".pid")
+    return path.with_suffix(_HOLDER_SUFFIX)
 
 
 def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:

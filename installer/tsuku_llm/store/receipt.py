@@ -88,6 +88,11 @@ class Receipt:
     installed_at: str
     tsuku_llm: str
 
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The SHA-256 of each archive that it was unpacked from."""
+        return tuple(artifact.sha256 for artifact in self.artifacts)
+
     def to_json(self) -> bytes:
         """The receipt as it is stored."""
         document = {"format": FORMAT} | {

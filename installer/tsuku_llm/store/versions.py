@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from tsuku_llm.store.installed import (
 )
 from tsuku_llm.store.integrity import Stamp, check_version, find_differences
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
-from tsuku_llm.store.locks import Holder, exclusive
+from tsuku_llm.store.locks import Holder, exclusive, forget_dead_holders
 from tsuku_llm.store.pointer import Pointer, read_pointer, write_pointer
 from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
 from tsuku_llm.store.sealing import seal
@@ -157,8 +157,8 @@ class Store:
         """
         from shutil import disk_usage  # noqa: PLC0415  # imports every compression there is
 
-        existing = next(path for path in (self.data, *self.data.parents) if path.exists())
-        with disk_errors("asking for the free space", existing):
+        with disk_errors("asking for the free space", self.data):
+            existing = next(path for path in (self.data, *self.data.parents) if path.exists())
             free = disk_usage(existing).free
         if free < needed:
             raise NoSpace(
@@ -319,14 +319,13 @@ class Store:
     def _take_away(self, path: Path) -> None:
         inodes = inodes_of(path)
         self._discard(path)
-        with disk_errors("flushing the folder of versions", self._versions):
-            flush_folder(self._versions)
         self._refresh_sharers(inodes, {})
 
     def _discard(self, path: Path) -> None:
-        """Out of sight in one step, then removed."""
+        """Out of sight in one step that lasts, then removed: never seen without a part of it."""
         with self.staging() as staging, disk_errors(f"removing {path.name}", self._versions):
             path.rename(staging.path / "removed")
+            flush_folder(self._versions)
 
     def sweep(self, *, now: float | None = None) -> None:
         """Remove what crashed commands left, as every command that writes does first.
@@ -335,11 +334,12 @@ class Store:
         is not there, is dropped, so that an install makes a new one. ``now`` is in seconds
         since the epoch.
         """
-        if not self.data.is_dir():
+        if not os.path.isdir(self.data):  # noqa: PTH112  # a sweep does without an answer
             return
         now = time.time() if now is None else now
         sweep_staging(self._staging, now)
         self._sweep_partials(newest=now - PARTIAL_LIFETIME)
+        forget_dead_holders(self.data / "locks")
         with suppress(StoreError), self._pointer_lock(timeout=0) as locked:
             self._mend_pointer()
             folders = (self.data, *(self._versions / name for name in self._names()))
@@ -348,7 +348,7 @@ class Store:
     def _mend_pointer(self) -> None:
         pointer = self._pointer_or_none()
         for name in (pointer.active, pointer.previous):
-            if name and not os.path.lexists(self._versions / name):
+            if name and self._is_gone(name):
                 pointer = pointer.without(name)
         try:
             mended = read_pointer(self.data) == pointer
@@ -356,6 +356,15 @@ class Store:
             mended = False
         if not mended:
             write_pointer(self.data, pointer)
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether there is surely no such version: a disk that does not answer is no proof."""
+        with disk_errors(f"looking for {name}", self._versions):
+            try:
+                (self._versions / name).lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                return True
+        return False
 
     def _sweep_partials(self, *, newest: float | None) -> None:
         """Remove downloads that nobody works on; with ``newest`` only those not newer."""
@@ -367,6 +376,13 @@ class Store:
     def _drop_partial(self, path: Path) -> None:
         with suppress(OSError, StoreError), self.lock(path.name.partition(".")[0], timeout=0):
             path.unlink()
+
+    def drop_downloads(self, digests: Iterable[str]) -> None:
+        """Remove the archives with these digests, which are unpacked, unless somebody uses them."""
+        with suppress(OSError):
+            for digest in digests:
+                for path in self._partials.glob(f"{digest}*"):
+                    self._drop_partial(path)
 
     # Underneath
 
