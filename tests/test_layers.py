@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "launch": frozenset({"errors"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
-    | {"_version", "child", "local", "store", "trust"},
+    | {"_version", "child", "disk", "local", "store", "trust"},
     "config": frozenset({"disk", "errors"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "operations", "selection", "snapshot"}

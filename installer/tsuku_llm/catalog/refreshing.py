@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from tsuku_llm.catalog.generations import keep
 from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy
 from tsuku_llm.catalog.repositories import Repository, folder_of
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder
+from tsuku_llm.durable import drop_temporaries, make_folder
 from tsuku_llm.errors import BodyError, HttpStatusError, MetadataError, StoreError, TrustError
 from tsuku_llm.trust import TrustedRepository
 
@@ -24,16 +25,21 @@ Download = Callable[[str, int], bytes]
 """``(url, most bytes) -> body``; raises ``DownloadError``, a body over the limit included."""
 
 
-def refresh(repository: Repository, data: Path, download: Download) -> Catalog:
+def refresh(
+    repository: Repository, data: Path, download: Download, *, alone: bool = False
+) -> Catalog:
     """Fetch a repository's newest metadata and release files, and load the result.
 
     python-tuf's updater does the fetching and the TUF client workflow; then the whole is
-    verified again by ``trust`` and kept in one step, or not at all. Raises ``DownloadError``,
-    ``MetadataError`` (a rollback, expired metadata, …) and ``StoreError``.
+    verified again by ``trust`` and kept in one step, or not at all. ``alone`` says that a
+    lock keeps others from doing the same: then what a crash left is removed. Raises
+    ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …) and ``StoreError``.
     """
     folder = folder_of(data, repository.name)
     with disk_errors("keeping the metadata", folder):
         make_folder(folder)
+        if alone:
+            drop_temporaries(folder, older_than=math.inf)
         _run_updater(repository, folder / "client", download)
         copy = UpdaterCopy(folder / "client")
         fresh = Loaded("updated", copy, trust.load(copy, repository.root))

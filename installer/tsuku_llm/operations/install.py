@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm import __version__, archive, fetch, launch
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import (
     DownloadError,
     GateFailed,
@@ -188,6 +189,7 @@ def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
         if installed is None:
             installed = _build(attempt)
         store.activate(installed)
+    store.drop_downloads(installed.receipt.digests)
     return InstallReport(outcome, attempt.choice, attempt.candidate, attempt.passed_over, installed)
 
 
@@ -211,7 +213,7 @@ def _build(attempt: _Attempt) -> Installed:
     """Fetch, unpack, try and commit.
 
     Two variants may share an archive: its lock is held until it was unpacked, as whoever
-    commits first deletes it. Locks are taken in sorted order, so that nobody waits in a ring.
+    is first drops it. Locks are taken in sorted order, so that nobody waits in a ring.
     """
     store, artifacts = attempt.store, attempt.candidate.variant.artifacts
     with ExitStack() as locks:
@@ -225,8 +227,6 @@ def _build(attempt: _Attempt) -> Installed:
             contents = _unpack_all(archives, artifacts, staging.tree)
             device = _gate(attempt, staging.tree)
             installed = store.commit(staging, _receipt(attempt, archives, contents, device))
-        for path in archives:
-            path.unlink(missing_ok=True)
     return installed
 
 
@@ -290,10 +290,7 @@ def _receipt(
         line=choice.line(attempt.candidate),
         reasons=attempt.passed_over,
         hardware=_hardware(choice),
-        artifacts=tuple(
-            ArtifactRecord(artifact.url, artifact.sha256, path.stat().st_size)
-            for artifact, path in zip(variant.artifacts, archives, strict=True)
-        ),
+        artifacts=_records(variant.artifacts, archives),
         files=tuple(
             FileRecord(item.path, item.size, item.sha256, item.executable)
             for item in contents
@@ -307,6 +304,14 @@ def _receipt(
         installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         tsuku_llm=__version__,
     )
+
+
+def _records(artifacts: Sequence[Artifact], archives: Sequence[Path]) -> tuple[ArtifactRecord, ...]:
+    with disk_errors("looking at a download", archives[0].parent):
+        return tuple(
+            ArtifactRecord(artifact.url, artifact.sha256, path.stat().st_size)
+            for artifact, path in zip(artifacts, archives, strict=True)
+        )
 
 
 def _hardware(choice: Choice) -> dict[str, Any]:

@@ -17,9 +17,12 @@ def refresh(session: Session) -> Catalog:
     """
     repository = repository_of(session)
     with (
-        session.store.lock(f"metadata-{repository.name}"),
+        session.store.lock(f"metadata-{repository.name}") as locked,
         fetch.Network(session.environ) as network,
     ):
         return catalogs.refresh(
-            repository, session.data, lambda url, limit: fetch.get(url, limit, network)
+            repository,
+            session.data,
+            lambda url, limit: fetch.get(url, limit, network),
+            alone=locked,
         )

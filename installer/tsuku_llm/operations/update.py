@@ -53,7 +53,8 @@ def update(session: Session) -> InstallReport:
     """Install the newest release of the channel if it is newer; the old version stays.
 
     Raises ``SelectionError`` when it would put a server of the GPU on the processor for
-    something that passes, such as a driver that waits for a reboot.
+    something that passes, such as a driver that waits for a reboot. What a crash left is
+    removed in any case.
     """
     report = check_update(session)
     if report.newer:
@@ -61,6 +62,8 @@ def update(session: Session) -> InstallReport:
         tell_temporary(session, report.choice)
         return install_choice(session, report.choice)
     candidate = report.choice.selection.selected
+    session.store.sweep()
+    session.store.drop_downloads(report.installed.receipt.digests)
     reasons = passed_over(report.choice, candidate, {})
     return InstallReport("unchanged", report.choice, candidate, reasons, report.installed)
 
