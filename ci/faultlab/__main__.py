@@ -14,7 +14,11 @@ from pathlib import Path
 
 from ci.faultlab.rows import Row, chosen, load_rows
 from ci.faultlab.suite import run_tests
+from ci.faultlab.trials import run_trials
 from ci.faultlab.verdict import Tally, as_document, as_text, failed, judge
+
+_QUICK = 80
+"""With ``--quick``, one in so many points of a sweep."""
 
 
 def main() -> int:
@@ -25,11 +29,11 @@ def main() -> int:
         rows = chosen(load_rows(), options.rows)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    tallies = _run(rows)
+    tallies = _run(rows, _one_in(options))
     verdicts = [judge(row, tallies[row.id]) for row in rows]
     sys.stdout.write(as_text(verdicts) + "\n")
     if options.json:
-        facts = {**_here(), "quick": options.quick, "seconds": round(time.monotonic() - began)}
+        facts = {**_here(), "one_in": _one_in(options), "seconds": round(time.monotonic() - began)}
         document = as_document(verdicts, facts)
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 1 if failed(verdicts) else 0
@@ -40,15 +44,22 @@ def _options() -> argparse.Namespace:
         prog="ci/faults", description="Inject faults and print which rows survived."
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help="an id (A03) or an area (A); all")
-    parser.add_argument("--quick", action="store_true", help="a sample of the long sweeps")
+    parser.add_argument("--quick", action="store_true", help="minutes: a sample of the sweeps")
+    parser.add_argument(
+        "--one-in", type=int, default=1, metavar="N", help="every Nth point of the sweeps; all"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
     return parser.parse_args()
 
 
-def _run(rows: Iterable[Row]) -> dict[str, list[Tally]]:
+def _one_in(options: argparse.Namespace) -> int:
+    return _QUICK if options.quick else int(options.one_in)
+
+
+def _run(rows: Iterable[Row], one_in: int) -> dict[str, list[Tally]]:
     ids = [row.id for row in rows if not row.unshown]
     tallies: dict[str, list[Tally]] = {row.id: [] for row in rows}
-    for row, tally in run_tests(ids).items():
+    for row, tally in (*run_tests(ids).items(), *run_trials(ids, one_in)):
         tallies[row].append(tally)
     return tallies
 

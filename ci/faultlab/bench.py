@@ -1,0 +1,282 @@
+"""What the trials share: a release server, homes of users, and the program.
+
+A home is a folder of its own with everything that a run could write to: the program's
+folder, the user's home, the folder for temporary files, and a file that must not change.
+Homes are copied from templates, hard links and all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from support.program import environment
+from support.release_server import ReleaseServer, release_server
+
+from ci.faultlab.program import Ended, Program, Running
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.store import Installed, Store
+
+WORKERS = 2
+_OUTSIDE = b"untouched"
+_DAMAGED = "damaged"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Home:
+    """One user's folders, and the program as this user has it."""
+
+    folder: Path
+    program: Program
+    settings: Mapping[str, str]
+
+    @property
+    def data(self) -> Path:
+        """The store."""
+        return self.folder / "tsuku" / "llm"
+
+    @property
+    def store(self) -> Store:
+        """The same through the program's own eyes."""
+        return Store(self.data)
+
+    def env(self, **extra: str) -> dict[str, str]:
+        """The environment of a run."""
+        own = {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "tmp")}
+        return environment(self.folder / "tsuku", **self.settings, **own, **extra)
+
+    def run(self, *argv: str, **extra: str) -> Ended:
+        """Run the program to its end."""
+        return self.start(*argv, **extra).end()
+
+    def hold(self, *argv: str, **extra: str) -> Running:
+        """A run that begins when it is released."""
+        return self.program.hold(argv, self.env(**extra), self.folder / "home")
+
+    def start(self, *argv: str, **extra: str) -> Running:
+        """Run the program in the background."""
+        running = self.hold(*argv, **extra)
+        running.release()
+        return running
+
+    def traced(self, argv: Sequence[str], *options: str, **extra: str) -> tuple[Ended, str]:
+        """Run the program to its end under strace; with its log."""
+        return self.program.traced(argv, self.env(**extra), self.folder / "home", *options)
+
+    def must(self, *argv: str, **extra: str) -> Ended:
+        """Run what has to succeed, to prepare something."""
+        ended = self.run(*argv, **extra)
+        if ended.code:
+            raise RuntimeError(f"{' '.join(argv)} ended with {ended.code}: {ended.stderr}")
+        return ended
+
+    def make(self) -> None:
+        """Make the folders; nobody but their owner gets in."""
+        for name in ("tsuku", "home", "tmp"):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "outside").write_bytes(_OUTSIDE)
+
+    def remove(self) -> None:
+        """Take it away."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def state(self) -> str | None:
+        """The release that is used and, every byte hashed, intact; "damaged" otherwise."""
+        try:
+            active = self.store.active()
+        except TsukuError:
+            return _DAMAGED
+        if active is None:
+            return None
+        return active.receipt.release if self._intact(active) else _DAMAGED
+
+    def wrong(self, allowed: Collection[str | None]) -> list[str]:
+        """What is not in order after a fault: the state, other versions, the outside."""
+        found = []
+        state = self.state()
+        if state not in allowed:
+            found.append(f"the state is {state}")
+        found += [f"{version}: unverified under versions/" for version in self._unverified()]
+        found += [f"written outside: {name}" for name in self._foreign()]
+        return found
+
+    def runs(self) -> list[str]:
+        """Whether what is installed starts, if anything is."""
+        ended = self.run("serve", "--exec", "--", "--version")
+        wanted = 0 if self.store.installed() else 7
+        return [] if ended.code == wanted else [f"serve ended with {ended.code}: {ended.stderr!r}"]
+
+    def leftovers(self) -> list[str]:
+        """What must not be there after a command that ended well."""
+        folders = (self.data / "staging", self.data / "partials", self.folder / "tmp")
+        names = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+        names += [path for path in self.data.rglob("*") if path.suffix in (".tmp", ".pid")]
+        return [f"left behind: {path.relative_to(self.folder)}" for path in names]
+
+    def _unverified(self) -> Iterator[str]:
+        yield from self.store.damaged()
+        yield from (each.id for each in self.store.installed() if not self._intact(each))
+
+    def _intact(self, version: Installed) -> bool:
+        try:
+            self.store.check(version, full=True)
+        except TsukuError:
+            return False
+        return True
+
+    def _foreign(self) -> Iterator[str]:
+        yield from {path.name for path in self.folder.iterdir()} - {
+            *("tsuku", "home", "tmp", "outside")
+        }
+        yield from (str(path) for path in (self.folder / "home").rglob("*"))
+        if (self.folder / "outside").read_bytes() != _OUTSIDE:
+            yield "outside"
+
+
+class Bench:
+    """A release server, a fork server, and homes made from templates."""
+
+    def __init__(self, folder: Path, shop: ReleaseServer, program: Program) -> None:
+        self.folder = folder
+        self.shop = shop
+        self.program = program
+        self._numbers = itertools.count()
+        self._releases = itertools.count(1)
+        self._lock = threading.Lock()
+        self._machine = folder / "machine.json"
+        self.new_home("prober").must("probe", "--record", str(self._machine))
+
+    def new_home(self, name: str, folder: Path | None = None) -> Home:
+        """An empty home; its user trusts the release server's certificate.
+
+        The hardware is this machine's, but recorded: no fault here is about asking for it.
+        """
+        settings = {"SSL_CERT_FILE": str(self.shop.nginx.authority)}
+        settings |= {"NO_PROXY": "localhost,127.0.0.1"}
+        if self._machine.exists():
+            settings |= {"TSUKU_LLM_FAKE_HARDWARE": str(self._machine)}
+        home = Home((folder or self.folder) / name, self.program, settings)
+        home.make()
+        return home
+
+    def customer(self, name: str, folder: Path | None = None) -> Home:
+        """A home whose user has added the release server's repository, and takes from it."""
+        home = self.new_home(name, folder)
+        root = self.folder / "root.json"
+        root.write_bytes(self.shop.simulator.pinned_root)
+        shop = self.shop.simulator
+        home.must("repository", "add", shop.name, shop.url, "--root", str(root))
+        home.must("config", "set", "llm.repository", shop.name)
+        return home
+
+    def derived(self, template: Home, name: str, *argv: str) -> Home:
+        """A copy that stays, after one more command."""
+        home = Home(self.folder / name, self.program, template.settings)
+        copy_tree(template.folder, home.folder)
+        home.must(*argv)
+        return home
+
+    @contextlib.contextmanager
+    def made(self, template: Home, write: Callable[[Path], None]) -> Iterator[Home]:
+        """A home for the block whose program's folder is written by ``write``."""
+        home = Home(self.folder / self._name("made"), self.program, template.settings)
+        home.make()
+        (home.folder / "tsuku").rmdir()
+        write(home.folder / "tsuku")
+        try:
+            yield home
+        finally:
+            home.remove()
+
+    def _name(self, word: str) -> str:
+        with self._lock:
+            return f"{word}-{next(self._numbers)}"
+
+    # What is on offer
+
+    def new_tags(self, count: int) -> list[str]:
+        """Releases that nobody published yet, each newer than the one before."""
+        with self._lock:
+            return [f"b{next(self._releases)}" for _ in range(count)]
+
+    def publish(self, tag: str) -> None:
+        """A release of two archives; a file of it differs from those of every other one."""
+        packed = self.shop.stand_in(f"{tag}-cpu", padding=3000)
+        runtime = self.shop.companion(f"{tag}-runtime")
+        self.shop.publish(tag, {"cpu": self.shop.variant(packed, runtime)})
+
+    @contextlib.contextmanager
+    def copy(self, template: Home) -> Iterator[Home]:
+        """A copy of a home for the block."""
+        home = Home(self.folder / self._name("copy"), self.program, template.settings)
+        copy_tree(template.folder, home.folder)
+        for version in home.store.installed():
+            home.store.check(version)  # a copy has other inodes: fingerprint them
+        try:
+            yield home
+        finally:
+            home.remove()
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder with its modes, links, and hard links as such."""
+    seen: dict[int, Path] = {}
+    for folder, names, files in os.walk(source):
+        here = target / Path(folder).relative_to(source)
+        here.mkdir()
+        here.chmod(stat.S_IMODE(Path(folder).stat().st_mode))
+        for name in (*files, *(name for name in names if (Path(folder) / name).is_symlink())):
+            _copy_file(Path(folder) / name, here / name, seen)
+
+
+def _copy_file(source: Path, target: Path, seen: dict[int, Path]) -> None:
+    status = source.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        target.symlink_to(source.readlink())
+    elif status.st_ino in seen:
+        target.hardlink_to(seen[status.st_ino])
+    else:
+        shutil.copy2(source, target)
+        if status.st_nlink > 1:
+            seen[status.st_ino] = target
+
+
+@contextlib.contextmanager
+def open_bench() -> Iterator[Bench]:
+    """A bench on a memory disk where there is one: thousands of installs are flushed."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # a unique folder
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as name:
+        folder = Path(name).resolve()
+        with release_server(folder / "shop", "location /slow/ { limit_rate 400k; }") as shop:
+            program = Program(folder)
+            try:
+                yield Bench(folder, shop, program)
+            finally:
+                program.close()
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Iterable[Item], workers: int = WORKERS
+) -> Iterator[tuple[Item, Result]]:
+    """Do work on several items at once; each with its result, in their order."""
+    listed = list(items)
+    with ThreadPoolExecutor(workers) as pool:
+        yield from zip(listed, pool.map(work, listed), strict=True)
+
+
+def sample(items: Sequence[Item], one_in: int) -> list[Item]:
+    """Every so many of them, the last one always; all for 1."""
+    return [item for at, item in enumerate(reversed(items)) if at % one_in == 0][::-1]

@@ -1,0 +1,93 @@
+"""Start the program thousands of times without paying for its imports each time.
+
+``python -m ci.faultlab.fork_server DESCRIPTOR`` imports the program and waits on a socket.
+Each order comes with descriptors of its own (stdout, stderr, one that holds the program
+back until it can be read, one to answer on). A keeper is forked for it, which forks the
+program and tells its process id, then how it ended. The child runs the program's own entry
+point and ends as an interpreter ends. What is skipped is what the faults are not about:
+finding and reading modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import tsuku_llm
+
+_LARGEST_ORDER = 1 << 18
+_NEVER = ("tsuku_llm.__main__", "tsuku_llm.probe.worker")
+_FOREIGN = (
+    *("httpx", "tuf.ngclient", "tuf.api.serialization.json", "rich.progress", "filelock"),
+    *("truststore", "tomli", "tomlkit", "encodings.idna", "encodings.utf_8_sig", "_strptime"),
+)
+
+
+def main(descriptor: int) -> int:
+    """Serve orders until the other end is closed; in a child's child, be the program."""
+    _import_all(module.name for module in pkgutil.walk_packages(tsuku_llm.__path__, "tsuku_llm."))
+    _import_all(_FOREIGN)
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    with socket.socket(fileno=descriptor) as channel:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_ORDER, 4)
+            if not message:
+                return 0
+            if os.fork() == 0:
+                break
+            for each in descriptors:
+                os.close(each)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return _keep(json.loads(message), descriptors)
+
+
+def _import_all(names: Iterable[str]) -> None:
+    for name in names:
+        if not name.startswith(_NEVER):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+def _keep(order: dict[str, Any], descriptors: list[int]) -> int:
+    *streams, answer = descriptors
+    child = os.fork()
+    if child == 0:
+        os.close(answer)
+        return _be_the_program(order, *streams)
+    for each in streams:
+        os.close(each)
+    os.write(answer, b"%d\n" % child)
+    _, status, usage = os.wait4(child, 0)
+    os.write(answer, b"%d %d\n" % (os.waitstatus_to_exitcode(status), usage.ru_maxrss))
+    os._exit(0)
+
+
+def _be_the_program(order: dict[str, Any], stdout: int, stderr: int, release: int) -> int:
+    os.setsid()
+    for source, target in ((stdout, 1), (stderr, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["cwd"])
+    sys.argv = ["tsuku-llm", *order["argv"]]
+    from tsuku_llm.cli import main as program  # noqa: PLC0415
+
+    os.read(release, 1)
+    os.close(release)
+    program()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

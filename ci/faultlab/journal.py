@@ -1,0 +1,367 @@
+"""What a run did to a folder: its changes in order, and the states that a crash may leave.
+
+The model is the one of ALICE (Pillai et al., OSDI 2014): a change of names lasts once its
+folder was flushed, bytes last once their file was flushed, and of everything else any part
+may be there after a power loss. A rename is one change, and lasts with either of its folders.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path, PurePosixPath
+
+TRACED = (
+    "openat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,"
+    "unlinkat,rmdir,write,pwrite64,writev,ftruncate,fsync,fdatasync,copy_file_range,sendfile"
+)
+"""The calls to record; with ``-y`` and strings of any length."""
+
+_LINE = re.compile(r"(?P<thread>\d+) +(?P<call>.*)")
+_CALL = re.compile(r"(?P<name>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+)")
+_UNFINISHED = " <unfinished ...>"
+_RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
+_STRING = r'"((?:[^"\\]|\\.)*)"'
+_PATH = re.compile(rf"(?:(?:AT_FDCWD|\d+)<([^>]*)>, )?{_STRING}")
+_FILE = re.compile(r"\d+<([^>]*?)(?:\(deleted\))?>")
+_OF_OLD = ("remove", "rename", "link")
+_UNKNOWN = {"writev", "copy_file_range", "sendfile"}
+_PROGRAM = b"\x7fELF"
+_ALL_SUBSETS = 4
+_RANDOM_SUBSETS = 6
+
+MODES = ("kept", "lost", "zeros", "half")
+"""What may have become of bytes that were not flushed."""
+
+
+Entry = tuple[int, str]
+"""A folder's node and a name in it."""
+
+ROOT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: of a name in a folder, or of a file's bytes.
+
+    ``kind`` is create, mkdir, symlink, link, rename, remove, write, truncate or flush;
+    ``node`` is what it is about, ``entry`` the name that changes, ``source`` the old one of
+    a rename, ``data`` the bytes.
+    """
+
+    kind: str
+    node: int
+    entry: Entry | None = None
+    source: Entry | None = None
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class Disk:
+    """Names and what they stand for: ``nodes`` has a file's bytes, a link's target, or None.
+
+    Names belong to their folder's node, so that they move with it; what does not hang
+    together with the root is not there.
+    """
+
+    names: dict[Entry, int] = field(default_factory=dict)
+    nodes: dict[int, bytes | None] = field(default_factory=lambda: {ROOT: None})
+    links: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, folder: Path) -> Disk:
+        """A folder as it is."""
+        disk = cls()
+        known = {folder.lstat().st_ino: ROOT}
+        for path in sorted(folder.rglob("*")):
+            status = path.lstat()
+            node = known.setdefault(status.st_ino, len(disk.nodes))
+            disk.names[known[path.parent.lstat().st_ino], path.name] = node
+            if stat.S_ISLNK(status.st_mode):
+                disk.links.add(node)
+                disk.nodes[node] = os.fsencode(path.readlink())
+            else:
+                disk.nodes[node] = path.read_bytes() if path.is_file() else None
+        return disk
+
+    def copy(self) -> Disk:
+        """One that can be changed."""
+        return Disk(dict(self.names), dict(self.nodes), set(self.links))
+
+    def apply(self, change: Change) -> None:
+        """Do a change of a name."""
+        assert change.entry  # noqa: S101  # no other change is applied
+        if change.kind == "remove":
+            self.names.pop(change.entry, None)
+            return
+        if change.source:
+            self.names.pop(change.source, None)
+        self.names[change.entry] = change.node
+
+    def find(self, path: str) -> int | None:
+        """The node that a path below the root stands for."""
+        node: int | None = ROOT
+        for name in PurePosixPath(path).parts:
+            node = None if node is None else self.names.get((node, name))
+        return node
+
+    def entry(self, path: str) -> Entry:
+        """The folder's node and the name of a path whose folder is there."""
+        pure = PurePosixPath(path)
+        parent = self.find(pure.parent.as_posix().removeprefix("."))
+        if parent is None:
+            raise RuntimeError(f"the journal does not know the folder of {path}")
+        return parent, pure.name
+
+    def tree(self) -> dict[str, int]:
+        """Every path with its node, folders before what is in them."""
+        inside: dict[int, list[tuple[str, int]]] = {}
+        for (parent, name), node in self.names.items():
+            inside.setdefault(parent, []).append((name, node))
+        found: dict[str, int] = {}
+        waiting = [("", ROOT)]
+        while waiting:
+            path, folder = waiting.pop()
+            for name, node in inside.get(folder, ()):
+                found[path + name] = node
+                if self.nodes[node] is None:
+                    waiting.append((f"{path}{name}/", node))
+        return found
+
+    def view(self) -> dict[str, bytes | None]:
+        """What stands under each path."""
+        return {path: self.nodes[node] for path, node in self.tree().items()}
+
+    def digest(self) -> int:
+        """The same for disks that look the same."""
+        return hash(frozenset(self.view().items()))
+
+    def write(self, folder: Path) -> None:
+        """Make a folder that looks like it."""
+        made: dict[int, Path] = {}
+        folder.mkdir()
+        for name, node in self.tree().items():
+            path, content = folder / name, self.nodes[node]
+            if content is None:
+                path.mkdir(0o755)
+            elif node in made:
+                path.hardlink_to(made[node])
+            elif node in self.links:
+                path.symlink_to(os.fsdecode(content))
+            else:
+                path.write_bytes(content)
+                path.chmod(0o755 if content.startswith(_PROGRAM) else 0o644)
+            made.setdefault(node, path)
+
+
+class Journal:
+    """The changes that a recorded run made below a folder, on top of what was there."""
+
+    def __init__(self, before: Disk, log: str, folder: Path) -> None:
+        self.before = before
+        self.changes: list[Change] = []
+        self._after = before.copy()
+        self._folder = str(folder)
+        for name, arguments, result in _calls(log):
+            self._read(name, arguments, result)
+
+    @property
+    def after(self) -> Disk:
+        """Everything done."""
+        return self._after
+
+    def _read(self, name: str, arguments: str, result: int) -> None:
+        if result < 0:
+            return
+        if name in ("write", "pwrite64", "ftruncate", "fsync", "fdatasync") or name in _UNKNOWN:
+            self._read_file_call(name, arguments)
+            return
+        paths = [self._relative(match) for match in _PATH.finditer(arguments)]
+        kind = name.removesuffix("2").removesuffix("at")
+        if kind == "open":
+            self._read_open(arguments, paths)
+        elif kind == "symlink":
+            target = _PATH.search(arguments)
+            assert target  # noqa: S101  # strace prints it
+            self._change("symlink", paths[-1], data=_decoded(target[2]))
+        elif kind in ("rename", "link"):
+            self._change(kind, paths[-1], source=paths[0] or "")
+        elif kind in ("unlink", "rmdir"):
+            self._change("remove", paths[-1])
+        else:
+            self._change(kind, paths[-1])
+
+    def _read_open(self, arguments: str, paths: list[str | None]) -> None:
+        path = paths[0] if paths else None
+        if path is None or "O_CREAT" not in arguments:
+            return
+        node = self._after.find(path)
+        if node is None:
+            self._change("create", path)
+        elif "O_TRUNC" in arguments:
+            self._bytes("truncate", node, b"")
+
+    def _read_file_call(self, name: str, arguments: str) -> None:
+        found = _FILE.match(arguments)
+        path = self._below(found[1]) if found else None
+        node = None if path is None else self._after.find(path)
+        if node is None:
+            return
+        if name in _UNKNOWN:
+            raise RuntimeError(f"the journal cannot read {name}({arguments[:200]}")
+        if name in ("fsync", "fdatasync"):
+            self.changes.append(Change("flush", node))
+        elif name == "ftruncate":
+            size = int(arguments.rpartition(", ")[2])
+            self._bytes("truncate", node, (self._after.nodes[node] or b"")[:size])
+        else:
+            text = re.search(_STRING, arguments)
+            self._bytes("write", node, _decoded(text[1] if text else ""))
+
+    def _bytes(self, kind: str, node: int, data: bytes) -> None:
+        old = self._after.nodes[node] or b""
+        self._after.nodes[node] = old + data if kind == "write" else data
+        self.changes.append(Change(kind, node, data=data))
+
+    def _change(self, kind: str, path: str | None, source: str = "", data: bytes = b"") -> None:
+        if path is None:
+            return
+        disk = self._after
+        node = disk.find(path if kind == "remove" else source) if kind in _OF_OLD else None
+        if node is None:
+            node = len(disk.nodes)
+            disk.nodes[node] = None if kind == "mkdir" else data
+        if kind == "symlink":
+            disk.links.add(node)
+        old = disk.entry(source) if kind == "rename" else None
+        change = Change(kind, node, disk.entry(path), old, data)
+        disk.apply(change)
+        self.changes.append(change)
+
+    def _relative(self, found: re.Match[str]) -> str | None:
+        folder, name = found[1] or "", os.fsdecode(_decoded(found[2]))
+        return self._below(os.path.normpath(Path(folder) / name))
+
+    def _below(self, path: str) -> str | None:
+        if path == self._folder:
+            return ""
+        return (
+            path.removeprefix(f"{self._folder}/") if path.startswith(f"{self._folder}/") else None
+        )
+
+    # States
+
+    def states(self, chance: random.Random) -> Iterator[tuple[str, Disk]]:
+        """Every state that a crash may leave, each once, with a text that says which."""
+        seen: set[int] = set()
+        for length in range(len(self.changes) + 1):
+            for text, disk in self.states_after(length, chance):
+                digest = disk.digest()
+                if digest not in seen:
+                    seen.add(digest)
+                    yield text, disk
+
+    def states_after(self, length: int, chance: random.Random) -> Iterator[tuple[str, Disk]]:
+        """The states that a crash right after so many changes may leave."""
+        done = self.changes[:length]
+        lasting = _lasting(done)
+        pending = [at for at, change in enumerate(done) if change.entry and at not in lasting]
+        contents = {mode: dict(self._contents(done, mode)) for mode in MODES}
+        for kept in _subsets(pending, chance):
+            disk = self.before.copy()
+            disk.nodes.update(self._after.nodes)
+            disk.links |= self._after.links
+            for at, change in enumerate(done):
+                if at in lasting or at in kept:
+                    disk.apply(change)
+            for mode, nodes in contents.items():
+                state = Disk(disk.names, {**disk.nodes, **nodes}, disk.links)
+                yield f"after change {length}, unflushed names {sorted(kept)}, bytes {mode}", state
+
+    def _contents(self, done: Iterable[Change], mode: str) -> Iterator[tuple[int, bytes]]:
+        flushed: dict[int, bytes] = {}
+        now: dict[int, bytes] = {}
+        for change in done:
+            node = change.node
+            old = now.get(node, self.before.nodes.get(node) or b"")
+            if change.kind == "create":
+                now[node], flushed[node] = b"", b""
+            elif change.kind == "write":
+                now[node] = old + change.data
+            elif change.kind == "truncate":
+                now[node] = change.data
+            elif change.kind == "flush" and node in now:
+                flushed[node] = now[node]
+        for node, content in now.items():
+            yield node, _survived(flushed.get(node, self.before.nodes.get(node)), content, mode)
+
+
+def _survived(flushed: bytes | None, content: bytes, mode: str) -> bytes:
+    """What is left of a file's bytes."""
+    if flushed == content or mode == "kept":
+        return content
+    safe = flushed or b""
+    if mode == "lost":
+        return safe
+    if mode == "half":
+        return content[: (len(safe) + len(content)) // 2]
+    return safe + bytes(max(0, len(content) - len(safe)))
+
+
+def _lasting(done: Iterable[Change]) -> set[int]:
+    """Which changes of names no crash undoes any more."""
+    lasting: set[int] = set()
+    waiting: dict[int, list[int]] = {}
+    for at, change in enumerate(done):
+        if change.entry:
+            for folder, _ in filter(None, (change.entry, change.source)):
+                waiting.setdefault(folder, []).append(at)
+        elif change.kind == "flush":
+            lasting.update(waiting.pop(change.node, ()))
+    return lasting
+
+
+def _subsets(pending: list[int], chance: random.Random) -> Iterator[frozenset[int]]:
+    """Which of the unflushed changes survived: all subsets of a few, of many the telling ones."""
+    if len(pending) <= _ALL_SUBSETS:
+        for size in range(len(pending) + 1):
+            yield from map(frozenset, combinations(pending, size))
+        return
+    for at, change in enumerate(pending):
+        yield frozenset(pending[:at])
+        yield frozenset(pending) - {change}
+        yield frozenset({change})
+    yield frozenset(pending)
+    for _ in range(_RANDOM_SUBSETS):
+        yield frozenset(at for at in pending if chance.random() < 0.5)  # noqa: PLR2004
+
+
+def _calls(log: str) -> Iterator[tuple[str, str, int]]:
+    """Each finished call of a log: name, arguments, result."""
+    begun: dict[str, str] = {}
+    for line in log.splitlines():
+        found = _LINE.match(line)
+        if not found:
+            continue
+        thread, text = found["thread"], found["call"]
+        if text.endswith(_UNFINISHED):
+            begun[thread] = text.removesuffix(_UNFINISHED)
+            continue
+        resumed = _RESUMED.match(text)
+        if resumed:
+            text = begun.pop(thread, "") + text[resumed.end() :]
+        call = _CALL.match(text)
+        if call:
+            yield call["name"], call["arguments"], int(call["result"])
+
+
+def _decoded(text: str) -> bytes:
+    """A string as strace prints it: C's escapes, which are Python's, too."""
+    value: bytes = ast.literal_eval(f'b"{text}"')
+    return value

@@ -1,0 +1,57 @@
+"""The commands that change a store, and what may be in use during and after each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ci.faultlab.bench import Bench, Home
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A command, what it begins with, and the releases that may be in use during and after it.
+
+    ``again`` says in which states the same command is run a second time: not in the last
+    one, where that would undo it or be refused.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    template: Home
+    allowed: Collection[str | None]
+    final: str | None
+    again: Collection[str | None]
+
+    def again_in(self, home: Home) -> Iterator[str]:
+        """What is wrong after the same command was run once more without a fault."""
+        if home.state() not in self.again:
+            return
+        ended = home.run(*self.argv)
+        if ended.code:
+            yield f"then ended with {ended.code}: {ended.stderr!r}"
+        if home.state() != self.final:
+            yield f"then ended in state {home.state()}"
+        yield from (f"then {text}" for text in home.leftovers())
+
+
+def operations(bench: Bench) -> Iterator[Operation]:
+    """The five commands; each has to be used before the next is asked for.
+
+    An update takes the newest release, and what is published here stays.
+    """
+    tags = bench.new_tags(3)
+    bench.publish(tags[0])
+    fresh = bench.customer(f"before-{tags[0]}")
+    states = {None, tags[0]}
+    yield Operation("install", ("install",), fresh, states, tags[0], states)
+    one = bench.derived(fresh, f"with-{tags[0]}", "install")
+    bench.publish(tags[1])
+    yield Operation("update", ("update",), one, {*tags[:2]}, tags[1], {*tags[:2]})
+    two = bench.derived(one, f"with-{tags[1]}", "update")
+    yield Operation("rollback", ("rollback",), two, {*tags[:2]}, tags[0], {tags[1]})
+    remove = ("uninstall", tags[1])
+    yield Operation("uninstall", remove, two, {tags[1], None}, None, {tags[1]})
+    bench.publish(tags[2])
+    three = bench.derived(two, f"with-{tags[2]}", "update")
+    yield Operation("prune", ("prune",), three, {tags[2]}, tags[2], {tags[2]})

@@ -1,0 +1,142 @@
+"""Runs of the program, through a fork server, and if need be under strace."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.tools import require_tool
+
+from ci.faultlab.suite import ROOT
+
+RSS_LIMIT = 150 << 20
+_BUG = 1
+_ATTACHED = "attached"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended: a negative code is a signal; ``rss`` is its peak in bytes."""
+
+    pid: int
+    code: int
+    stdout: str
+    stderr: str
+    rss: int
+
+    def wrong(self) -> list[str]:
+        """What no run may do, whatever was done to it."""
+        found = []
+        if "Traceback" in self.stderr or self.code == _BUG:
+            found.append(f"a traceback: {self.stderr[-4000:]!r}")
+        errors = sum(line.startswith("error[") for line in self.stderr.splitlines())
+        if self.code > 0 and errors != 1:
+            found.append(f"{errors} errors told with exit code {self.code}: {self.stderr!r}")
+        if self.rss > RSS_LIMIT:
+            found.append(f"{self.rss >> 20} MiB of memory")
+        return found
+
+
+class Running:
+    """A run that waits for ``release``; ``end`` waits for its end."""
+
+    def __init__(self, send: socket.socket, order: Mapping[str, object]) -> None:
+        self._streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
+        held, self._release = os.pipe()
+        answers, answer = os.pipe()
+        descriptors = [*self._streams, held, answer]
+        socket.send_fds(send, [json.dumps(order).encode()], descriptors)
+        os.close(held)
+        os.close(answer)
+        self._answers = os.fdopen(answers)
+        self.pid = int(self._answers.readline())
+
+    def release(self) -> None:
+        """Let the program begin."""
+        os.close(self._release)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def said(self) -> str:
+        """What it wrote on stderr so far."""
+        return self._read(1)
+
+    def end(self) -> Ended:
+        """Wait for it."""
+        with self._answers:
+            code, rss = map(int, self._answers.readline().split())
+        ended = Ended(self.pid, code, self._read(0), self._read(1), rss << 10)
+        for each in self._streams:
+            os.close(each)
+        return ended
+
+    def _read(self, number: int) -> str:
+        stream = self._streams[number]
+        return os.pread(stream, os.fstat(stream).st_size, 0).decode("utf-8", "replace")
+
+
+class Program:
+    """The fork server; safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "ci.faultlab.fork_server"]
+        with theirs:
+            self._server = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+
+    def close(self) -> None:
+        """End the fork server."""
+        self._channel.close()
+        self._server.wait(30)
+
+    def hold(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Running:
+        """A run that has not begun yet."""
+        return Running(self._channel, {"argv": list(argv), "env": dict(env), "cwd": str(cwd)})
+
+    def traced(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *options: str
+    ) -> tuple[Ended, str]:
+        """A run under ``strace -f`` with these options, and strace's log."""
+        with tempfile.NamedTemporaryFile(dir=self._folder, prefix="strace-") as log:
+            running = self.hold(argv, env, cwd)
+            with attached(running.pid, "-o", log.name, *options):
+                running.release()
+                ended = running.end()
+            return ended, Path(log.name).read_text("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def attached(pid: int, *options: str) -> Iterator[None]:
+    """Strace a process and its children for the block, and until they are gone."""
+    command = [require_tool("strace"), "-f", "-p", str(pid), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr  # noqa: S101  # asked for above
+        line = tracer.stderr.readline()
+        if _ATTACHED not in line:
+            tracer.kill()
+            raise RuntimeError(f"strace cannot trace here: {line.strip()}")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tracer.wait(5)  # a child of the program's may go on
+            tracer.terminate()

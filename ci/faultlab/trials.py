@@ -1,0 +1,73 @@
+"""The trials, and which rows each of them shows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from ci.faultlab import crowds, power, system_calls
+from ci.faultlab.bench import Bench, open_bench
+from ci.faultlab.verdict import Tally
+
+Show = Callable[[Bench, Collection[str], int], Mapping[str, Tally]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Faults injected into the program itself.
+
+    ``show`` is given the bench, the wanted ones of the rows, and of how many points of a
+    sweep one is taken.
+    """
+
+    name: str
+    rows: frozenset[str]
+    show: Show
+
+
+TRIALS = (
+    Trial(
+        "a fault at every system call",
+        frozenset({*system_calls.SIGNALS, *system_calls.ERRORS}),
+        system_calls.sweep,
+    ),
+    Trial("what a power loss may leave", frozenset({"C08", "C09"}), power.explore),
+    Trial("many processes", frozenset(f"L0{number}" for number in range(1, 9)), crowds.crowd),
+)
+
+
+def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]:
+    """Every trial that shows one of these rows; a row may have several tallies."""
+    wanted = [(trial, trial.rows.intersection(ids)) for trial in TRIALS]
+    wanted = [(trial, rows) for trial, rows in wanted if rows]
+    if not wanted:
+        return
+    try:
+        with open_bench() as bench:
+            for trial, rows in wanted:
+                yield from _run(trial, bench, rows, one_in)
+    except pytest.skip.Exception as missing:
+        for trial, rows in wanted:
+            yield from ((row, Tally(trial.name, missing=str(missing))) for row in rows)
+
+
+def _run(
+    trial: Trial, bench: Bench, rows: Collection[str], one_in: int
+) -> Iterator[tuple[str, Tally]]:
+    _say(f"{trial.name} ...")
+    began = time.monotonic()
+    try:
+        tallies = trial.show(bench, rows, one_in)
+    except pytest.skip.Exception as missing:
+        tallies = {row: Tally(trial.name, missing=str(missing)) for row in rows}
+    yield from tallies.items()
+    _say(f"{trial.name}: {time.monotonic() - began:.0f} s")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
