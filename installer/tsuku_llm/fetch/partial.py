@@ -181,9 +181,16 @@ def opened_part(folder: Path, artifact: Artifact) -> Iterator[Part]:
 
 
 def finish(folder: Path, artifact: Artifact) -> Path:
-    """Give a verified partial file its final name. It must be closed (Windows)."""
+    """Give a verified partial file its final name. It must be closed (Windows).
+
+    Where locks exclude nobody, another process may have done so already.
+    """
     done = folder / artifact.sha256
     with disk_errors("renaming a download", folder):
-        (folder / f"{artifact.sha256}.part").replace(done)
+        try:
+            (folder / f"{artifact.sha256}.part").replace(done)
+        except FileNotFoundError:
+            if not verified(done, artifact):
+                raise
         (folder / f"{artifact.sha256}.part.json").unlink(missing_ok=True)
     return done

@@ -25,6 +25,7 @@ TREE = "tree"
 _LIMIT = 16 << 20
 _CHUNK = 1 << 18
 _SHOWN = 12
+_LOOKS = 5
 _HASH_THREADS = 2
 _WORTH_THREADS = 4 << 20
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
@@ -200,19 +201,27 @@ def verify_files(
 
 
 def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
-    """The SHA-256 of a file, with the stamp it had before and after: else it is "changing"."""
+    """The SHA-256 of a file, with the stamp it had before and after: else it is "changing".
+
+    Another process that shares the file by a hard link changes its stamp, too: look again.
+    """
     from hashlib import sha256  # noqa: PLC0415
 
     fd = open_to_read(path)
     with open(fd, "rb", buffering=0) as file:  # noqa: PTH123  # opened above, with flags
-        before = stamp_of(os.fstat(fd))
-        if before in known:
-            return before, known[before]
-        digest, buffer = sha256(), memoryview(bytearray(_CHUNK))
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
-        after = stamp_of(os.fstat(fd))
-    return after, digest.hexdigest() if before == after else "changing"
+        before, buffer = stamp_of(os.fstat(fd)), memoryview(bytearray(_CHUNK))
+        for _ in range(_LOOKS):
+            if before in known:
+                return before, known[before]
+            digest = sha256()
+            file.seek(0)
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+            after = stamp_of(os.fstat(fd))
+            if before == after:
+                return after, digest.hexdigest()
+            before = after
+    return before, "changing"
 
 
 def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
