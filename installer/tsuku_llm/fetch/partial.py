@@ -176,7 +176,7 @@ def opened_part(folder: Path, artifact: Artifact) -> Iterator[Part]:
     finally:
         with disk_errors("closing a partial download", folder):
             os.close(descriptor)
-            if not part.size:
+            if not (part.size or part.complete):
                 path.unlink(missing_ok=True)
 
 
