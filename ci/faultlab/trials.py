@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ci.faultlab import crowds, power, system_calls
+from ci.faultlab import archives, crowds, power, system_calls
 from ci.faultlab.bench import Bench, open_bench
 from ci.faultlab.verdict import Tally
 
@@ -30,6 +30,11 @@ class Trial:
 
 
 TRIALS = (
+    Trial(
+        "hostile archives",
+        frozenset(f"A{number:02}" for number in range(1, 26)),
+        archives.unpack_hostile,
+    ),
     Trial(
         "a fault at every system call",
         frozenset({*system_calls.SIGNALS, *system_calls.ERRORS}),
