@@ -56,7 +56,7 @@ class Home:
     def env(self, **extra: str) -> dict[str, str]:
         """The environment of a run."""
         own = {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "tmp")}
-        return environment(self.folder / "tsuku", **self.settings, **own, **extra)
+        return environment(self.folder / "tsuku", **{**self.settings, **own, **extra})
 
     def run(self, *argv: str, **extra: str) -> Ended:
         """Run the program to its end."""

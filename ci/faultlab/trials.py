@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ci.faultlab import archives, crowds, power, system_calls
+from ci.faultlab import archives, crowds, power, servers, system_calls
 from ci.faultlab.bench import Bench, open_bench
 from ci.faultlab.verdict import Tally
 
@@ -30,6 +30,7 @@ class Trial:
 
 
 TRIALS = (
+    Trial("faulty servers", frozenset(f"H{number:02}" for number in range(1, 36)), servers.attack),
     Trial(
         "hostile archives",
         frozenset(f"A{number:02}" for number in range(1, 26)),
