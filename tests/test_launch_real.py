@@ -14,6 +14,7 @@ import pytest
 from support import launcher
 from support.builds import (
     REAL_SERVER,
+    REAL_TAG,
     compile_library,
     pack_real,
     pack_tar,
@@ -186,13 +187,13 @@ def test_X06_a_plugin_in_the_users_folder_is_not_loaded(
 
 def test_upstreams_layout_runs_once_both_archives_are_side_by_side(tmp_path: Path) -> None:
     build, companion = pack_real(tmp_path)
-    assert build.root == "llama-b10434"
+    assert build.root == f"llama-{REAL_TAG}"
     assert build.size == build.path.stat().st_size
     tree = tmp_path / "tree"
     tree.mkdir()
     _untar(build.path, tree)
     assert (tree / "libggml.so").readlink() == Path("libggml.so.0")
-    assert (tree / "libggml.so.0").readlink() == Path("libggml.so.0.20.0")
+    assert str((tree / "libggml.so.0").readlink()).startswith("libggml.so.0.")
     packed = Build(tree, "llama-server", "cpu", CPU)
     with pytest.raises(GateFailed, match=r"libmtmd\.so\.0 is missing"):
         gate(packed, {})

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tsuku_llm import catalog, manifest, trust
 
 ROOT = Path(__file__).parents[1]
 MANIFESTS = ROOT / "manifests"
-SIGNED_DAY = datetime(2026, 11, 20, tzinfo=timezone.utc)
 
 PLATFORMS = {
     "linux-amd64",
@@ -35,6 +34,7 @@ PLATFORMS = {
 }
 
 PLAN = plans.load_plan()
+SIGNED_DAY = max(role.issued for role in PLAN.roles.values())
 FACTS = facts.load_facts()
 RULES = classify.load_rules()
 UPSTREAM = [tag for name in ("stable", "nightly") for tag in PLAN.channels[name]]
@@ -85,7 +85,10 @@ def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
 
 def test_it_holds_for_as_long_as_the_plan_says(embedded: catalog.Catalog) -> None:
     left = folder.days_left(embedded.trusted, SIGNED_DAY)
-    assert left == {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365}
+    lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365}
+    assert left == {
+        name: days - (SIGNED_DAY - PLAN.roles[name].issued).days for name, days in lifetimes.items()
+    }
     assert folder.too_old(left, PLAN) == []
     later = folder.days_left(embedded.trusted, SIGNED_DAY + timedelta(days=24))
     assert folder.too_old(later, PLAN) == ["timestamp"]
@@ -359,11 +362,13 @@ def test_the_index_channel(embedded: catalog.Catalog, tag: str) -> None:
 def test_the_index_builds_say_which_processor_they_were_compiled_for(
     embedded: catalog.Catalog,
 ) -> None:
-    levels = {
-        tag: variant(embedded.read(embedded.entry(tag)), "linux-amd64", "cpu").requires.x86_64_level
+    newer = (4, ("avx512_bf16", "avx512_vnni", "avx_vnni"))
+    needed = {
+        tag: variant(embedded.read(embedded.entry(tag)), "linux-amd64", "cpu").requires
         for tag in PLAN.channels["index"]
     }
-    assert levels == {"b10434": 4, "b10092": 4, "b10068": 3}
+    found = {tag: (each.x86_64_level, each.cpu_features) for tag, each in needed.items()}
+    assert found == {"b10434": newer, "b10092": newer, "b10068": (3, ())}
 
 
 # --- names drift --------------------------------------------------------------------------
@@ -506,7 +511,8 @@ def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
     changed_files = signed(replace(PLAN, channels=channels))
     with pytest.raises(ReleaseError, match="same version") as caught:
         folder.write(tmp_path, changed_files)
-    for name in ("1.snapshot.json", "1.targets.json", "timestamp.json"):
+    version = PLAN.roles["targets"].version
+    for name in (f"{version}.snapshot.json", f"{version}.targets.json", "timestamp.json"):
         assert name in str(caught.value)
     assert "root.json" not in str(caught.value)
     plan = raised(PLAN, "targets", "snapshot", "timestamp", channels=channels)
@@ -515,8 +521,8 @@ def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
     assert {name for name in names if name.startswith("metadata")} == {
         "metadata/1.root.json",
         "metadata/timestamp.json",
-        "metadata/2.snapshot.json",
-        "metadata/2.targets.json",
+        f"metadata/{version + 1}.snapshot.json",
+        f"metadata/{version + 1}.targets.json",
     }
     assert not [name for name in names if name.endswith(".b11347.json")]
 
@@ -533,7 +539,7 @@ def test_a_root_that_clients_could_not_walk_to_is_not_written(tmp_path: Path) ->
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
 
 
-@pytest.mark.parametrize("name", ["metadata/timestamp.json", "metadata/1.targets.json"])
+@pytest.mark.parametrize("name", ["metadata/timestamp.json", "metadata/1.root.json"])
 def test_a_changed_repository_does_not_pass_the_check(tmp_path: Path, name: str) -> None:
     folder.write(tmp_path, signed())
     data = bytearray((tmp_path / name).read_bytes())

@@ -10,7 +10,15 @@ from support.machines import cuda, linux_variants, machine, release, rocm, varia
 
 from tsuku_llm.errors import SelectionError, UnknownRequest
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
-from tsuku_llm.selection import POLICIES, REQUESTS, Request, Selection, sass_serves, select
+from tsuku_llm.selection import (
+    POLICIES,
+    REQUESTS,
+    Request,
+    Selection,
+    sass_serves,
+    select,
+    why_not,
+)
 
 
 def choose(hardware: Hardware, backend: str = "auto", prefer: str = "portable") -> Selection:
@@ -129,6 +137,24 @@ def test_library_floors(changes: dict[str, object], slug: str, left: list[str]) 
     assert names(selection) == left, slug
 
 
+@pytest.mark.parametrize(
+    ("system", "features", "expected"),
+    [
+        ("linux", ("avx512_bf16", "avx512_vnni", "avx_vnni"), None),
+        ("linux", ("avx512_vnni",), "needs a processor with avx512_bf16, avx_vnni"),
+        ("linux", (), None),
+        ("windows", ("avx2",), None),
+    ],
+)
+def test_an_instruction_set_beyond_the_level_is_judged_where_the_system_lists_them_all(
+    system: str, features: tuple[str, ...], expected: str | None
+) -> None:
+    built = variant("cpu", {"cpu_features": ("avx512_bf16", "avx512_vnni", "avx_vnni")})
+    offered = release({"cpu": built}).platforms["linux-amd64"].variants[0]
+    reason = why_not(offered, machine(os=system, cpu=Cpu(None, None, features, 4)))
+    assert (reason and reason.text) == expected
+
+
 def test_gpu_means_a_gpu_or_an_error_that_lists_every_reason() -> None:
     selection = choose(machine(), "gpu")
     with pytest.raises(SelectionError) as caught:
@@ -213,23 +239,34 @@ def test_the_order_in_which_drivers_are_asked_does_not_matter(
 FLOORED = {
     "cpu-v3": variant("cpu", {"x86_64_level": 3}),
     "cpu-v4": variant("cpu", {"x86_64_level": 4, "memory": 32 << 30}),
+    "cpu-vnni": variant("cpu", {"cpu_features": ("avx512_vnni", "avx_vnni")}),
     "sycl": variant("sycl", {"level_zero": True}),
 }
+INSTRUCTION_SETS = ("avx2", "avx512_vnni", "avx_vnni")
 
 
-@given(machines, apis, st.integers(1, 4), st.integers(0, 3), st.integers(30, 40))
+cpus = st.builds(
+    Cpu,
+    st.none(),
+    st.none(),
+    st.lists(st.sampled_from(INSTRUCTION_SETS), min_size=1, unique=True).map(tuple),
+    st.integers(1, 4),
+)
+
+
+@given(machines, apis, cpus, st.integers(0, 3), st.integers(30, 40))
 def test_more_capability_never_takes_a_variant_away(
-    hardware: Hardware, extras: list[Api], level: int, more: int, memory: int
+    hardware: Hardware, extras: list[Api], cpu: Cpu, more: int, memory: int
 ) -> None:
     offered = release({**linux_variants(), **FLOORED})
-    poor = dataclasses.replace(hardware, cpu=Cpu(None, None, (), level), memory=1 << memory)
+    poor = dataclasses.replace(hardware, cpu=cpu, memory=1 << memory)
     joined = {api.name: api for api in hardware.apis}
     joined |= {extra.name: _joined(hardware.api(extra.name), extra) for extra in extras}
     rich = dataclasses.replace(
         hardware,
         libc=Libc("glibc", "2.40"),
         libstdcxx="3.4.40",
-        cpu=Cpu(None, None, (), min(4, level + more)),
+        cpu=Cpu(None, None, INSTRUCTION_SETS, min(4, (cpu.level or 1) + more)),
         memory=1 << memory + more,
         apis=tuple(joined.values()),
     )

@@ -39,7 +39,7 @@ def _document(project: Mapping[str, Any], wheel: Mapping[str, Any]) -> dict[str,
 def _variant(
     project: Mapping[str, Any], wheel: Mapping[str, Any], variant: Mapping[str, Any]
 ) -> dict[str, Any]:
-    measured = {"x86_64_level": wheel["x86_64_level"]}
+    measured = {key: wheel[key] for key in ("x86_64_level", "cpu_features") if key in wheel}
     arguments = {"arguments": variant["arguments"]} if "arguments" in variant else {}
     return {
         "backend": variant["backend"],

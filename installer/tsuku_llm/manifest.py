@@ -22,6 +22,7 @@ FORMAT = 1
 # The patterns end in \Z: "$" also matches before a final line feed.
 Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}\Z")]
 Architecture = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,2}\.[0-9]a?\Z")]
+CpuFeature = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]{2,32}\Z")]
 GfxTarget = Annotated[str, msgspec.Meta(pattern=r"^gfx[0-9a-f]{3,8}\Z")]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -70,9 +71,10 @@ class Requirements:
     """What a machine must have for a variant. None: not required.
 
     ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are
-    lowest versions; ``vulkan`` is the lowest instance and device version;
-    ``level_zero`` and ``openvino`` ask for an Intel device; ``memory`` is in bytes.
-    ``unknown`` holds the keys that this version cannot check.
+    lowest versions; ``x86_64_level`` is the psABI's, and ``cpu_features`` the instruction
+    sets beyond a level, in the names of Linux' /proc/cpuinfo; ``vulkan`` is the lowest
+    instance and device version; ``level_zero`` and ``openvino`` ask for an Intel device;
+    ``memory`` is in bytes. ``unknown`` holds the keys that this version cannot check.
     """
 
     glibc: Dotted | None = None
@@ -80,6 +82,7 @@ class Requirements:
     macos: Dotted | None = None
     vcruntime: Dotted | None = None
     x86_64_level: Annotated[int, msgspec.Meta(ge=1, le=4)] | None = None
+    cpu_features: Annotated[tuple[CpuFeature, ...], msgspec.Meta(max_length=64)] = ()
     memory: Bytes | None = None
     vulkan: Dotted | None = None
     cuda: CudaRequirement | None = None

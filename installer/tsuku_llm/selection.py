@@ -299,6 +299,19 @@ def check_x86_level(requires: Requirements, hardware: Hardware) -> Reason | None
     return Reason("x86-64-level", text)
 
 
+def check_cpu_features(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """The instruction sets beyond a level, judged where the system lists all that it has.
+
+    Linux does; what Windows and macOS tell is not complete, and a feature that they do not
+    name may be there.
+    """
+    features = hardware.cpu.features if hardware.cpu and hardware.os == "linux" else ()
+    missing = [feature for feature in requires.cpu_features if feature not in features]
+    if not features or not missing:
+        return None
+    return Reason("cpu-features", f"needs a processor with {', '.join(missing)}")
+
+
 def check_memory(requires: Requirements, hardware: Hardware) -> Reason | None:
     """The machine's memory, where a variant asks for some."""
     if requires.memory is None or hardware.memory is None or hardware.memory >= requires.memory:
@@ -314,6 +327,7 @@ _SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = 
     check_macos,
     check_vcruntime,
     check_x86_level,
+    check_cpu_features,
     check_memory,
 )
 

