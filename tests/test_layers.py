@@ -84,12 +84,14 @@ LIGHT = (
     "cli",
     "cli.entry",
     "cli.commands.list",
+    "cli.commands.run",
     "cli.commands.serve",
     "cli.commands.which",
     "cli.session",
     "config",
     "launch",
     "operations.serve",
+    "operations.tools",
     "store",
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""

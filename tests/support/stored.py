@@ -23,7 +23,6 @@ FILES = {
     "share/licenses/LICENSE": b"MIT\n",
 }
 LINKS = {"libggml-base.so": "libggml-base.so.0", "libggml-base.so.0": "libggml-base.so.0.9.5"}
-EXECUTABLES = {"llama-server"}
 
 
 def make_receipt(
@@ -55,7 +54,7 @@ def make_receipt(
         "hardware": {"platform": "linux-amd64", "gpus": []},
         "artifacts": (ArtifactRecord("https://example.org/build.tar.gz", artifact, 1234),),
         "files": tuple(
-            FileRecord(path, len(content), sha256(content).hexdigest(), path in EXECUTABLES)
+            FileRecord(path, len(content), sha256(content).hexdigest(), _runs(path, content))
             for path, content in files.items()
         ),
         "links": tuple(LinkRecord(path, target) for path, target in links.items()),
@@ -63,6 +62,10 @@ def make_receipt(
         "tsuku_llm": "0.1.0",
     }
     return Receipt(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def _runs(path: str, content: bytes) -> bool:
+    return path == "llama-server" or content.startswith(b"#!")
 
 
 def fill(tree: Path, files: dict[str, bytes] = FILES, links: dict[str, str] = LINKS) -> None:
@@ -82,12 +85,14 @@ def install(  # noqa: PLR0913
     links: dict[str, str] = LINKS,
     *,
     activate: bool = True,
+    **changes: object,
 ) -> Installed:
     """Put a build into a store, as an install does."""
     with store.staging() as staging:
         with disk_errors("unpacking", staging.tree):
             fill(staging.tree, files, links)
-        installed = store.commit(staging, make_receipt(release, variant, files, links))
+        receipt = make_receipt(release, variant, files, links, **changes)
+        installed = store.commit(staging, receipt)
     if activate:
         store.activate(installed)
     return installed

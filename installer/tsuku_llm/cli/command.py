@@ -8,6 +8,7 @@ import click
 
 from tsuku_llm.cli.answer import Answer, Answered
 from tsuku_llm.cli.console import Console
+from tsuku_llm.errors import UsageError
 
 
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
@@ -52,6 +53,20 @@ class Command(click.Command):
         """Note which command it is before its arguments can be wrong."""
         _remember(ctx)
         return super().parse_args(ctx, args)
+
+
+class Launching(Command):
+    """A command whose arguments after ``--`` are those of the program that it starts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Say where an option belongs that is not ours."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise UsageError(
+                error.format_message().rstrip("."),
+                hint=f"what is not for tsuku-llm goes after --; see: {ctx.command_path} --help",
+            ) from error
 
 
 class Group(click.Group):

@@ -8,6 +8,7 @@ from tsuku_llm.launch.devices import ListedDevice, parse_devices
 from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
 from tsuku_llm.launch.planning import Build, Plan, environment, plan
 from tsuku_llm.launch.run import replace, supervise
+from tsuku_llm.launch.tool import plan_tool, require_no_plugins
 
 __all__ = [
     "GATE_LIMIT",
@@ -23,6 +24,8 @@ __all__ = [
     "list_devices",
     "parse_devices",
     "plan",
+    "plan_tool",
     "replace",
+    "require_no_plugins",
     "supervise",
 ]

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tsuku_llm.errors import UsageError
 from tsuku_llm.host import Host
 
 if TYPE_CHECKING:  # fetch imports the manifest's types, which ``serve`` does without
@@ -62,3 +63,15 @@ class Session:
     def _waiting(self, holder: Holder | None) -> None:
         who = f"tsuku-llm ({holder})" if holder else "tsuku-llm"
         self.note(f"waiting for another {who}, which is at work on the same")
+
+
+def working_folder() -> Path:
+    """The folder that the user is in. Raises ``UsageError`` where it was removed meanwhile."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            "the folder that you are in cannot be used",
+            facts=(str(error),),
+            hint="change to another folder",
+        ) from error

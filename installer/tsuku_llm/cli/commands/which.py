@@ -12,9 +12,15 @@ from tsuku_llm.operations.serve import which
 
 
 @click.command("which", cls=Command)
+@click.argument("tool", required=False)
 @click.pass_obj
-def command(console: Console) -> Answer:
-    """Print the path of the server that serve starts."""
+def command(console: Console, *, tool: str | None) -> Answer:
+    """Print the path of the server that serve starts, or of another TOOL of its build."""
     with open_session(console) as session:
-        path = which(session)
+        if tool is None:
+            path = which(session)
+        else:
+            from tsuku_llm.operations.tools import path_of  # noqa: PLC0415
+
+            path = path_of(session, tool)
     return Answer({"path": path}, (str(path),), exact=True)

@@ -1,0 +1,35 @@
+"""``run``."""
+
+from __future__ import annotations
+
+import click
+
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Launching
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import tools as render
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.errors import UsageError
+from tsuku_llm.operations.tools import plan_of, run_tool
+
+
+@click.command("run", cls=Launching)
+@click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
+@click.argument("tool")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def command(console: Console, *, dry_run: bool, tool: str, arguments: tuple[str, ...]) -> Answer:
+    """Run another tool of the build that serve starts.
+
+    ARGUMENTS are the tool's own; put -- before them: tsuku-llm run llama-cli -- -m MODEL.gguf
+    """
+    if console.json and not dry_run:
+        raise UsageError(
+            "the tool's output is no JSON document of ours",
+            hint="leave out --json, or add --dry-run; what is for the tool goes after --",
+        )
+    with open_session(console) as session:
+        if dry_run:
+            plan = plan_of(session, tool, arguments)
+            return Answer(render.data(plan), render.lines(plan))
+        return Answer(exit_code=run_tool(session, tool, arguments))

@@ -1,0 +1,28 @@
+"""What ``run`` would start."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from tsuku_llm.operations.tools import ToolPlan
+
+
+def data(plan: ToolPlan) -> dict[str, Any]:
+    """The plan, for programs."""
+    return {
+        "version": plan.version,
+        "argv": plan.argv,
+        "cwd": plan.cwd,
+        "environment": plan.env,
+    }
+
+
+def lines(plan: ToolPlan) -> tuple[str, ...]:
+    """The plan, for people: the line of the decision, the variables that count, the words."""
+    return (
+        plan.line,
+        f"in {plan.cwd}",
+        *(f"with {name}={value}" for name, value in plan.env.items()),
+        f"would run: {shlex.join(plan.argv)}",
+    )

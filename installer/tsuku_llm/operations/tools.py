@@ -1,0 +1,97 @@
+"""Run the build's other tools (llama-cli, llama-bench), with the checks that ``serve`` makes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from tsuku_llm import launch
+from tsuku_llm.errors import NotInstalled
+from tsuku_llm.operations.serve import build_of, wanted
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.store import Installed, Receipt, check_ancestors
+
+_LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
+_TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
+"""Environment variables that change what a tool does without standing in its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlan:
+    """What ``run`` starts; ``env`` is the part of the environment that the build reads."""
+
+    version: str
+    line: str
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+
+
+def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
+    """Check the installed tree and become ``tool``; on Windows wait for it, its exit code.
+
+    Raises ``NotInstalled`` where the build has no such tool, ``TamperedInstall``,
+    ``UnsafeLocation`` and ``LaunchError``.
+    """
+    store = session.store
+    installed = wanted(store, session)
+    plan = _plan(session, installed, tool, arguments)
+    with store.hold(installed) as held:
+        check_ancestors(installed.tree)
+        store.check(installed)
+        check_ancestors(plan.cwd)
+        launch.require_no_plugins(plan.cwd)
+        session.note(installed.receipt.line)
+        return launch.replace(plan, keep=() if held is None else (held,))
+
+
+def plan_of(session: Session, tool: str, arguments: Sequence[str]) -> ToolPlan:
+    """What ``run_tool`` would start. Raises ``NotInstalled``."""
+    installed = wanted(session.store, session)
+    plan = _plan(session, installed, tool, arguments)
+    told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
+    return ToolPlan(installed.id, installed.receipt.line, plan.argv, plan.cwd, told)
+
+
+def path_of(session: Session, tool: str) -> Path:
+    """Where ``tool`` of the version that ``serve`` would start lies. Raises ``NotInstalled``."""
+    installed = wanted(session.store, session)
+    return installed.tree / tool_of(installed.receipt, tool)
+
+
+def tool_of(receipt: Receipt, name: str) -> str:
+    """The path in the tree of the tool called ``name``, with or without ``.exe``.
+
+    Raises ``NotInstalled``, whose facts list the tools that there are.
+    """
+    tools = tools_of(receipt)
+    if name.removesuffix(".exe") in tools:
+        return tools[name.removesuffix(".exe")]
+    raise NotInstalled(
+        f"{receipt.variant} of {receipt.release} has no tool {name}",
+        facts=tuple(f"tool: {each}" for each in tools),
+        hint="run one of these: tsuku-llm run TOOL -- ARGUMENTS",
+    )
+
+
+def tools_of(receipt: Receipt) -> Mapping[str, str]:
+    """The programs beside the server, by their names without ``.exe``, and their paths."""
+    folder = PurePosixPath(receipt.server).parent
+    links = {link.path for link in receipt.links}
+    files = {file.path for file in receipt.files if file.executable or file.path.endswith(".exe")}
+    paths = sorted(links | files | {receipt.server})
+    beside = [path for path in map(PurePosixPath, paths) if path.parent == folder]
+    return {
+        path.name.removesuffix(".exe"): str(path)
+        for path in beside
+        if not _LIBRARY.search(path.name)
+    }
+
+
+def _plan(
+    session: Session, installed: Installed, tool: str, arguments: Sequence[str]
+) -> launch.Plan:
+    build = replace(build_of(installed), server=tool_of(installed.receipt, tool))
+    return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)

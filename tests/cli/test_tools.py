@@ -1,0 +1,210 @@
+"""``run TOOL`` and ``which TOOL`` on a home where a build with tools is installed."""
+
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.processes import gone
+from support.program import COMMAND, Result, environment, run_program
+from support.stored import install
+
+from tsuku_llm.operations.tools import tools_of
+from tsuku_llm.store import Installed, Store
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the tools are shell scripts")
+
+SCRIPT = b"#!/bin/sh\n"
+FILES = {
+    "llama-server": SCRIPT + b"echo server",
+    "llama-cli": SCRIPT + b'echo "cli $*"; echo said >&2; pwd; cat',
+    "llama-bench": SCRIPT + b"exit 5",
+    "llama-wait": SCRIPT + b"echo waits; exec sleep 1000",
+    "llama-env": SCRIPT + b"env",
+    "llama-tty": SCRIPT + b"test -t 0",
+    "libggml-base.so.0.9.5": SCRIPT,
+    "libggml-cpu-x.so": SCRIPT,
+    "README.md": b"no tool",
+    "share/other": SCRIPT,
+}
+LINKS = {"libggml-base.so.0": "libggml-base.so.0.9.5"}
+TOOLS = ["llama-bench", "llama-cli", "llama-env", "llama-server", "llama-tty", "llama-wait"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o755)
+    return folder
+
+
+@pytest.fixture
+def installed(home: Path) -> Installed:
+    return install(Store(home / "llm"), files=FILES, links=LINKS, device="Vulkan1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the user is."""
+    folder = tmp_path / "work"
+    folder.mkdir(mode=0o755)
+    return folder
+
+
+def run(home: Path, folder: Path, *arguments: str, **extra: str) -> Result:
+    return run_program("run", *arguments, env=environment(home, **extra), cwd=folder)
+
+
+def test_the_tools_are_the_programs_beside_the_server(installed: Installed) -> None:
+    assert list(tools_of(installed.receipt)) == TOOLS
+
+
+def test_a_windows_build_has_tools_without_their_suffix(home: Path) -> None:
+    files = {"llama-server.exe": b"MZ", "llama-cli.exe": b"MZ", "ggml.dll": b"MZ"}
+    installed = install(Store(home / "llm"), files=files, links={}, server="llama-server.exe")
+    assert tools_of(installed.receipt) == {
+        "llama-cli": "llama-cli.exe",
+        "llama-server": "llama-server.exe",
+    }
+
+
+def test_a_tool_runs_in_the_users_folder_with_its_arguments_and_streams(
+    installed: Installed, home: Path, folder: Path
+) -> None:
+    done = subprocess.run(
+        [*COMMAND, "run", "llama-cli", "--", "-m", "x.gguf", "--json"],
+        env=environment(home),
+        cwd=folder,
+        input="typed",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"cli -m x.gguf --json\n{folder}\ntyped"
+    assert done.stderr.splitlines() == [installed.receipt.line, "said"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_tool_has_the_terminal(home: Path, folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    line = [*COMMAND, "run", "llama-tty"]
+    with subprocess.Popen(line, env=environment(home), cwd=folder, stdin=theirs) as child:
+        assert child.wait() == 0
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.usefixtures("installed")
+def test_its_exit_code_and_its_signal_are_passed_through(home: Path, folder: Path) -> None:
+    assert run(home, folder, "llama-bench").code == 5
+    line = [*COMMAND, "run", "llama-wait"]
+    with subprocess.Popen(line, env=environment(home), cwd=folder, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"waits\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait() == -signal.SIGTERM
+        assert gone(child.pid)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_tool_that_is_not_there_is_answered_with_those_that_are(home: Path, folder: Path) -> None:
+    done = run(home, folder, "llama-quantize", "--dry-run", "--json")
+    error = done.document["error"]
+    assert (done.code, error["code"]) == (7, "not-installed")
+    assert error["facts"] == [f"tool: {name}" for name in TOOLS]
+    for name in ("../llama-cli", "share/other", "libggml-cpu-x.so", ""):
+        assert run(home, folder, name).code == 7
+
+
+def test_X18_a_dry_run_shows_the_words_and_the_hidden_settings(
+    installed: Installed, home: Path, folder: Path
+) -> None:
+    extra = {"LLAMA_ARG_CTX_SIZE": "512", "LD_PRELOAD": "", "OTHER": "x"}
+    words = ("llama-cli", "--dry-run", "--", "-m", "a b.gguf")
+    told = run(home, folder, *words[:2], "--json", *words[2:], **extra).document["data"]
+    path = str(installed.tree / "llama-cli")
+    assert told == {
+        "version": installed.id,
+        "argv": [path, "-m", "a b.gguf"],
+        "cwd": str(folder),
+        "environment": {"LLAMA_ARG_CTX_SIZE": "512", "LLAMA_ARG_DEVICE": "Vulkan1"},
+    }
+    shown = run(home, folder, *words, **extra).stdout.splitlines()
+    assert shown == [
+        installed.receipt.line,
+        f"in {folder}",
+        "with LLAMA_ARG_CTX_SIZE=512",
+        "with LLAMA_ARG_DEVICE=Vulkan1",
+        f"would run: {path} -m 'a b.gguf'",
+    ]
+
+
+@pytest.mark.usefixtures("installed")
+def test_X08_a_tool_gets_the_chosen_device_and_no_foreign_code(home: Path, folder: Path) -> None:
+    env = {"GGML_BACKEND_PATH": "/evil.so", "DYLD_X": "1"}
+    told = run(home, folder, "llama-env", **env).stdout.splitlines()
+    assert "LLAMA_ARG_DEVICE=Vulkan1" in told
+    assert not [line for line in told if line.startswith(("GGML_BACKEND_PATH", "DYLD_"))]
+    told = run(home, folder, "llama-env", LLAMA_ARG_DEVICE="CUDA0").stdout.splitlines()
+    assert "LLAMA_ARG_DEVICE=CUDA0" in told
+
+
+def test_X01_a_changed_tree_is_not_run(installed: Installed, home: Path, folder: Path) -> None:
+    (installed.tree / "libggml-evil.so").write_bytes(b"x")
+    done = run(home, folder, "llama-cli")
+    assert (done.code, done.stdout) == (5, "")
+
+
+@pytest.mark.usefixtures("installed")
+def test_X06_a_tool_does_not_start_beside_a_plugin(home: Path, folder: Path) -> None:
+    for name in ("libggml-cpu-x.so", "ggml-cpu.dll", "libggml-metal.dylib"):
+        (folder / name).write_bytes(b"evil")
+        done = run(home, folder, "llama-cli")
+        assert (done.code, done.stdout) == (6, "")
+        assert f"would load {name} from the folder" in done.stderr
+        (folder / name).unlink()
+    (folder / "ggml-model-q4.gguf").write_bytes(b"a model")
+    assert run(home, folder, "llama-cli").code == 0
+
+
+@pytest.mark.usefixtures("installed")
+def test_X06_a_tool_does_not_start_where_anybody_could_leave_a_plugin(
+    home: Path, folder: Path
+) -> None:
+    for mode in (0o777, 0o1777):
+        folder.chmod(mode)
+        done = run(home, folder, "llama-cli")
+        assert (done.code, done.stdout) == (6, "")
+        assert str(folder) in done.stderr
+
+
+def test_the_path_of_a_tool(installed: Installed, home: Path, folder: Path) -> None:
+    done = run_program("which", "llama-cli", env=environment(home), cwd=folder)
+    assert done == Result(0, f"{installed.tree / 'llama-cli'}\n", "")
+    assert run_program("which", "nothing", env=environment(home), cwd=folder).code == 7
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_the_tools_goes_after_two_dashes(home: Path, folder: Path) -> None:
+    done = run(home, folder, "llama-cli", "-m", "x.gguf")
+    assert done.code == 2
+    assert "goes after --" in done.stderr
+    done = run(home, folder, "llama-cli", "--json")
+    assert (done.code, done.document["error"]["code"]) == (2, "bad-usage")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_folder_that_is_gone_is_one_error(home: Path, folder: Path) -> None:
+    line = f"rmdir '{folder}' && exec \"$@\""
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *COMMAND, "run", "llama-cli"],
+        env=environment(home),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[bad-usage]: the folder that you are in")
