@@ -17,7 +17,7 @@ from support.processes import gone, ignores, only_child, stopped
 
 from tsuku_llm.errors import LaunchError
 from tsuku_llm.launch import Build, Plan, supervise
-from tsuku_llm.launch.run import Relay
+from tsuku_llm.launch.relay import Relay
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

@@ -6,18 +6,30 @@ Knows nothing of how the build was chosen or where it came from.
 from tsuku_llm.launch.checking import GATE_LIMIT, GateReport, Listing, gate, list_devices
 from tsuku_llm.launch.devices import ListedDevice, parse_devices
 from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
+from tsuku_llm.launch.leash import Leash
 from tsuku_llm.launch.planning import Build, Plan, environment, plan
-from tsuku_llm.launch.run import replace, supervise
+from tsuku_llm.launch.report import FallenBack, Signal, Sink, StartReport, Verdict
+from tsuku_llm.launch.run import Observer, replace, supervise
 from tsuku_llm.launch.tool import plan_tool, require_no_plugins
+from tsuku_llm.launch.watch import Start, Watch
 
 __all__ = [
     "GATE_LIMIT",
     "Build",
     "Diagnosis",
+    "FallenBack",
     "GateReport",
+    "Leash",
     "ListedDevice",
     "Listing",
+    "Observer",
     "Plan",
+    "Signal",
+    "Sink",
+    "Start",
+    "StartReport",
+    "Verdict",
+    "Watch",
     "diagnose",
     "environment",
     "gate",

@@ -57,6 +57,12 @@ def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDe
     return own or tuple(device for device in devices if not _has_prefix(device, known))
 
 
+def backend_named(name: str) -> str | None:
+    """The backend that a device, a buffer or a plugin is called after, such as "CUDA0"."""
+    low = name.casefold()
+    return next((each for each, words in _PREFIXES.items() if low.startswith(words)), None)
+
+
 def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:
     """Give the value for ``--device``: every listed device called ``expected``.
 

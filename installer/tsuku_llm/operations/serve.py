@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import launch
@@ -11,12 +13,33 @@ from tsuku_llm.operations.session import Session
 from tsuku_llm.store import Installed, Receipt, Store, check_ancestors
 
 
-def serve(session: Session, arguments: Sequence[str], *, replace: bool = False) -> int:
+def _nobody(_report: launch.StartReport) -> None:
+    """Do nothing with a report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How a server is to be started.
+
+    ``name`` is its own among several. ``replace`` becomes the server instead of watching it
+    (systemd, containers). ``require_gpu`` ends a server that is not on the GPU. ``sink`` is
+    given each state of the start, from a thread, and must not raise; ``leash`` ends the
+    server from another thread.
+    """
+
+    name: str = "default"
+    replace: bool = False
+    require_gpu: bool = False
+    sink: launch.Sink = _nobody
+    leash: launch.Leash | None = None
+
+
+def serve(session: Session, arguments: Sequence[str], how: Serving = Serving()) -> int:
     """Check the installed tree, then run its server with ``arguments``; its exit code.
 
-    ``replace`` becomes the server instead of watching it (systemd, containers). The server
-    holds its version for as long as it lives, so that nobody removes it. Raises
-    ``NotInstalled``, ``TamperedInstall`` and ``LaunchError``.
+    The server holds its version for as long as it lives, so that nobody removes it. Raises
+    ``NotInstalled``, ``TamperedInstall``, ``LaunchError`` and, with ``require_gpu``,
+    ``SilentCpu``.
     """
     store = session.store
     installed = wanted(store, session)
@@ -24,9 +47,45 @@ def serve(session: Session, arguments: Sequence[str], *, replace: bool = False) 
         check_ancestors(installed.tree)
         store.check(installed)
         session.note(installed.receipt.line)
-        plan = launch.plan(build_of(installed), arguments, cwd=Path.cwd(), environ=session.environ)
-        run = launch.replace if replace else launch.supervise
-        return run(plan, keep=() if held is None else (held,))
+        build = build_of(installed)
+        plan = launch.plan(build, arguments, cwd=Path.cwd(), environ=session.environ)
+        keep = () if held is None else (held,)
+        start = launch.Start(
+            build=build,
+            plan=plan,
+            draft=_draft(session, installed, how),
+            require_gpu=how.require_gpu,
+            files=tuple(file.path.rpartition("/")[2] for file in installed.receipt.files),
+            recheck=lambda: store.check(installed),
+        )
+        if how.replace:
+            how.sink(start.draft)
+            return launch.replace(plan, keep=keep)
+        leash = how.leash or launch.Leash()
+        watch = launch.Watch(start, how.sink, leash)
+        code = launch.supervise(plan, keep=keep, leash=leash, observer=watch)
+        if watch.failure:
+            raise watch.failure
+        return code
+
+
+def _draft(session: Session, installed: Installed, how: Serving) -> launch.StartReport:
+    """The report as it is before anything runs."""
+    receipt = installed.receipt
+    return launch.StartReport(
+        name=how.name,
+        release=receipt.release,
+        version=installed.id,
+        requested=session.backend,
+        detected=receipt.detected,
+        selected=receipt.variant,
+        verification="fingerprint",
+        supervisor=os.getpid(),
+        pid=os.getpid(),
+        host="127.0.0.1",
+        port=None,
+        started_at=session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
 
 
 def which(session: Session) -> Path:

@@ -9,7 +9,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
-from tsuku_llm.operations.serve import serve
+from tsuku_llm.operations.serve import Serving, serve
 
 
 class _Serve(Command):
@@ -40,7 +40,7 @@ def command(console: Console, *, replace: bool, arguments: tuple[str, ...]) -> A
     if replace and console.json:
         raise UsageError("--exec and --json exclude each other", hint="leave one of them out")
     with open_session(console) as session:
-        code = serve(session, arguments, replace=replace)
+        code = serve(session, arguments, Serving(replace=replace))
     # People have read what the server said; a program is told that it failed.
     told = Failure("server-exit", f"the server ended with exit code {code}")
     failure = told if code and console.json else None

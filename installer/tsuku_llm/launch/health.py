@@ -1,0 +1,81 @@
+"""Where a server listens, and whether it says that it is ready.
+
+Asked over a plain socket: an HTTP client would take longer to import than most starts take.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+
+DEFAULT_PORT = 8080
+
+LIMIT = 2.0
+"""Seconds for one answer."""
+
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to ask: ``host`` ending in ``.sock`` is a Unix socket; ``port`` 0 is not yet known.
+
+    ``tls`` servers are not asked: their log has to do.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    prefix: str = ""
+    tls: bool = False
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether it is a socket in the file system."""
+        return self.host.endswith(".sock")
+
+
+def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
+    """Where a server with these words and variables listens; a word comes before a variable."""
+
+    def chosen(option: str, variable: str) -> str | None:
+        value = env.get(variable)
+        for word, following in pairwise(arguments):
+            value = following if word.replace("_", "-") == option else value
+        return value
+
+    port = chosen("--port", "LLAMA_ARG_PORT") or ""
+    return Address(
+        host=chosen("--host", "LLAMA_ARG_HOST") or "127.0.0.1",
+        port=int(port) if port.isdecimal() else DEFAULT_PORT,
+        prefix=chosen("--api-prefix", "LLAMA_ARG_API_PREFIX") or "",
+        tls=chosen("--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE") is not None,
+    )
+
+
+def is_healthy(address: Address) -> bool:
+    """Whether ``/health`` is answered with 200 now; a server that still loads answers 503."""
+    with suppress(OSError), closing(_connected(address)) as connection:
+        request = f"GET {address.prefix}/health HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
+        connection.sendall(request.encode("utf-8", "surrogateescape"))
+        status = connection.recv(64).split(b" ", 2)
+        return len(status) > 1 and status[0].startswith(b"HTTP/") and status[1] == b"200"
+    return False
+
+
+def _connected(address: Address) -> socket.socket:
+    import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
+
+    if address.is_unix and sys.platform != "win32":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(LIMIT)
+        connection.connect(address.host)
+        return connection
+    host = _ANY.get(address.host, address.host)
+    return socket.create_connection((host, address.port), LIMIT)

@@ -1,0 +1,71 @@
+"""How much of NVIDIA's GPU memory is used, and by whom: asked in a child process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm.launch.child import ask
+from tsuku_llm.launch.planning import Plan
+
+_LIMIT = 10.0
+"""Seconds for an answer: a library whose kernel module hangs never gives one."""
+
+_SIGNS = ("/dev/nvidiactl", "/dev/dxg")
+"""Without one of these nodes there is no driver to ask."""
+
+_START = (
+    "import importlib, sys; sys.path.append(sys.argv[1]); "
+    "importlib.import_module('nvml_worker').main()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """The memory of all NVIDIA devices, in bytes; ``processes`` by process id.
+
+    In a container the ids are the host's, or there are none.
+    """
+
+    total: int
+    used: int
+    processes: Mapping[int, int]
+    driver: str
+
+
+def gpu_memory(env: Mapping[str, str]) -> GpuMemory | None:
+    """Ask now; None where there is no such driver or no answer. ``env`` is the server's."""
+    if sys.platform != "win32" and not any(map(os.path.exists, _SIGNS)):
+        return None
+    folder = str(Path(__file__).parent)
+    argv = (sys.executable, "-I", "-S", "-E", "-c", _START, folder)
+    try:
+        answer = ask(Plan(argv, Path(os.sep), env, "cuda"), _LIMIT)
+    except OSError:
+        return None
+    return parse_memory(answer.stdout)
+
+
+def parse_memory(text: str) -> GpuMemory | None:
+    """Read the child's line; None for anything else."""
+    try:
+        document = json.loads(text)
+        devices = [device for device in document["devices"] if device]
+        processes: dict[int, int] = {}
+        for device in devices:
+            for pid, used in device["processes"].items():
+                processes[int(pid)] = processes.get(int(pid), 0) + int(used)
+        return _added_up(devices, processes, str(document["driver"])) if devices else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _added_up(devices: list[Any], processes: Mapping[int, int], driver: str) -> GpuMemory:
+    total = sum(int(device["total"]) for device in devices)
+    used = sum(int(device["used"]) for device in devices)
+    return GpuMemory(total, used, processes, driver)

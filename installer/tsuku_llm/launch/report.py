@@ -1,0 +1,202 @@
+"""What a start turned out to be: which build runs, on what, and how that is known.
+
+The supervisor makes one as soon as the server runs and hands every later state of it to a
+``Sink``; ``serve --detach`` keeps the last one on disk for ``status``. It is written and read
+by hand, as the receipt is: nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
+
+from tsuku_llm.errors import CorruptStore
+
+FORMAT = 1
+
+
+class Verdict(str, enum.Enum):
+    """Where the server computes; a signal says the same of what it alone can see."""
+
+    ON_GPU = "on_gpu"
+    ON_CPU = "on_cpu"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One sign of where the server computes, independent of the others.
+
+    ``name`` is its source (``device-list``, ``buffers``, …); ``evidence`` is one line: what
+    was read, as it was read.
+    """
+
+    name: str
+    says: Verdict
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class FallenBack:
+    """A variant that was tried before the one that runs, and why it does not run."""
+
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartReport:
+    """One start of a server.
+
+    ``name`` is the server's among several; ``version`` the id of the installed version, and
+    ``selected`` its variant. ``backend`` is the one in use, None while that is not known;
+    ``device`` the GPU in words. Memory is the device's, in bytes: ``memory_used`` by this
+    server alone. ``verification`` is ``fingerprint`` or ``hash``: how the tree was compared
+    with its receipt. ``pid`` is the server's, ``supervisor`` the process that watches it (the
+    same after ``--exec``). ``port`` is None where the server listens on a Unix socket, which
+    is ``host`` then, or has not said which one it took. ``started_at`` is UTC, to the second.
+    ``ready`` is true from the first good answer to ``/health`` on.
+    """
+
+    name: str
+    release: str
+    version: str
+    requested: str
+    detected: tuple[str, ...]
+    selected: str
+    verification: str
+    supervisor: int
+    pid: int
+    host: str
+    port: int | None
+    started_at: str
+    ready: bool = False
+    backend: str | None = None
+    verdict: Verdict = Verdict.UNKNOWN
+    signals: tuple[Signal, ...] = ()
+    device: str | None = None
+    driver: str | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+    layers_offloaded: int | None = None
+    layers_total: int | None = None
+    fallen_back_from: tuple[FallenBack, ...] = ()
+
+    def to_json(self) -> bytes:
+        """The report as it is stored."""
+        document = {"format": FORMAT} | {
+            field.name: _plain(getattr(self, field.name)) for field in fields(self)
+        }
+        return json.dumps(document, indent=1).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> StartReport:
+        """Parse a stored report. Raises CorruptStore for anything that is not one."""
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError) as exc:
+            raise _junk(str(exc)) from exc
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise _junk(f"it is not of format {FORMAT}")
+        return cls(**{name: read(document.get(name), name) for name, read in _READERS.items()})
+
+
+Sink = Callable[[StartReport], None]
+"""Is given each state of a start, in order, from a thread of the supervisor's own."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, (Signal, FallenBack)):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value
+
+
+def _junk(reason: str) -> CorruptStore:
+    return CorruptStore(
+        "the report of a start is not readable",
+        facts=(reason,),
+        hint="stop the server and start it again",
+    )
+
+
+def _refuse(value: object, name: str) -> NoReturn:
+    raise _junk(f"{name} is {str(value)[:80]!r}")
+
+
+def _text(value: Any, name: str) -> str:
+    return value if type(value) is str else _refuse(value, name)
+
+
+def _count(value: Any, name: str) -> int:
+    return value if type(value) is int and value >= 0 else _refuse(value, name)
+
+
+def _flag(value: Any, name: str) -> bool:
+    return value if type(value) is bool else _refuse(value, name)
+
+
+def _text_or_none(value: Any, name: str) -> str | None:
+    return None if value is None else _text(value, name)
+
+
+def _count_or_none(value: Any, name: str) -> int | None:
+    return None if value is None else _count(value, name)
+
+
+def _verdict(value: Any, name: str) -> Verdict:
+    try:
+        return Verdict(_text(value, name))
+    except ValueError:
+        _refuse(value, name)
+
+
+def _texts(value: Any, name: str) -> tuple[str, ...]:
+    return tuple(_text(item, name) for item in _items(value, name))
+
+
+def _items(value: Any, name: str) -> list[Any]:
+    return value if type(value) is list else _refuse(value, name)
+
+
+def _object(value: Any, name: str) -> Mapping[str, Any]:
+    return value if type(value) is dict else _refuse(value, name)
+
+
+def _signals(value: Any, name: str) -> tuple[Signal, ...]:
+    objects = (_object(item, name) for item in _items(value, name))
+    return tuple(
+        Signal(
+            _text(item.get("name"), name),
+            _verdict(item.get("says"), name),
+            _text(item.get("evidence"), name),
+        )
+        for item in objects
+    )
+
+
+def _fallen_back(value: Any, name: str) -> tuple[FallenBack, ...]:
+    objects = (_object(item, name) for item in _items(value, name))
+    return tuple(
+        FallenBack(_text(item.get("variant"), name), _text(item.get("reason"), name))
+        for item in objects
+    )
+
+
+_READERS: Mapping[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("name", "release", "version", "requested", "selected"), _text),
+    **dict.fromkeys(("verification", "host", "started_at"), _text),
+    "detected": _texts,
+    **dict.fromkeys(("supervisor", "pid"), _count),
+    "ready": _flag,
+    "verdict": _verdict,
+    "signals": _signals,
+    **dict.fromkeys(("backend", "device", "driver"), _text_or_none),
+    **dict.fromkeys(("port", "memory_total", "memory_used"), _count_or_none),
+    **dict.fromkeys(("layers_offloaded", "layers_total"), _count_or_none),
+    "fallen_back_from": _fallen_back,
+}

@@ -1,0 +1,238 @@
+"""From what was observed of a running server to where it computes. Pure.
+
+No single sign decides against a server. Wordings drift, lists hang, ``/proc`` may be closed:
+each sign says on_gpu, on_cpu or nothing, has a weight, and "unknown" is a good answer. A
+server is said to be on the CPU only where the signs for that outweigh all others by two, so
+that one that lies is not enough against one that does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
+from tsuku_llm.launch.kernel import Sight
+from tsuku_llm.launch.log import LogFacts
+from tsuku_llm.launch.report import Signal, Verdict
+
+_PLUGINS = {"rocm": "hip"}
+"""Where a backend's plugin is not called like the backend."""
+
+_HOST_MEMORY = re.compile(r"^(?:cpu|amx|blas|host|\w+_host)(?:_\w+)?$", re.IGNORECASE)
+_ELSEWHERE = re.compile(r"^rpc", re.IGNORECASE)
+_SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader", re.IGNORECASE)
+
+_CONTEXT = 768 << 20
+"""Bytes: what a driver may take for a process that computes nothing there (CUDA: about 550 MB)."""
+
+_AGAINST = 2
+
+_WEIGHTS: Mapping[tuple[str, Verdict], int] = {
+    ("arguments", Verdict.ON_CPU): 2,
+    ("device-list", Verdict.ON_CPU): 2,
+    ("device-list", Verdict.ON_GPU): 1,
+    ("plugin", Verdict.ON_CPU): 2,
+    ("buffers", Verdict.ON_CPU): 2,
+    ("buffers", Verdict.ON_GPU): 2,
+    ("layers", Verdict.ON_CPU): 1,
+    ("loaded", Verdict.ON_CPU): 1,
+    ("complaint", Verdict.ON_CPU): 1,
+    ("device-nodes", Verdict.ON_CPU): 1,
+    ("process-memory", Verdict.ON_GPU): 2,
+    ("device-memory", Verdict.ON_GPU): 1,
+}
+"""What each sign may say, and how much that counts. What is not here is never said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything that was seen of one server. None: it was not asked or cannot be known.
+
+    ``files`` are the names in the build's folder; ``refusal`` the user's own words that keep
+    a server from the GPU; ``listed`` the answer to ``--list-devices`` (empty: it said that
+    there are none). Memory is in bytes: ``process_memory`` the GPU's that is this process's,
+    ``risen`` how much more of the device is used since the start.
+    """
+
+    backend: str
+    files: frozenset[str] = frozenset()
+    refusal: str | None = None
+    listed: tuple[ListedDevice, ...] | None = None
+    log: LogFacts = field(default_factory=LogFacts)
+    sight: Sight = field(default_factory=Sight)
+    process_memory: int | None = None
+    risen: int | None = None
+    model_size: int | None = None
+
+
+def signals(seen: Observed) -> tuple[Signal, ...]:
+    """Every sign that there is, whatever it says."""
+    return tuple(signal for sign in _SIGNS for signal in sign(seen))
+
+
+def verdict(found: Iterable[Signal]) -> Verdict:
+    """Weigh the signs."""
+    weight = {Verdict.ON_GPU: 0, Verdict.ON_CPU: 0, Verdict.UNKNOWN: 0}
+    for signal in found:
+        weight[signal.says] += _WEIGHTS.get((signal.name, signal.says), 0)
+    if weight[Verdict.ON_CPU] >= weight[Verdict.ON_GPU] + _AGAINST:
+        return Verdict.ON_CPU
+    if weight[Verdict.ON_GPU] > weight[Verdict.ON_CPU]:
+        return Verdict.ON_GPU
+    return Verdict.UNKNOWN
+
+
+def backend_in_use(seen: Observed, decided: Verdict) -> str | None:
+    """The backend that computes; None where that is not known."""
+    if decided is Verdict.ON_CPU:
+        return "cpu"
+    if decided is Verdict.UNKNOWN:
+        return None
+    places = (backend_named(name) for name, _ in _on_devices(seen.log.buffers))
+    return next(filter(None, places), seen.backend)
+
+
+def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """The words or the variable with which the user keeps a server from the GPU."""
+    pairs = [(word.replace("_", "-"), value) for word, value in pairwise(arguments)]
+    pairs += [
+        (name, env[name]) for name in ("LLAMA_ARG_DEVICE", "LLAMA_ARG_N_GPU_LAYERS") if name in env
+    ]
+    for name, value in pairs:
+        if value in _REFUSALS.get(name, ()):
+            return f"{name} {value}"
+    return None
+
+
+_REFUSALS = {
+    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
+    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
+}
+
+
+def _arguments(seen: Observed) -> Iterator[Signal]:
+    if seen.refusal:
+        yield Signal("arguments", Verdict.ON_CPU, seen.refusal)
+
+
+def _device_list(seen: Observed) -> Iterator[Signal]:
+    if seen.listed is None:
+        return
+    own = own_devices(seen.listed, seen.backend)
+    hardware = [device for device in own if not _SOFTWARE.search(device.description)]
+    if not hardware:
+        names = ", ".join(f"{each.name}: {each.description}" for each in seen.listed)
+        yield Signal("device-list", Verdict.ON_CPU, f"--list-devices: {names or 'no device'}")
+        return
+    fits = seen.refusal is None and _has_room(hardware, seen.model_size)
+    says = Verdict.ON_GPU if fits else Verdict.UNKNOWN
+    names = ", ".join(f"{each.name}: {each.description}" for each in hardware)
+    yield Signal("device-list", says, f"--list-devices: {names}")
+
+
+def _has_room(devices: Sequence[ListedDevice], model_size: int | None) -> bool:
+    """Whether the devices can hold the model; the server leaves on the CPU what they cannot."""
+    free = [device.free for device in devices if device.free is not None]
+    return model_size is None or not free or sum(free) > model_size
+
+
+def _plugin(seen: Observed) -> Iterator[Signal]:
+    """A build whose backend is a file of its own cannot use it without having mapped it."""
+    name = f"ggml-{_PLUGINS.get(seen.backend, seen.backend)}"
+    own = {file for file in seen.files if name in file}
+    if not own or seen.sight.libraries is None or not _shows_a_server(seen):
+        return
+    if own & seen.sight.libraries:
+        yield Signal("plugin", Verdict.UNKNOWN, f"mapped: {min(own & seen.sight.libraries)}")
+    else:
+        yield Signal("plugin", Verdict.ON_CPU, f"not mapped: {min(own)}")
+
+
+def _shows_a_server(seen: Observed) -> bool:
+    """Whether what is mapped is this build at all, and not a wrapper that started it."""
+    return bool(seen.files & (seen.sight.libraries or frozenset()))
+
+
+def _buffers(seen: Observed) -> Iterator[Signal]:
+    if not seen.log.buffers:
+        return
+    text = ", ".join(f"{name} {size / (1 << 20):.2f} MiB" for name, size in seen.log.buffers)
+    if any(size for _, size in _on_devices(seen.log.buffers)):
+        yield Signal("buffers", Verdict.ON_GPU, text)
+    elif any(_ELSEWHERE.match(name) for name, _ in seen.log.buffers):
+        yield Signal("buffers", Verdict.UNKNOWN, text)
+    else:
+        yield Signal("buffers", Verdict.ON_CPU, text)
+
+
+def _on_devices(buffers: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [
+        (name, size)
+        for name, size in buffers
+        if size and not _HOST_MEMORY.match(name) and not _ELSEWHERE.match(name)
+    ]
+
+
+def _layers(seen: Observed) -> Iterator[Signal]:
+    if seen.log.layers:
+        offloaded, total = seen.log.layers
+        says = Verdict.UNKNOWN if offloaded else Verdict.ON_CPU
+        yield Signal("layers", says, f"offloaded {offloaded}/{total} layers to GPU")
+
+
+def _loaded(seen: Observed) -> Iterator[Signal]:
+    if seen.log.loaded:
+        own = any(backend_named(name) == seen.backend for name in seen.log.loaded)
+        others = all(backend_named(name) or name.lower() in _NO_GPU for name in seen.log.loaded)
+        says = Verdict.ON_CPU if others and not own else Verdict.UNKNOWN
+        yield Signal("loaded", says, f"loaded backends: {', '.join(seen.log.loaded)}")
+
+
+_NO_GPU = ("cpu", "blas", "rpc")
+
+
+def _complaint(seen: Observed) -> Iterator[Signal]:
+    if seen.log.complaint:
+        yield Signal("complaint", Verdict.ON_CPU, seen.log.complaint)
+
+
+def _device_nodes(seen: Observed) -> Iterator[Signal]:
+    nodes = seen.sight.nodes
+    if nodes is not None:
+        says = Verdict.UNKNOWN if nodes else Verdict.ON_CPU
+        yield Signal("device-nodes", says, f"open: {', '.join(nodes) or 'no GPU device node'}")
+
+
+def _process_memory(seen: Observed) -> Iterator[Signal]:
+    if seen.process_memory is not None:
+        text = f"{seen.process_memory:,} bytes of GPU memory are this process's"
+        yield Signal("process-memory", _holds_the_model(seen.process_memory, seen), text)
+
+
+def _device_memory(seen: Observed) -> Iterator[Signal]:
+    if seen.risen is not None and seen.process_memory is None:
+        text = f"{seen.risen:,} bytes more of the GPU's memory are used since the start"
+        yield Signal("device-memory", _holds_the_model(seen.risen, seen), text)
+
+
+def _holds_the_model(memory: int, seen: Observed) -> Verdict:
+    """Whether so much memory is more than a driver's own, and enough for half of the model."""
+    enough = seen.model_size is not None and memory - _CONTEXT >= seen.model_size / 2
+    return Verdict.ON_GPU if enough else Verdict.UNKNOWN
+
+
+_SIGNS = (
+    _arguments,
+    _device_list,
+    _plugin,
+    _buffers,
+    _layers,
+    _loaded,
+    _complaint,
+    _device_nodes,
+    _process_memory,
+    _device_memory,
+)
