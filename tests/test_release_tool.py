@@ -35,8 +35,8 @@ PLATFORMS = {
 
 PLAN = plans.load_plan()
 SIGNED_DAY = max(role.issued for role in PLAN.roles.values())
-FACTS = facts.load_facts()
-RULES = classify.load_rules()
+FACTS = facts.Facts(plans.DATA / "facts").releases()
+RULES = classify.load_rules(plans.DATA)
 UPSTREAM = [tag for name in ("stable", "nightly") for tag in PLAN.channels[name]]
 
 
@@ -140,7 +140,7 @@ def test_every_digest_is_a_recorded_fact() -> None:
     }
     wheels = {
         (each["url"], each["sha256"], each["size"])
-        for document in packages.load_packages().values()
+        for document in packages.load_packages(plans.DATA, RULES.libraries, {}).values()
         for each in artifacts(document)
     }
     used = {
@@ -403,37 +403,37 @@ def test_every_recorded_release_is_known_whole(tag: str) -> None:
 )
 def test_an_asset_that_no_rule_knows_stops_the_tool(name: str) -> None:
     with pytest.raises(ReleaseError, match=re.escape(name)):
-        build.release_document(changed("b11429", name), RULES)
+        build.release_document(changed("b11429", name), RULES, {})
 
 
 def test_a_new_openvino_version_is_the_same_variant() -> None:
     release = changed("b11429", "llama-b11429-bin-ubuntu-openvino-2027.1.2-x64.tar.gz")
-    document = build.release_document(release, RULES)
+    document = build.release_document(release, RULES, {})
     assert "openvino" in document["platforms"]["linux-amd64"]["variants"]
 
 
 def test_two_assets_for_one_rule_stop_the_tool() -> None:
     names = [f"llama-b11429-bin-ubuntu-openvino-{v}-x64.tar.gz" for v in ("2026.4", "2026.5")]
     with pytest.raises(ReleaseError, match="more than one"):
-        build.release_document(changed("b11429", *names), RULES)
+        build.release_document(changed("b11429", *names), RULES, {})
 
 
 def test_a_cuda_build_without_its_companion_stops_the_tool() -> None:
     companion = "cudart-llama-b11429-bin-ubuntu-cuda-12.8-x64.tar.gz"
     with pytest.raises(ReleaseError, match="has no cudart"):
-        build.release_document(changed("b11429", remove=companion), RULES)
+        build.release_document(changed("b11429", remove=companion), RULES, {})
 
 
 def test_a_companion_without_its_build_stops_the_tool() -> None:
     main = "llama-b11429-bin-ubuntu-cuda-12.8-x64.tar.gz"
     with pytest.raises(ReleaseError, match="no rule knows cudart"):
-        build.release_document(changed("b11429", remove=main), RULES)
+        build.release_document(changed("b11429", remove=main), RULES, {})
 
 
 def test_a_platform_without_its_default_stops_the_tool() -> None:
     with pytest.raises(ReleaseError, match="its default"):
         build.release_document(
-            changed("b11429", remove="llama-b11429-bin-ubuntu-x64.tar.gz"), RULES
+            changed("b11429", remove="llama-b11429-bin-ubuntu-x64.tar.gz"), RULES, {}
         )
 
 
@@ -448,15 +448,15 @@ def test_a_backend_that_no_order_names_stops_the_tool() -> None:
         "linux-amd64": classify.PlatformRule("cpu", {"portable": ["cpu"], "native": ["cpu"]})
     }
     with pytest.raises(ReleaseError, match="no preference for cuda, rocm, vulkan"):
-        build.release_document(FACTS["b11429"], replace(RULES, platforms=platforms))
+        build.release_document(FACTS["b11429"], replace(RULES, platforms=platforms), {})
 
 
 def test_an_undefined_requirement_stops_the_tool(tmp_path: Path) -> None:
-    text = classify.RULES.read_text("utf-8").replace('["jammy", "vulkan"]', '["jammy", "vulcan"]')
-    path = tmp_path / "rules.toml"
-    path.write_text(text, "utf-8")
+    text = (plans.DATA / "rules.toml").read_text("utf-8")
+    text = text.replace('["jammy", "vulkan"]', '["jammy", "vulcan"]')
+    (tmp_path / "rules.toml").write_text(text, "utf-8")
     with pytest.raises(ReleaseError, match="vulcan"):
-        classify.load_rules(path)
+        classify.load_rules(tmp_path)
 
 
 # --- signing ------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The commands of the release tool."""
 
+import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -8,10 +9,14 @@ import click
 
 from ci.release.errors import ReleaseError
 from ci.release.folder import Folder, days_left, too_old, verify, write
-from ci.release.plan import load_plan, release_files
+from ci.release.plan import DATA, load_plan, release_files
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+data_option = click.option(
+    "--data", type=FOLDER, default=DATA, help="Where rules, facts and the plan lie."
+)
 
 
 @click.group()
@@ -20,10 +25,36 @@ def cli() -> None:
 
 
 @cli.command()
+@data_option
+@click.argument("tag")
+@click.option("--json", "answer", type=FILE, help="The hosting service's answer, stored.")
+@click.option("--download", is_flag=True, help="Read every archive: its files and its needs.")
+@click.option("--from", "folder", type=FOLDER, help="Where the archives lie already.")
+@click.option("--unlisted", metavar="REASON", help="Why no archive of it can be read.")
+def refresh(  # noqa: PLR0913 - each is an option
+    *,
+    data: Path,
+    tag: str,
+    answer: Path | None,
+    download: bool,
+    folder: Path | None,
+    unlisted: str | None,
+) -> None:
+    """Record what upstream published under a tag, in facts/."""
+    from ci.release.refresh import Refresh  # noqa: PLC0415
+
+    work = Refresh(data, os.environ, click.echo)
+    work.record(tag, answer.read_bytes() if answer else None, unlisted)
+    if download or folder:
+        work.read_archives(tag, folder)
+
+
+@cli.command()
+@data_option
 @click.argument("into", type=FOLDER)
-def build(into: Path) -> None:
+def build(data: Path, into: Path) -> None:
     """Write the unsigned release files of every channel into a folder, for review."""
-    for release in release_files(load_plan()):
+    for release in release_files(load_plan(data), data):
         path = into / release.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(release.data)
@@ -31,14 +62,15 @@ def build(into: Path) -> None:
 
 
 @cli.command()
+@data_option
 @click.option("--into", type=FOLDER, default=MANIFESTS, help="Where the repository lies.")
-def sign(into: Path) -> None:
+def sign(data: Path, into: Path) -> None:
     """Build and sign the repository with the signers that TSUKU_LLM_SIGNERS names."""
     from ci.release.signers import load_signers  # noqa: PLC0415
     from ci.release.signing import sign as sign_files  # noqa: PLC0415
 
-    plan = load_plan()
-    files = sign_files(plan, release_files(plan), load_signers())
+    plan = load_plan(data)
+    files = sign_files(plan, release_files(plan, data), load_signers())
     write(into, files)
     click.echo(f"{into}: {len(files)} files, signed and checked")
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ci.release.classify import Build, Rules, VariantRule, classify
+from ci.release.contents import Contents
 from ci.release.errors import ReleaseError
 from ci.release.facts import Asset, UpstreamRelease
+from ci.release.measured import requirements
 
 FORMAT = 1
 PUBLISHER = "ggml-org"
@@ -22,13 +24,20 @@ class ReleaseFile:
     custom: Mapping[str, Any]
 
 
-def release_document(release: UpstreamRelease, rules: Rules) -> dict[str, Any]:
-    """The release file of an upstream release. Raises ``ReleaseError``."""
+def release_document(
+    release: UpstreamRelease, rules: Rules, contents: Mapping[str, Contents]
+) -> dict[str, Any]:
+    """The release file of an upstream release; ``contents`` are records by SHA-256.
+
+    Raises ``ReleaseError``.
+    """
     platforms: dict[str, Any] = {}
     for build in classify(release, rules):
         variants = platforms.setdefault(build.rule.platform, {})
+        records = recorded((asset.sha256 for asset in build.artifacts), contents)
         for variant in build.rule.variants:
-            variants[variant.name] = _variant(build, variant, release.tag)
+            requires = requirements(variant.requires, records, rules.libraries)
+            variants[variant.name] = _variant(build, variant, requires, contents, release.tag)
     return document(
         release=release.tag,
         version=release.version,
@@ -62,10 +71,19 @@ def document(
     }
 
 
-def artifact(*, url: str, sha256: str, size: int | None, archive: str, root: str) -> dict[str, Any]:
-    """One archive of a variant; a size that nobody recorded is left out."""
+def artifact(asset: Asset, archive: str, root: str, contents: Contents | None) -> dict[str, Any]:
+    """One archive of a variant, listed if it was read; an unknown size is left out."""
+    listing = dict(contents.listing) if contents else {}
+    size = listing.pop("size", asset.size)
     known = {} if size is None else {"size": size}
-    return {"url": url, "sha256": sha256, **known, "format": archive, "root": root}
+    name = {"url": asset.url, "sha256": asset.sha256}
+    return {**name, **known, "format": archive, "root": root, **listing}
+
+
+def recorded(digests: Iterable[str], contents: Mapping[str, Contents]) -> list[Contents]:
+    """The records of a variant's archives; none where one of them was not read."""
+    records = [contents.get(digest) for digest in digests]
+    return [each for each in records if each] if all(records) else []
 
 
 def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFile:
@@ -113,26 +131,30 @@ def _platform(name: str, variants: Mapping[str, Any], rules: Rules) -> dict[str,
     return {"default": platform.default, "preference": preference, "variants": dict(variants)}
 
 
-def _variant(build: Build, variant: VariantRule, tag: str) -> dict[str, Any]:
+def _layout(name: str, tag: str) -> tuple[str, str]:
+    """An asset's format and top folder: a zip is flat, a CUDA companion has its own name."""
+    if name.endswith(".zip"):
+        return "zip", ""
+    stem = name.removesuffix(".tar.gz")
+    return "tar.gz", stem if name.startswith("cudart-") else f"llama-{tag}"
+
+
+def _variant(
+    build: Build,
+    variant: VariantRule,
+    requires: Mapping[str, Any],
+    contents: Mapping[str, Contents],
+    tag: str,
+) -> dict[str, Any]:
     windows = build.rule.platform.startswith("windows-")
     arguments = {"arguments": list(variant.arguments)} if variant.arguments else {}
     return {
         "backend": variant.backend,
         "server": "llama-server.exe" if windows else "llama-server",
         **arguments,
-        "requires": dict(variant.requires),
-        "artifacts": [_artifact(asset, tag) for asset in build.artifacts],
+        "requires": dict(requires),
+        "artifacts": [
+            artifact(asset, *_layout(asset.name, tag), contents.get(asset.sha256))
+            for asset in build.artifacts
+        ],
     }
-
-
-def _artifact(asset: Asset, tag: str) -> dict[str, Any]:
-    archive, root = _layout(asset.name, tag)
-    return artifact(url=asset.url, sha256=asset.sha256, size=asset.size, archive=archive, root=root)
-
-
-def _layout(name: str, tag: str) -> tuple[str, str]:
-    """Upstream's format and top folder: a zip is flat, a CUDA companion has its own name."""
-    if name.endswith(".zip"):
-        return "zip", ""
-    stem = name.removesuffix(".tar.gz")
-    return "tar.gz", stem if name.startswith("cudart-") else f"llama-{tag}"

@@ -15,8 +15,6 @@ import tomli
 from ci.release.errors import ReleaseError
 from ci.release.facts import Asset, UpstreamRelease
 
-RULES = Path(__file__).parent / "rules.toml"
-
 
 @dataclass(frozen=True, slots=True)
 class VariantRule:
@@ -48,11 +46,12 @@ class PlatformRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The whole of ``rules.toml``, in its order."""
+    """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems bring."""
 
     platforms: Mapping[str, PlatformRule]
     builds: tuple[Rule, ...]
     skipped: tuple[str, ...]
+    libraries: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,9 @@ class Build:
     artifacts: tuple[Asset, ...]
 
 
-def load_rules(path: Path = RULES) -> Rules:
-    """Read the rules. Raises ``ReleaseError`` for a requirement that is not defined."""
-    raw = tomli.loads(path.read_text("utf-8"))
+def load_rules(data: Path) -> Rules:
+    """Read ``rules.toml``. Raises ``ReleaseError`` for a requirement that is not defined."""
+    raw = tomli.loads((data / "rules.toml").read_text("utf-8"))
     return Rules(
         platforms={
             name: PlatformRule(
@@ -76,6 +75,7 @@ def load_rules(path: Path = RULES) -> Rules:
         },
         builds=tuple(_rule(rule, raw["requires"]) for rule in raw["rule"]),
         skipped=tuple(skip["asset"] for skip in raw["skip"]),
+        libraries=frozenset(raw["libraries"]["known"]),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ci.release.errors import ReleaseError
 
-FACTS = Path(__file__).parent / "facts" / "upstream-releases.json"
+NAME = "upstream-releases.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +23,68 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRelease:
-    """One tag of upstream's; ``version`` is the stable version that names it, if any."""
+    """One tag of upstream's; ``version`` is the stable version that names it, if any.
+
+    ``unattested`` and ``unlisted`` say why its origin was not verified, or why its archives
+    were not read; None where they were, or have to be.
+    """
 
     tag: str
     version: str | None
     published: str
     assets: tuple[Asset, ...]
+    unattested: str | None = None
+    unlisted: str | None = None
 
 
-def load_facts(path: Path = FACTS) -> dict[str, UpstreamRelease]:
-    """Every recorded release by its tag."""
-    raw = json.loads(path.read_text("utf-8"))
-    versions = {tag: version.removeprefix("v") for version, tag in raw["stable"].items()}
-    return {
-        tag: UpstreamRelease(
-            tag=tag,
-            version=versions.get(tag),
-            published=release["published_about"],
-            assets=tuple(_asset(asset) for asset in release["assets"]),
+class Facts:
+    """The file ``upstream-releases.json``; ``save`` writes what was recorded since."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._raw: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
+
+    def releases(self) -> dict[str, UpstreamRelease]:
+        """Every recorded release by its tag."""
+        versions = {tag: name.removeprefix("v") for name, tag in self._raw["stable"].items()}
+        return {
+            tag: _release(tag, versions.get(tag), raw) for tag, raw in self._raw["releases"].items()
+        }
+
+    def record(self, release: UpstreamRelease) -> None:
+        """Add a release, or complete it: what was recorded before stays as it is.
+
+        Raises ``ReleaseError`` when upstream now says something else of an asset, or does
+        not publish it any more: users may have been told of the old one.
+        """
+        known = self._raw["releases"].setdefault(
+            release.tag, {"published": release.published, "assets": []}
         )
-        for tag, release in raw["releases"].items()
-    }
+        new = {asset.name: asset for asset in release.assets}
+        for raw in known["assets"]:
+            _complete(raw, new.pop(raw["name"], None), release.tag)
+        known["assets"] += [
+            {"name": each.name, "url": each.url, "sha256": each.sha256, "size": each.size}
+            for each in new.values()
+        ]
+
+    def name(self, version: str, tag: str) -> None:
+        """Record which tag a stable version ("v0.6.0") names. Raises ``ReleaseError``."""
+        if self._raw["stable"].setdefault(version, tag) != tag:
+            recorded = self._raw["stable"][version]
+            raise ReleaseError(f"{version} names {tag} now, and {recorded} is recorded")
+
+    def excuse(self, tag: str, what: str, reason: str | None) -> None:
+        """Record why a release is ``unattested`` or ``unlisted``; None takes it back."""
+        release = self._raw["releases"][tag]
+        release.pop(what, None)
+        if reason is not None:
+            release[what] = reason
+
+    def save(self) -> None:
+        """Write the file."""
+        text = json.dumps(self._raw, indent=1)
+        self._path.write_text(text + "\n", "utf-8")
 
 
 def release_of(facts: Mapping[str, UpstreamRelease], tag: str) -> UpstreamRelease:
@@ -54,5 +95,27 @@ def release_of(facts: Mapping[str, UpstreamRelease], tag: str) -> UpstreamReleas
         raise ReleaseError(f"{tag}: no facts are recorded for this release") from None
 
 
-def _asset(raw: Mapping[str, Any]) -> Asset:
-    return Asset(raw["name"], raw["url"], raw["sha256"], raw["size"])
+def _release(tag: str, version: str | None, raw: Mapping[str, Any]) -> UpstreamRelease:
+    return UpstreamRelease(
+        tag=tag,
+        version=version,
+        published=raw.get("published") or raw["published_about"],
+        assets=tuple(
+            Asset(each["name"], each["url"], each["sha256"], each["size"]) for each in raw["assets"]
+        ),
+        unattested=raw.get("unattested"),
+        unlisted=raw.get("unlisted"),
+    )
+
+
+def _complete(raw: dict[str, Any], asset: Asset | None, tag: str) -> None:
+    if asset is None:
+        raise ReleaseError(f"{tag}: {raw['name']} is recorded and not published any more")
+    for key in ("url", "sha256", "size"):
+        recorded, found = raw[key], getattr(asset, key)
+        if recorded is None:
+            raw[key] = found
+        elif found not in (None, recorded):
+            raise ReleaseError(
+                f"{tag}: {asset.name} has {key} {found} now, and {recorded} is recorded"
+            )

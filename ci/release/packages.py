@@ -1,30 +1,46 @@
 """Releases that a Python package index carries, from ``packages.toml``."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import tomli
 
-from ci.release.build import artifact, document
-
-PACKAGES = Path(__file__).parent / "packages.toml"
-
-
-def load_packages(path: Path = PACKAGES) -> dict[str, dict[str, Any]]:
-    """The release file's content of every wheel, by release."""
-    raw = tomli.loads(path.read_text("utf-8"))
-    return {wheel["release"]: _document(raw["project"], wheel) for wheel in raw["wheel"]}
+from ci.release.build import artifact, document, recorded
+from ci.release.contents import Contents
+from ci.release.facts import Asset
+from ci.release.measured import requirements
 
 
-def _document(project: Mapping[str, Any], wheel: Mapping[str, Any]) -> dict[str, Any]:
+def load_packages(
+    data: Path, known: Collection[str], contents: Mapping[str, Contents]
+) -> dict[str, dict[str, Any]]:
+    """The release file's content of every wheel, by release.
+
+    ``known`` are the libraries that systems bring, ``contents`` records by SHA-256. Raises
+    ``ReleaseError``.
+    """
+    raw = tomli.loads((data / "packages.toml").read_text("utf-8"))
+    return {
+        wheel["release"]: _document(raw["project"], wheel, known, contents)
+        for wheel in raw["wheel"]
+    }
+
+
+def _document(
+    project: Mapping[str, Any],
+    wheel: Mapping[str, Any],
+    known: Collection[str],
+    contents: Mapping[str, Contents],
+) -> dict[str, Any]:
     order = project["preference"]
     platform = {
         "default": project["default"],
         "preference": {"portable": order, "native": order},
         "variants": {
-            variant["name"]: _variant(project, wheel, variant) for variant in project["variants"]
+            variant["name"]: _variant(project, wheel, variant, known, contents)
+            for variant in project["variants"]
         },
     }
     return document(
@@ -37,24 +53,27 @@ def _document(project: Mapping[str, Any], wheel: Mapping[str, Any]) -> dict[str,
 
 
 def _variant(
-    project: Mapping[str, Any], wheel: Mapping[str, Any], variant: Mapping[str, Any]
+    project: Mapping[str, Any],
+    wheel: Mapping[str, Any],
+    variant: Mapping[str, Any],
+    known: Collection[str],
+    contents: Mapping[str, Contents],
 ) -> dict[str, Any]:
-    measured = {key: wheel[key] for key in ("x86_64_level", "cpu_features") if key in wheel}
+    processor = {key: wheel[key] for key in ("x86_64_level", "cpu_features") if key in wheel}
+    assumed = {**project["requires"], **processor, **variant.get("requires", {})}
     arguments = {"arguments": variant["arguments"]} if "arguments" in variant else {}
     return {
         "backend": variant["backend"],
         "server": project["server"],
         **arguments,
-        "requires": {**project["requires"], **measured, **variant.get("requires", {})},
-        "artifacts": [_artifact(project, wheel)],
+        "requires": requirements(assumed, recorded([wheel["sha256"]], contents), known),
+        "artifacts": [_artifact(project, wheel, contents.get(wheel["sha256"]))],
     }
 
 
-def _artifact(project: Mapping[str, Any], wheel: Mapping[str, Any]) -> dict[str, Any]:
-    return artifact(
-        url=f"pkg:pypi/{project['name']}@{wheel['version']}?file_name={quote(wheel['file'])}",
-        sha256=wheel["sha256"],
-        size=wheel["size"],
-        archive=project["format"],
-        root=project["root"],
-    )
+def _artifact(
+    project: Mapping[str, Any], wheel: Mapping[str, Any], contents: Contents | None
+) -> dict[str, Any]:
+    url = f"pkg:pypi/{project['name']}@{wheel['version']}?file_name={quote(wheel['file'])}"
+    asset = Asset(wheel["file"], url, wheel["sha256"], wheel["size"])
+    return artifact(asset, project["format"], project["root"], contents)

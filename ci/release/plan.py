@@ -9,10 +9,12 @@ import tomli
 
 from ci.release.build import ReleaseFile, release_document, release_file
 from ci.release.classify import load_rules
-from ci.release.facts import load_facts, release_of
+from ci.release.contents import load_contents
+from ci.release.facts import Facts, release_of
 from ci.release.packages import load_packages
 
-REPOSITORY = Path(__file__).parent / "repository.toml"
+DATA = Path(__file__).parent
+"""Where the data lie: ``repository.toml``, ``rules.toml``, ``packages.toml`` and ``facts/``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,9 @@ class Plan:
     warn: Mapping[str, int]
 
 
-def load_plan(path: Path = REPOSITORY) -> Plan:
+def load_plan(data: Path = DATA) -> Plan:
     """Read ``repository.toml``."""
-    raw = tomli.loads(path.read_text("utf-8"))
+    raw = tomli.loads((data / "repository.toml").read_text("utf-8"))
     return Plan(
         channels={name: tuple(releases) for name, releases in raw["channels"].items()},
         roles={name: _role(**role) for name, role in raw["roles"].items()},
@@ -45,16 +47,19 @@ def load_plan(path: Path = REPOSITORY) -> Plan:
     )
 
 
-def release_files(plan: Plan) -> tuple[ReleaseFile, ...]:
+def release_files(plan: Plan, data: Path = DATA) -> tuple[ReleaseFile, ...]:
     """The release file of every release that a channel names. Raises ``ReleaseError``."""
-    facts, rules, packages = load_facts(), load_rules(), load_packages()
+    contents = load_contents(data / "facts" / "archives")
+    facts, rules = Facts(data / "facts").releases(), load_rules(data)
+    packages = load_packages(data, rules.libraries, contents)
     channels: dict[str, list[str]] = {}
     for channel, releases in plan.channels.items():
         for release in releases:
             channels.setdefault(release, []).append(channel)
     return tuple(
         release_file(
-            packages.get(release) or release_document(release_of(facts, release), rules), names
+            packages.get(release) or release_document(release_of(facts, release), rules, contents),
+            names,
         )
         for release, names in sorted(channels.items())
     )

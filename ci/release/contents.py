@@ -1,0 +1,144 @@
+"""What a downloaded archive holds and needs: read once, then recorded.
+
+A record lies in ``facts/archives/<sha256>.json``. The archive is unpacked by the program's
+own code, so a record lists exactly what an install would write.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci.release.elf import Needs, Version, needs_of
+from ci.release.errors import ReleaseError
+from tsuku_llm import archive
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.manifest import Artifact
+
+PIECE = 4 << 20
+"""Bytes of one piece of an archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A recorded archive.
+
+    ``listing`` holds ``size``, ``files``, ``links`` and ``pieces`` in the words of a release
+    file; ``floors`` the ``glibc`` and ``libstdcxx`` that were measured; ``device_code`` the
+    ``sass`` and ``ptx`` of each file that has any; ``libraries`` the sonames that its files ask
+    for and that it does not bring along.
+    """
+
+    listing: Mapping[str, Any]
+    floors: Mapping[str, str]
+    device_code: Mapping[str, Mapping[str, list[str]]]
+    libraries: tuple[str, ...]
+
+    @property
+    def brings(self) -> frozenset[str]:
+        """The names under which a loader finds its files."""
+        return _names(self.listing)
+
+
+def load_contents(folder: Path) -> dict[str, Contents]:
+    """Every record of a folder by its archive's SHA-256."""
+    return {path.stem: _loaded(path) for path in sorted(folder.glob("*.json"))}
+
+
+def save(folder: Path, sha256: str, contents: Contents) -> None:
+    """Record an archive, for people's reviews line by line."""
+    record = {
+        "listing": contents.listing,
+        "floors": contents.floors,
+        "device_code": contents.device_code,
+        "libraries": contents.libraries,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{sha256}.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+def read_archive(path: Path, artifact: Artifact) -> Contents:
+    """Verify an archive's digest and size, unpack it aside, and read what it brings.
+
+    Raises ``ReleaseError``.
+    """
+    size, sha256, pieces = _hashed(path)
+    if sha256 != artifact.sha256:
+        raise ReleaseError(f"{path.name} is another file: its SHA-256 is {sha256}")
+    if artifact.size not in (None, size):
+        raise ReleaseError(f"{path.name} has {size} bytes, and {artifact.size} are recorded")
+    with tempfile.TemporaryDirectory(prefix="release-") as folder:
+        unpacked = _unpack(path, artifact, Path(folder))
+        files = [item.path for item in unpacked if isinstance(item, archive.UnpackedFile)]
+        needs = {name: each for name in files if (each := needs_of(Path(folder, name)))}
+    listing = {"size": size, **_listing(unpacked), "pieces": {"size": PIECE, "sha256": pieces}}
+    asked = {library for each in needs.values() for library in each.libraries}
+    return Contents(
+        listing=listing,
+        floors=_floors([*needs.values()]),
+        device_code={
+            name: {"sass": [*each.device_code.sass], "ptx": [*each.device_code.ptx]}
+            for name, each in needs.items()
+            if each.device_code
+        },
+        libraries=tuple(sorted(asked - _names(listing))),
+    )
+
+
+def _loaded(path: Path) -> Contents:
+    raw = json.loads(path.read_text("utf-8"))
+    return Contents(raw["listing"], raw["floors"], raw["device_code"], tuple(raw["libraries"]))
+
+
+def _hashed(path: Path) -> tuple[int, str, list[str]]:
+    whole, pieces, size = hashlib.sha256(), [], 0
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            whole.update(piece)
+            pieces.append(hashlib.sha256(piece).hexdigest())
+            size += len(piece)
+    return size, whole.hexdigest(), pieces
+
+
+def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[archive.Unpacked, ...]:
+    try:
+        return archive.unpack(path, artifact, into)
+    except TsukuError as error:
+        raise ReleaseError("; ".join((f"{path.name}: {error}", *error.facts))) from error
+
+
+def _listing(unpacked: tuple[archive.Unpacked, ...]) -> dict[str, Any]:
+    """``files`` and ``links`` of a release file, each left out where it says nothing."""
+    files = [_file(item) for item in unpacked if isinstance(item, archive.UnpackedFile)]
+    links = [
+        {"path": item.path, "target": item.target}
+        for item in unpacked
+        if isinstance(item, archive.UnpackedLink)
+    ]
+    return {"files": files} | ({"links": links} if links else {})
+
+
+def _file(item: archive.UnpackedFile) -> dict[str, Any]:
+    entry = {"path": item.path, "size": item.size, "sha256": item.sha256}
+    return entry | ({"executable": True} if item.executable else {})
+
+
+def _names(listing: Mapping[str, Any]) -> frozenset[str]:
+    entries = (*listing["files"], *listing.get("links", ()))
+    return frozenset(entry["path"].rpartition("/")[2] for entry in entries)
+
+
+def _floors(needs: list[Needs]) -> dict[str, str]:
+    """What the most demanding file needs; left out where no file needs anything."""
+    floors = {
+        "glibc": _highest(needs, lambda each: each.glibc),
+        "libstdcxx": _highest(needs, lambda each: each.libstdcxx),
+    }
+    return {name: floor for name, floor in floors.items() if floor}
+
+
+def _highest(needs: list[Needs], read: Callable[[Needs], Version | None]) -> str:
+    return ".".join(map(str, max(filter(None, map(read, needs)), default=())))

@@ -1,0 +1,86 @@
+"""The release JSON of upstream's hosting service: the one file that the service is asked for."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ci.release.errors import ReleaseError
+from ci.release.facts import Asset, UpstreamRelease
+from tsuku_llm.errors import TsukuError
+
+UPSTREAM = "ggml-org/llama.cpp"
+_RELEASE = "https://api.github.com/repos/{repository}/releases/tags/{tag}"
+_LARGEST = 8 << 20
+"""Bytes of an answer at most; one of forty assets has about 70 KB."""
+
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_DATE = re.compile(r"(\d{4}-\d{2}-\d{2})T\d{2}:\d{2}:\d{2}Z")
+_TAG = re.compile(r"\bb[0-9]{4,6}\b")
+
+
+def download_release(tag: str, environ: Mapping[str, str]) -> bytes:
+    """The service's answer for a tag. Raises ``ReleaseError``."""
+    return download(_RELEASE.format(repository=UPSTREAM, tag=tag), environ)
+
+
+def download(url: str, environ: Mapping[str, str]) -> bytes:
+    """A small file, by the program's own fetcher. Raises ``ReleaseError``."""
+    from tsuku_llm.fetch import Network, get  # noqa: PLC0415
+
+    try:
+        with Network(environ) as network:
+            return get(url, _LARGEST, network)
+    except TsukuError as error:
+        raise ReleaseError("; ".join((error.message, *error.facts))) from error
+
+
+def parse_release(data: bytes, tag: str) -> UpstreamRelease:
+    """Read the answer for a tag. Raises ``ReleaseError``.
+
+    Every asset needs the digest that the service computed when it was uploaded; a size that
+    it does not give stays unknown.
+    """
+    raw = _release(data, tag)
+    published = _DATE.fullmatch(str(raw.get("published_at")))
+    if raw.get("draft") or not published:
+        raise ReleaseError(f"{tag} is not published yet")
+    assets = tuple(_asset(each, tag) for each in raw["assets"])
+    return UpstreamRelease(tag=tag, version=None, published=published[1], assets=assets)
+
+
+def named_tag(data: bytes, version: str) -> str:
+    """The build that a stable version's text names. Raises ``ReleaseError``."""
+    raw = _release(data, version)
+    tags = set(_TAG.findall(str(raw.get("body"))))
+    if len(tags) != 1:
+        found = ", ".join(sorted(tags)) or "no build"
+        raise ReleaseError(f"{version}: its text names {found}, and one build is expected")
+    return tags.pop()
+
+
+def _release(data: bytes, tag: str) -> Mapping[str, Any]:
+    try:
+        raw = json.loads(data)
+    except ValueError as error:
+        raise ReleaseError(f"{tag}: the service's answer is no JSON: {error}") from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("assets"), list):
+        raise ReleaseError(f"{tag}: the service's answer is no release")
+    if raw.get("tag_name") != tag:
+        raise ReleaseError(f"{tag} was asked for, and the answer is for {raw.get('tag_name')}")
+    return raw
+
+
+def _asset(raw: Any, tag: str) -> Asset:
+    try:
+        name, url, state = raw["name"], raw["browser_download_url"], raw["state"]
+        digest, size = _DIGEST.fullmatch(str(raw["digest"])), raw["size"]
+    except (KeyError, TypeError) as error:
+        raise ReleaseError(f"{tag}: an asset has no {error}") from error
+    if state != "uploaded":
+        raise ReleaseError(f"{tag}: {name} is not uploaded yet")
+    if not digest:
+        raise ReleaseError(f"{tag}: the service gives no SHA-256 for {name}")
+    if size is not None and (type(size) is not int or size <= 0):
+        raise ReleaseError(f"{tag}: {name} has no size that can be true: {size}")
+    return Asset(name, url, digest[1], size)

