@@ -21,6 +21,7 @@ from support.archives import (
     tar_gz,
     zipped,
 )
+from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
 from tsuku_llm.archive import Budget, UnpackedFile, UnpackedLink, unpack
 from tsuku_llm.errors import DigestMismatch, NoSpace, StoreError, TsukuError, UnsafeArchive

@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.archives import Tar, Zip, artifact_for, gnu_long, pax, tar, tar_gz, zipped
+from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
 from tsuku_llm.archive import UnpackedFile, unpack
 from tsuku_llm.errors import TsukuError

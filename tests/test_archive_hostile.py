@@ -21,6 +21,7 @@ from support.archives import (
     tar_gz,
     zipped,
 )
+from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
 from tsuku_llm.archive import Budget, unpack
 from tsuku_llm.archive.budget import MEMBERS

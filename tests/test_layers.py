@@ -50,6 +50,7 @@ HOMES: dict[str, frozenset[str]] = {
     "filelock": frozenset({"store"}),
     "httpcore": frozenset({"fetch"}),
     "httpx": frozenset({"fetch"}),
+    "isal": frozenset({"archive"}),
     "msgspec": frozenset({"manifest"}),
     "packageurl": frozenset({"fetch"}),
     "packaging": frozenset({"fetch", "selection"}),

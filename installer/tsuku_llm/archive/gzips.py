@@ -1,16 +1,15 @@
-"""Decompression in bounded memory."""
+"""Bytes in order, out of a gzip stream."""
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
 from tsuku_llm.archive.budget import Spending
-from tsuku_llm.archive.member import CHUNK, damaged
+from tsuku_llm.archive.inflating import GZIP, inflated
+from tsuku_llm.archive.member import damaged
 
 _INPUT = 256 << 10
-_GZIP = 31
-"""zlib's window bits for: a gzip header, and its CRC and length checked at the end."""
 
 
 class Reader(Protocol):
@@ -25,47 +24,45 @@ class GzipReader:
     """The content of a gzip stream of one or more members, counted against a budget.
 
     Zero padding after the last member is allowed, as tape blocks bring it; anything else
-    there is not.
+    there is not. Both ways to read raise ``BodyError`` for damage.
     """
 
     def __init__(self, file: BinaryIO, spending: Spending) -> None:
-        self._file = file
+        self._chunks = _content(file)
         self._spending = spending
-        self._inflate = zlib.decompressobj(_GZIP)
-        self._input = b""
-        self._ready = bytearray()
-        self._ended = False
+        self._ready = memoryview(b"")
+
+    def some(self, size: int) -> memoryview:
+        """Give at least one byte and at most ``size``, without copying; none at the end."""
+        if not self._ready:
+            self._ready = memoryview(next(self._chunks, b""))
+            self._spending.spend(len(self._ready))
+        taken, self._ready = self._ready[:size], self._ready[size:]
+        return taken
 
     def read(self, size: int) -> bytes:
-        """Give ``size`` bytes, fewer at the end; raises ``BodyError`` for damage."""
-        while len(self._ready) < size and not self._ended:
-            self._more()
-        chunk = bytes(self._ready[:size])
-        del self._ready[:size]
-        return chunk
+        """Give ``size`` bytes, fewer at the end."""
+        found = bytearray()
+        while len(found) < size and (part := self.some(size - len(found))):
+            found += part
+        return bytes(found)
 
-    def _more(self) -> None:
-        if not self._input:
-            self._input = self._file.read(_INPUT)
-        if not self._input:
-            if not self._inflate.eof:
-                raise damaged("it ends early")
-            self._ended = True
-            return
-        if self._inflate.eof:
-            self._input = self._input.lstrip(b"\0")
-            self._inflate = zlib.decompressobj(_GZIP) if self._input else self._inflate
-        if self._input:
-            self._decompress()
 
-    def _decompress(self) -> None:
-        try:
-            content = self._inflate.decompress(self._input, CHUNK)
-        except zlib.error as error:
-            raise damaged("it is no gzip file, or a part of it is wrong") from error
-        self._input = self._inflate.unconsumed_tail or self._inflate.unused_data
-        self._spending.spend(len(content))
-        self._ready += content
+def _content(file: BinaryIO) -> Iterator[bytes]:
+    rest = file.read(_INPUT)
+    while rest:
+        rest = yield from inflated(
+            GZIP, rest, lambda: file.read(_INPUT), "it is no gzip file, or a part of it is wrong"
+        )
+        rest = _behind_padding(rest, file)
+
+
+def _behind_padding(rest: bytes, file: BinaryIO) -> bytes:
+    while not (rest := rest.lstrip(b"\0")):
+        rest = file.read(_INPUT)
+        if not rest:
+            break
+    return rest
 
 
 def exact(reader: Reader, size: int) -> bytes:

@@ -12,7 +12,11 @@ CHUNK = 1 << 20
 """Bytes copied at a time."""
 
 
-def _nothing() -> Iterator[bytes]:
+Chunk = bytes | memoryview
+"""Some of a member's content."""
+
+
+def _nothing() -> Iterator[Chunk]:
     return iter(())
 
 
@@ -21,7 +25,8 @@ class Member:
     """One member as its container describes it: nothing is checked yet but the container.
 
     ``size`` is in bytes and what ``content`` gives in all; ``target`` is a link's. A
-    member's content must be taken before the next member is asked for.
+    member's content must be taken before the next member is asked for, unless it lies
+    ``alone`` in its container: then it may be taken later, in another thread.
     """
 
     name: str
@@ -29,7 +34,8 @@ class Member:
     size: int = 0
     executable: bool = False
     target: str = ""
-    content: Callable[[], Iterator[bytes]] = _nothing
+    content: Callable[[], Iterator[Chunk]] = _nothing
+    alone: bool = False
 
 
 def unsafe(what: str, name: str = "") -> UnsafeArchive:

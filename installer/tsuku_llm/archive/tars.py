@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tsuku_llm.archive.budget import Spending
-from tsuku_llm.archive.gzips import Reader, exact
-from tsuku_llm.archive.member import CHUNK, Member, damaged, unsafe
+from tsuku_llm.archive.gzips import GzipReader, exact
+from tsuku_llm.archive.member import CHUNK, Chunk, Member, damaged, unsafe
 
 BLOCK = 512
 _LARGEST_EXTENSION = 1 << 20
@@ -45,7 +45,7 @@ class _Header:
     target: str
 
 
-def tar_members(reader: Reader, spending: Spending) -> Iterator[Member]:
+def tar_members(reader: GzipReader, spending: Spending) -> Iterator[Member]:
     """Give every member in order.
 
     Raises ``UnsafeArchive`` for what no build needs, ``BodyError`` for a damaged or
@@ -67,7 +67,7 @@ def tar_members(reader: Reader, spending: Spending) -> Iterator[Member]:
     _check_end(reader)
 
 
-def _check_end(reader: Reader) -> None:
+def _check_end(reader: GzipReader) -> None:
     if exact(reader, BLOCK) != _END:
         raise unsafe("the end of the archive is marked by one block only")
     while rest := reader.read(CHUNK):
@@ -75,7 +75,7 @@ def _check_end(reader: Reader) -> None:
             raise unsafe("data follows the end of the archive")
 
 
-def _member(reader: Reader, header: _Header) -> Iterator[Member]:
+def _member(reader: GzipReader, header: _Header) -> Iterator[Member]:
     name, executable = header.name, bool(header.mode & 0o111)
     if header.kind in _FILE:
         content = _Content(reader, header.size)
@@ -97,14 +97,16 @@ def _member(reader: Reader, header: _Header) -> Iterator[Member]:
 class _Content:
     """The content of one member, and the padding behind it, taken once."""
 
-    def __init__(self, reader: Reader, size: int) -> None:
+    def __init__(self, reader: GzipReader, size: int) -> None:
         self._reader = reader
         self._left = size
         self._padding = -size % BLOCK
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[Chunk]:
         while self._left:
-            chunk = exact(self._reader, min(CHUNK, self._left))
+            chunk = self._reader.some(min(CHUNK, self._left))
+            if not chunk:
+                raise damaged("it ends early")
             self._left -= len(chunk)
             yield chunk
 
@@ -159,7 +161,7 @@ def _decoded(data: bytes) -> str:
         raise unsafe("a name is not UTF-8", repr(data)) from error
 
 
-def _extension(reader: Reader, header: _Header) -> bytes:
+def _extension(reader: GzipReader, header: _Header) -> bytes:
     if header.size > _LARGEST_EXTENSION:
         raise unsafe("a header extension is too large")
     data = exact(reader, header.size)

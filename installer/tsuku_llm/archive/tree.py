@@ -6,10 +6,11 @@ import contextlib
 import hashlib
 import os
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tsuku_llm.archive.member import CHUNK, unsafe
+from tsuku_llm.archive.member import CHUNK, Chunk, unsafe
 from tsuku_llm.archive.names import Parts
 from tsuku_llm.disk import disk_errors
 
@@ -48,11 +49,15 @@ def opened_tree(root: Path) -> Iterator[Tree]:
 
 
 class Tree:
-    """An open folder; every path is looked up from it, part by part, never over a link."""
+    """An open folder; every path is looked up from it, part by part, never over a link.
+
+    Several threads may write into it.
+    """
 
     def __init__(self, root: Path, folders: dict[Parts, int]) -> None:
         self._root = root
         self._folders = folders
+        self._opening = threading.RLock()
 
     def _place(self, parts: Parts) -> tuple[str, int | None]:
         """The arguments ``path, dir_fd`` for a member; its folders are made."""
@@ -62,14 +67,15 @@ class Tree:
         return parts[-1], self._opened(parts[:-1])
 
     def _opened(self, parts: Parts) -> int:
-        if parts not in self._folders:
-            above = self._opened(parts[:-1])
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(parts[-1], FOLDER_MODE, dir_fd=above)
-            descriptor = os.open(parts[-1], _FOLDER, dir_fd=above)
-            self._folders[parts] = descriptor
-            os.fchmod(descriptor, FOLDER_MODE)
-        return self._folders[parts]
+        with self._opening:
+            if parts not in self._folders:
+                above = self._opened(parts[:-1])
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(parts[-1], FOLDER_MODE, dir_fd=above)
+                descriptor = os.open(parts[-1], _FOLDER, dir_fd=above)
+                self._folders[parts] = descriptor
+                os.fchmod(descriptor, FOLDER_MODE)
+            return self._folders[parts]
 
     def folder(self, parts: Parts) -> None:
         """Make a folder, mode 0755 whatever the umask."""
@@ -79,7 +85,7 @@ class Tree:
             else:
                 self._root.joinpath(*parts).mkdir(parents=True, exist_ok=True)
 
-    def write(self, parts: Parts, chunks: Iterable[bytes], *, executable: bool) -> tuple[int, str]:
+    def write(self, parts: Parts, chunks: Iterable[Chunk], *, executable: bool) -> tuple[int, str]:
         """Write a new file; gives its size and SHA-256.
 
         A file that another artifact left there must have the same bytes, and stays.
@@ -96,18 +102,11 @@ class Tree:
                     os.fchmod(file.fileno(), PROGRAM_MODE if executable else FILE_MODE)
         return size, digest
 
-    def _compare(self, parts: Parts, chunks: Iterable[bytes]) -> tuple[int, str]:
-        path, at = self._place(parts)
-        try:
-            descriptor = os.open(path, _OLD_FILE, dir_fd=at)
-        except OSError as error:
-            raise unsafe("a name is taken by something that is no file", "/".join(parts)) from error
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise unsafe("a name is taken by something that is no file", "/".join(parts))
-            old = hashlib.sha256()
-            while chunk := file.read(CHUNK):
-                old.update(chunk)
+    def _compare(self, parts: Parts, chunks: Iterable[Chunk]) -> tuple[int, str]:
+        old = hashlib.sha256()
+        with os.fdopen(self._open_file(parts), "rb", buffering=0) as file:
+            while block := file.read(CHUNK):
+                old.update(block)
         new = hashlib.sha256()
         size = 0
         for chunk in chunks:
@@ -116,6 +115,18 @@ class Tree:
         if new.digest() != old.digest():
             raise unsafe("two archives bring different files of one name", "/".join(parts))
         return size, new.hexdigest()
+
+    def _open_file(self, parts: Parts) -> int:
+        path, at = self._place(parts)
+        taken = unsafe("a name is taken by something that is no file", "/".join(parts))
+        try:
+            descriptor = os.open(path, _OLD_FILE, dir_fd=at)
+        except OSError as error:
+            raise taken from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise taken
+        return descriptor
 
     def link(self, parts: Parts, target: str) -> None:
         """Make a symbolic link; the same one may be there already."""
@@ -136,7 +147,7 @@ def _read_link(path: str, at: int | None) -> str | None:
         return None
 
 
-def _copy(chunks: Iterable[bytes], descriptor: int) -> tuple[int, str]:
+def _copy(chunks: Iterable[Chunk], descriptor: int) -> tuple[int, str]:
     hasher = hashlib.sha256()
     size = 0
     for chunk in chunks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +15,7 @@ from tsuku_llm.archive.member import Member, unsafe
 from tsuku_llm.archive.names import Names, Parts, checked_parts
 from tsuku_llm.archive.tars import tar_members
 from tsuku_llm.archive.tree import Tree, opened_tree
+from tsuku_llm.archive.writing import Writer, Written
 from tsuku_llm.archive.zips import zip_members
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.manifest import Artifact
@@ -77,23 +78,25 @@ def _members(file: BinaryIO, artifact: Artifact, spending: Spending) -> Iterator
 def _write_all(members: Iterator[Member], artifact: Artifact, tree: Tree) -> tuple[Unpacked, ...]:
     names = Names()
     listing = Listing(artifact)
-    done: list[Unpacked] = []
+    files: list[_Writing] = []
     links: list[tuple[Parts, str]] = []
-    for member in members:
-        parts = checked_parts(member.name, folder=member.kind == "folder")
-        inside = _below_root(parts, member, artifact)
-        if inside is None:
-            continue
-        if member.kind == "link":
-            names.link(inside, member.target)
-            links.append((inside, member.target))
-        elif member.kind == "file":
-            names.add(inside, "file")
-            done.append(_write(member, inside, listing, tree))
-        elif inside:
-            names.add(inside, "folder")
-            listing.check_folder(inside)
-            tree.folder(inside)
+    with Writer(tree) as writer:
+        for member in members:
+            parts = checked_parts(member.name, folder=member.kind == "folder")
+            inside = _below_root(parts, member, artifact)
+            if inside is None:
+                continue
+            if member.kind == "link":
+                names.link(inside, member.target)
+                links.append((inside, member.target))
+            elif member.kind == "file":
+                names.add(inside, "file")
+                files.append(_begin(member, inside, listing, writer))
+            elif inside:
+                names.add(inside, "folder")
+                listing.check_folder(inside)
+                tree.folder(inside)
+        done: list[Unpacked] = [_finished(file, listing) for file in files]
     names.check_links()
     listing.check_links(links)
     listing.check_complete(done_paths={item.path for item in done})
@@ -115,9 +118,22 @@ def _below_root(parts: Parts, member: Member, artifact: Artifact) -> Parts | Non
     raise unsafe("a member lies outside the archive's top folder", member.name)
 
 
-def _write(member: Member, parts: Parts, listing: Listing, tree: Tree) -> UnpackedFile:
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """A file on its way to the disk; ``written`` waits for it."""
+
+    path: str
+    executable: bool
+    written: Callable[[], Written]
+
+
+def _begin(member: Member, parts: Parts, listing: Listing, writer: Writer) -> _Writing:
     path = "/".join(parts)
     executable = listing.expect(path, member)
-    size, digest = tree.write(parts, member.content(), executable=executable)
-    listing.check(path, digest)
-    return UnpackedFile(path, size, digest, executable)
+    return _Writing(path, executable, writer.write(member, parts, executable=executable))
+
+
+def _finished(file: _Writing, listing: Listing) -> UnpackedFile:
+    size, digest = file.written()
+    listing.check(file.path, digest)
+    return UnpackedFile(file.path, size, digest, file.executable)

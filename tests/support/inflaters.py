@@ -1,0 +1,17 @@
+"""Both libraries that inflate, in turn: importing ``inflater`` runs a module's tests with each."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tsuku_llm.archive import inflating
+
+__all__ = ["inflater"]
+
+
+@pytest.fixture(scope="module", autouse=True, params=["zlib", "isal.isal_zlib"])
+def inflater(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = inflating.LIBRARY
+    inflating.LIBRARY = pytest.importorskip(request.param)
+    yield
+    inflating.LIBRARY = before
