@@ -30,6 +30,10 @@ from tsuku_llm.store import Installed, Store
 WORKERS = 2
 _OUTSIDE = b"untouched"
 _DAMAGED = "damaged"
+_SLOW = """
+location /slow/ { limit_rate 400k; }
+location /large/ { limit_rate 200m; }
+"""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -232,11 +236,11 @@ class Bench:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder with its modes, links, and hard links as such."""
+    """Copy a folder with its modes, links, and hard links as such; the target may be there."""
     seen: dict[int, Path] = {}
     for folder, names, files in os.walk(source):
         here = target / Path(folder).relative_to(source)
-        here.mkdir()
+        here.mkdir(exist_ok=here == target)
         here.chmod(stat.S_IMODE(Path(folder).stat().st_mode))
         for name in (*files, *(name for name in names if (Path(folder) / name).is_symlink())):
             _copy_file(Path(folder) / name, here / name, seen)
@@ -260,7 +264,7 @@ def open_bench() -> Iterator[Bench]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # a unique folder
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as name:
         folder = Path(name).resolve()
-        with release_server(folder / "shop", "location /slow/ { limit_rate 400k; }") as shop:
+        with release_server(folder / "shop", _SLOW) as shop:
             program = Program(folder)
             try:
                 yield Bench(folder, shop, program)

@@ -142,6 +142,7 @@ def _on_disk(call: Call) -> bool:
 
 _CAN_FAIL: dict[str, Callable[[Call], bool]] = {
     "ENOSPC": lambda call: _on_disk(call) and (call.name in _FULL or "O_CREAT" in call.text),
+    "EDQUOT": lambda call: _on_disk(call) and (call.name in _FULL or "O_CREAT" in call.text),
     "EIO": _on_disk,
     "EINTR": lambda call: call.name in _BLOCKING,
     "EACCES": lambda call: _on_disk(call) and call.name in _BY_PATH,

@@ -17,6 +17,7 @@ ERRORS = {
     "C03": ("ENOSPC",),
     "C04": ("EIO",),
     "C05": ("EINTR",),
+    "A26": ("EDQUOT",),
     "C06": ("EACCES", "EROFS", "EMFILE"),
 }
 _CODES = {"KILL": {-9}, "TERM": {-15, 143}, "INT": {-2, 130}}

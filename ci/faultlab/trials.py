@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ci.faultlab import archives, crowds, power, servers, system_calls
+from ci.faultlab import archives, crowds, devices, power, resuming, servers, system_calls
 from ci.faultlab.bench import Bench, open_bench
 from ci.faultlab.verdict import Tally
 
@@ -42,6 +42,9 @@ TRIALS = (
         system_calls.sweep,
     ),
     Trial("what a power loss may leave", frozenset({"C08", "C09"}), power.explore),
+    Trial("a disk without its power", frozenset({"C07"}), devices.lose_power),
+    Trial("a disk that is full", frozenset({"A26", "C03"}), devices.fill_up),
+    Trial("a large download cut off", frozenset({"C12"}), resuming.resume),
     Trial("many processes", frozenset(f"L0{number}" for number in range(1, 9)), crowds.crowd),
 )
 

@@ -1,0 +1,231 @@
+"""Rows about real disks: C07 on a block device that loses its power, C03 and A26 on a small one.
+
+The block device is an ext4 in a file: what the file system keeps in memory is not in it. A
+copy of the file, taken while the program is stopped after a system call, is the disk as it
+would be after a power loss at that moment; mounting it replays its journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+from support.builds import pack_tar
+from support.release_server import is_root
+from support.tools import require_tool
+
+from ci.faultlab.bench import Bench, Home, copy_tree
+from ci.faultlab.operations import Operation, operations
+from ci.faultlab.program import attached
+from ci.faultlab.verdict import Tally
+
+_SIZE = 48 << 20
+_LAZY = "loop,data=writeback,noauto_da_alloc,commit=300"
+"""Names without the data that they are about, and nothing flushed unless somebody asks."""
+
+_WATCHED = (
+    "write,pwrite64,ftruncate,fsync,fdatasync,openat,mkdir,rename,link,symlink,unlink,unlinkat,"
+    "rmdir,chmod,fchmod"
+)
+_SIGNALLED = re.compile(r"(\d+) --- SIGSTOP \{")
+_STOPPED = re.compile(r"(\d+) --- stopped by SIGSTOP ---")
+
+_DISK = 4 << 20
+_UNPACKED = 1_500_000
+_STEP = 64 << 10
+_NO_SPACE = 6
+
+
+def lose_power(bench: Bench, _ids: Collection[str], one_in: int) -> dict[str, Tally]:
+    """C07: after every call of every command; of an update alone when sampled."""
+    _require_root()
+    tally = Tally("power losses")
+    for operation in operations(bench):
+        if one_in == 1 or operation.name == "update":
+            _operate(bench, operation, tally)
+    return {"C07": tally}
+
+
+def _operate(bench: Bench, operation: Operation, tally: Tally) -> None:
+    device = _Device(bench, operation)
+    with device.home() as home:
+        steps = _Steps(home, operation.argv, bench.folder / f"steps-{operation.name}")
+        for number in steps:
+            tally.add(device.lost(operation.allowed), where=f"{operation.name}, call {number}")
+        if steps.code:
+            tally.add([f"ended with {steps.code}"], where=operation.name)
+        tally.add(device.lost({operation.final}), where=f"{operation.name}, after exit code 0")
+
+
+class _Steps:
+    """A run that stops after every call that may change a disk; iterating lets it go on."""
+
+    def __init__(self, home: Home, argv: tuple[str, ...], pipe: Path) -> None:
+        self._home = home
+        self._argv = argv
+        self._pipe = pipe
+        self.code = -1
+
+    def __iter__(self) -> Iterator[int]:
+        os.mkfifo(self._pipe)
+        reader = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK)  # strace waits for a reader
+        running = self._home.hold(*self._argv)
+        options = ("-o", str(self._pipe), "-e", f"trace={_WATCHED}")
+        with attached(running.pid, *options, "-e", f"inject={_WATCHED}:signal=STOP"):
+            os.set_blocking(reader, True)
+            running.release()
+            with os.fdopen(reader, encoding="utf-8", errors="replace") as log:
+                yield from _stops(log)
+            self.code = running.end().code
+        self._pipe.unlink()
+
+
+def _stops(log: Iterator[str]) -> Iterator[int]:
+    """Each time that a process got the signal and stands; other threads stop with it."""
+    signalled: set[str] = set()
+    number = 0
+    for line in log:
+        got, stands = _SIGNALLED.match(line), _STOPPED.match(line)
+        if got:
+            signalled.add(got[1])
+        if stands and stands[1] in signalled:
+            signalled.remove(stands[1])
+            number += 1
+            yield number
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(stands[1]), signal.SIGCONT)
+
+
+class _Device:
+    """An ext4 that an operation works on, and what it looks like without its power."""
+
+    def __init__(self, bench: Bench, operation: Operation) -> None:
+        self._bench = bench
+        self._operation = operation
+        self._image = bench.folder / f"{operation.name}.img"
+        self._seen: tuple[int, int] | None = None
+        self._known: dict[frozenset[str | None], list[str]] = {}
+        with self._image.open("wb") as file:
+            file.truncate(_SIZE)
+        subprocess.run(
+            [require_tool("mkfs.ext4"), "-q", "-F", self._image], check=True, capture_output=True
+        )
+
+    @contextlib.contextmanager
+    def home(self) -> Iterator[Home]:
+        """A home on the device, as it is before the operation, all of it flushed."""
+        template = self._operation.template
+        with self._bench.made(template, Path.mkdir) as home:
+            with mounted(self._image, home.folder / "tsuku", "loop"):
+                copy_tree(template.folder / "tsuku", home.folder / "tsuku")
+            with mounted(self._image, home.folder / "tsuku", _LAZY):
+                for version in home.store.installed():
+                    home.store.check(version)
+                os.sync()
+                yield home
+        self._image.unlink()
+
+    def lost(self, allowed: Collection[str | None]) -> list[str]:
+        """What is wrong after a power loss now."""
+        status = self._image.stat()
+        seen = status.st_mtime_ns, status.st_blocks
+        if seen != self._seen:
+            self._seen = seen
+            self._known = {}
+        key = frozenset(allowed)
+        if key not in self._known:
+            self._known[key] = self._look(allowed)
+        return self._known[key]
+
+    def _look(self, allowed: Collection[str | None]) -> list[str]:
+        copy = self._image.with_suffix(".copy")
+        subprocess.run(["cp", "--sparse=always", self._image, copy], check=True)
+        with (
+            self._bench.made(self._operation.template, Path.mkdir) as home,
+            mounted(copy, home.folder / "tsuku", "loop"),
+        ):
+            wrong = [*home.wrong(allowed), *home.runs(), *self._operation.again_in(home)]
+        copy.unlink()
+        # A lock's holder is stopped and not gone, as it would be; so its note stays.
+        return [text for text in wrong if not text.endswith(".pid")]
+
+
+def fill_up(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
+    """C03 and A26: an update on a disk with ever more room, until it fits."""
+    _require_root()
+    tallies = {row: Tally("full disks") for row in ids}
+    old, new = bench.new_tags(2)
+    bench.publish(old)
+    template = bench.customer(f"small-{old}")
+    template.must("install")
+    _publish_large(bench, new)
+    fits = False
+    for free in range(0, _DISK, _STEP * min(one_in, 8)):
+        with bench.made(template, Path.mkdir) as home, _small_disk(home, template, free) as ballast:
+            ended = home.run("update")
+            wrong = [*ended.wrong(), *home.wrong({new} if ended.code == 0 else {old})]
+            wrong += home.runs()
+            if ended.code not in (0, _NO_SPACE):
+                wrong.append(f"ended with {ended.code}: {ended.stderr!r}")
+            fits = ended.code == 0
+            ballast.unlink()
+            again = home.run("update")
+            if again.code:
+                wrong.append(f"then ended with {again.code}: {again.stderr!r}")
+            wrong += [*home.wrong({new}), *home.leftovers()]
+        for tally in tallies.values():
+            tally.add(wrong, where=f"{free} bytes free")
+        if fits:
+            break
+    for tally in tallies.values():
+        tally.wrong += [] if fits else ["it never fitted"]
+    return tallies
+
+
+def _publish_large(bench: Bench, tag: str) -> None:
+    """A build that is small as long as it is packed: the disk fills while it is unpacked."""
+    shop = bench.shop
+    shop.stand_in(f"{tag}-cpu")
+    folder = shop.nginx.root.parent / "builds" / f"{tag}-cpu"
+    (folder / "padding").write_bytes(bytes(_UNPACKED))
+    packed = pack_tar(folder, shop.nginx.root / "archives" / f"{tag}-cpu.tar.gz", root=f"{tag}-cpu")
+    shop.publish(tag, {"cpu": shop.variant(packed)})
+
+
+@contextlib.contextmanager
+def _small_disk(home: Home, template: Home, free: int) -> Iterator[Path]:
+    """The template on a disk where so many bytes are free; the file that takes the rest."""
+    folder = home.folder / "tsuku"
+    with mounted("none", folder, f"size={_DISK},mode=755", "-t", "tmpfs"):
+        copy_tree(template.folder / "tsuku", folder)
+        for version in home.store.installed():
+            home.store.check(version)
+        ballast = folder / "ballast"
+        ballast.write_bytes(bytes(max(0, shutil.disk_usage(folder).free - free)))
+        yield ballast
+
+
+@contextlib.contextmanager
+def mounted(device: Path | str, folder: Path, options: str, *more: str) -> Iterator[None]:
+    """Mount for the block; skips where that is not allowed."""
+    command = ["mount", *more, "-o", options, str(device), str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mount is not possible here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        if subprocess.run(["umount", folder], check=False, capture_output=True).returncode:
+            subprocess.run(["umount", "-l", folder], check=True)
+
+
+def _require_root() -> None:
+    if not is_root():
+        pytest.skip("only root can mount")
