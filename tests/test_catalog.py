@@ -116,10 +116,11 @@ def test_an_unknown_channel_lists_what_exists(offered: catalog.Catalog) -> None:
 
 
 def test_age_and_expiry(offered: catalog.Catalog) -> None:
-    assert offered.signed == ISSUED
-    assert offered.age(ISSUED + timedelta(days=3)) == timedelta(days=3)
-    assert offered.expired_roles(EXPIRES - timedelta(days=1)) == ()
-    assert offered.expired_roles(EXPIRES) == trust.ROLES
+    freshness = offered.freshness
+    assert (freshness.signed, freshness.expires) == (ISSUED, EXPIRES)
+    assert freshness.age(ISSUED + timedelta(days=3)) == "signed on 2026-11-20 (3 days ago)"
+    assert not freshness.expired(EXPIRES - timedelta(days=1))
+    assert freshness.expired(EXPIRES)
 
 
 def test_age_is_unknown_where_the_publisher_does_not_say(
@@ -127,7 +128,11 @@ def test_age_is_unknown_where_the_publisher_does_not_say(
 ) -> None:
     simulator.timestamp.unrecognized_fields.clear()
     simulator.bump()
-    assert refresh(simulator, tmp_path).age(ISSUED) is None
+    for role in (simulator.root, simulator.targets, simulator.snapshot):
+        role.unrecognized_fields.clear()
+    simulator.sign_root()
+    simulator.bump()
+    assert "of unknown age" in refresh(simulator, tmp_path).freshness.age(ISSUED)
 
 
 def test_M28_a_release_file_in_the_place_of_another(
@@ -521,7 +526,7 @@ def test_M19_an_expired_copy_gives_way_to_a_fresh_one(
     simulator.timestamp.expires = datetime(2020, 1, 1, tzinfo=timezone.utc)
     simulator.sign()
     repository = simulator.repository(embedded=simulator.freeze())
-    assert catalog.load(repository, tmp_path).expired_roles(PACKAGE_DAY) == ("timestamp",)
+    assert catalog.load(repository, tmp_path).trusted.expired(PACKAGE_DAY) == ("timestamp",)
     simulator.timestamp.expires = EXPIRES
     simulator.bump()
     assert catalog.refresh(repository, tmp_path, simulator.download).source == "updated"
@@ -749,7 +754,9 @@ def test_a_bad_name(simulator: RepositorySimulator, tmp_path: Path, name: str) -
     [
         "http://host/",
         "ftp://host/",
-        "file:///tmp/",
+        "file://host/tmp/",
+        "file:tmp/",
+        "file:///tmp/?token=secret",
         "host",
         "https://",
         "https://user:secret@host/",
@@ -822,7 +829,7 @@ def test_the_package_embeds_a_valid_repository(tmp_path: Path) -> None:
     found = catalog.load(catalog.repository(tmp_path), tmp_path)
     assert found.source == "embedded"
     assert found.channels == ("index", "nightly", "stable")
-    assert found.expired_roles(PACKAGE_DAY) == ()
+    assert found.trusted.expired(PACKAGE_DAY) == ()
     assert found.read(found.entry("v0.6.0")).release == "b11429"
     assert found.read(found.entry("b11429")).version == "0.6.0"
 

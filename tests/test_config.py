@@ -100,6 +100,8 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: config.Key) -> N
         "llm.repository_url": "https://a.example/x",
         "llm.mirror": "file:///m",
         "llm.lock_timeout": "60",
+        "llm.require_fresh": "true",
+        "llm.update_check": "false",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert config.text_of(setting.value) == text
@@ -148,6 +150,13 @@ def test_other_tables_are_tsukus_and_unknown_keys_of_ours_are_told(paths: Paths)
     assert settings.warnings == (f"{paths.config_file}: unknown setting llm.bakend is ignored",)
 
 
+@pytest.mark.parametrize("text", ["true", "false", '"true"', '"false"'])
+def test_a_switch_is_a_word_or_a_truth_of_toml(paths: Paths, text: str) -> None:
+    write(paths, f"[llm]\nrequire_fresh = {text}\nupdate_check = {text}\n")
+    settings = load(paths, {})
+    assert settings.require_fresh is settings.update_check is ("true" in text)
+
+
 # --- refusals ----------------------------------------------------------------------------
 
 
@@ -174,6 +183,9 @@ def test_other_tables_are_tsukus_and_unknown_keys_of_ours_are_told(paths: Paths)
         ("lock_timeout", "1.5"),
         ("lock_timeout", '"soon"'),
         ("lock_timeout", '"\u0661"'),
+        ("require_fresh", '"maybe"'),
+        ("require_fresh", "1"),
+        ("update_check", '""'),
     ],
 )
 def test_a_wrong_value_is_refused_with_file_and_line(paths: Paths, name: str, value: str) -> None:
@@ -361,6 +373,8 @@ TEXTS = {
     "llm.repository_url": URLS,
     "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
+    "llm.require_fresh": st.sampled_from(["true", "false"]),
+    "llm.update_check": st.sampled_from(["true", "false"]),
 }
 PAIRS = st.sampled_from(KEYS).flatmap(
     lambda key: st.tuples(st.just(key.name), TEXTS.get(key.name, WORDS))

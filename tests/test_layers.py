@@ -20,6 +20,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "hardware": frozenset(),
     "child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
+    "embedded": frozenset({"manifests"}),
+    "standing": frozenset({"disk", "durable", "embedded", "errors"}),
     "durable": frozenset({"disk", "errors"}),
     "local": frozenset({"child", "errors"}),
     "host": frozenset({"child", "errors", "local"}),
@@ -27,7 +29,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "probe": frozenset({"errors", "hardware", "host", "local"}),
     "trust": frozenset({"errors"}),
     "manifest": frozenset({"errors", "trust"}),
-    "catalog": frozenset({"disk", "durable", "errors", "manifest", "manifests", "trust"}),
+    "catalog": frozenset({"disk", "durable", "embedded", "errors", "manifest", "standing"})
+    | {"trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
@@ -36,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "launch": frozenset({"errors"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
-    | {"_version", "child", "disk", "local", "store", "trust"},
+    | {"_version", "child", "disk", "durable", "local", "standing", "store", "trust"},
     "config": frozenset({"disk", "errors"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "operations", "selection", "snapshot"}

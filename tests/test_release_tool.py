@@ -77,8 +77,8 @@ def artifacts(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
     embedded: catalog.Catalog,
 ) -> None:
-    assert embedded.signed == SIGNED_DAY
-    assert embedded.expired_roles(SIGNED_DAY) == ()
+    assert embedded.freshness.signed == SIGNED_DAY
+    assert embedded.trusted.expired(SIGNED_DAY) == ()
     for entry in embedded.entries:
         assert embedded.read(entry).revoked is False
 

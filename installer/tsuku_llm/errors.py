@@ -14,7 +14,10 @@ TsukuError
 │   ├── BodyError         4  bad-body         (short, over-long, or not an archive)
 │   └── PackageIndexError 4  package-index
 ├── TrustError            5  untrusted
-│   ├── MetadataError     5  bad-metadata     (signature, rollback, threshold, expiry)
+│   ├── MetadataError     5  bad-metadata     (signature, rollback, threshold)
+│   │   ├── StaleMetadata 5  stale-metadata   (expired)
+│   │   └── ClockBehind   5  clock-behind
+│   ├── Revoked           5  revoked
 │   ├── ManifestError     5  bad-manifest
 │   ├── DigestMismatch    5  digest-mismatch
 │   ├── UnsafeArchive     5  unsafe-archive
@@ -147,9 +150,27 @@ class TrustError(TsukuError):
 
 
 class MetadataError(TrustError):
-    """TUF metadata failed a signature, threshold, rollback or expiry check."""
+    """TUF metadata failed a signature, threshold or rollback check."""
 
     slug = "bad-metadata"
+
+
+class StaleMetadata(MetadataError):
+    """Metadata that has expired where fresh metadata is needed."""
+
+    slug = "stale-metadata"
+
+
+class ClockBehind(MetadataError):
+    """This machine's clock is before the date of signatures: nothing can be said of expiry."""
+
+    slug = "clock-behind"
+
+
+class Revoked(TrustError):
+    """A release that its publisher has revoked."""
+
+    slug = "revoked"
 
 
 class ManifestError(TrustError):

@@ -180,13 +180,15 @@ def check_root(data: bytes) -> Root:
     return metadata.signed
 
 
-def check_metadata(data: bytes) -> None:
+def check_metadata(data: bytes) -> tuple[str, RoleState]:
     """Refuse metadata that this program would refuse whatever signed it.
 
     For metadata on its way to python-tuf's updater, whose rules are those of the
-    specification only. Raises ``MetadataError``.
+    specification only. Gives the role that it says it is, and its state. Raises
+    ``MetadataError``.
     """
-    _parse(data, "downloaded")
+    signed = _parse(data, "downloaded").signed
+    return signed.type, _state(signed)
 
 
 def decode_json(data: bytes) -> Any:

@@ -174,22 +174,27 @@ def test_a_simulated_machine_says_so() -> None:
 @pytest.mark.parametrize(
     ("hardware", "newer", "last"),
     [
-        (GPU, True, "would install vulkan, 1.0 kB; run: tsuku-llm update"),
+        (GPU, True, "would install vulkan, 200 B to download of 1.0 kB; run: tsuku-llm update"),
         (GPU, False, "up to date"),
     ],
 )
 def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: str) -> None:
-    checked = UpdateReport(installed(), chosen(hardware), newer)
+    checked = UpdateReport(
+        installed(), chosen(hardware), newer, revoked=False, download=200, changes=()
+    )
     lines = update_render.lines(checked)
     assert lines[0] == "installed: cpu of b100 (0.1.0)"
     assert lines[1] == "newest in channel stable: b1 (0.1.0)"
     assert lines[2] == last
+    assert ("  instead of cpu: " in "\n".join(lines)) == newer
     data = as_document(update_render.data(checked))
     assert (data["available"], data["variant"]) == (newer, "vulkan")
 
 
 def test_an_update_that_fits_nowhere_is_told() -> None:
-    checked = UpdateReport(installed(), chosen(NO_GPU, "vulkan"), newer=True)
+    checked = UpdateReport(
+        installed(), chosen(NO_GPU, "vulkan"), newer=True, revoked=False, download=None, changes=()
+    )
     assert update_render.lines(checked)[-1].startswith("no variant of it fits")
     data = as_document(update_render.data(checked))
     assert data["variant"] is None

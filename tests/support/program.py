@@ -29,9 +29,13 @@ class Result:
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
-    """The environment without anybody's settings, with ``TSUKU_HOME``."""
+    """The environment without anybody's settings, with ``TSUKU_HOME``.
+
+    Nothing looks for updates beside a test.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")}
-    return {**kept, "TSUKU_HOME": str(home), "PYTHONWARNINGS": "error", **extra}
+    quiet = {"PYTHONWARNINGS": "error", "TSUKU_LLM_UPDATE_CHECK": "false"}
+    return {**kept, "TSUKU_HOME": str(home), **quiet, **extra}
 
 
 def run_program(*arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> Result:

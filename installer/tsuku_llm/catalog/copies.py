@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files as resources
 from pathlib import Path
 
+from tsuku_llm import embedded
 from tsuku_llm.durable import read_small
 from tsuku_llm.trust import Copy
 
@@ -15,12 +15,11 @@ LARGEST_FILE = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCopy:
-    """The copy in the package, which may be a zipped wheel."""
+    """The copy in the package."""
 
     def read(self, name: str) -> bytes | None:
         """The file of that path relative to the repository, None if it is not there."""
-        file = resources("tsuku_llm.manifests").joinpath(*name.split("/"))
-        return file.read_bytes() if file.is_file() else None
+        return embedded.read(name)
 
 
 EMBEDDED = EmbeddedCopy()

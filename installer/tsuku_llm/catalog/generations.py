@@ -21,6 +21,7 @@ from tsuku_llm.durable import (
     write_new,
 )
 from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.standing import CURRENT
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -30,7 +31,7 @@ def current_copy(folder: Path) -> Path | None:
 
     Raises ``StoreError``.
     """
-    data = read_file(folder / "current")
+    data = read_file(folder / CURRENT)
     if data is None:
         return None
     name = data.decode("ascii", "replace")
@@ -63,7 +64,7 @@ def keep(folder: Path, files: Mapping[str, bytes]) -> None:
     rename(staging, copies / name)
     flush_folder(copies)
     before = _name_before(folder)
-    replace_file(folder / "current", name.encode())
+    replace_file(folder / CURRENT, name.encode())
     for path in copies.iterdir():
         if path.name not in (name, before):
             with contextlib.suppress(OSError):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.generations import current_copy
-from tsuku_llm.catalog.repositories import Repository, folder_of
+from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.errors import ManifestError, MetadataError, StoreError, TrustError, UnknownRequest
+from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
@@ -39,17 +40,22 @@ class Catalog:
         return tuple(sorted({channel for entry in self.entries for channel in entry.channels}))
 
     @property
-    def signed(self) -> datetime | None:
-        """When the newest role was signed (UTC), None where the publisher does not say."""
-        return self.trusted.roles["timestamp"].issued
+    def freshness(self) -> Freshness:
+        """How old the metadata is."""
+        roles = self.trusted.roles.values()
+        signed = max((role.issued for role in roles if role.issued), default=None)
+        return Freshness(self.repository.name, signed, min(role.expires for role in roles))
 
-    def age(self, now: datetime) -> timedelta | None:
-        """How old the metadata is; negative when this machine's clock is behind."""
-        return None if self.signed is None else now - self.signed
+    def standing(self) -> Standing:
+        """What it says of its releases."""
+        revoked = (entry.release for entry in self.entries if self.is_revoked(entry))
+        return Standing(self.freshness, tuple(revoked))
 
-    def expired_roles(self, now: datetime) -> tuple[str, ...]:
-        """The roles past their expiry; ``now`` in UTC."""
-        return self.trusted.expired(now)
+    def is_revoked(self, entry: ReleaseEntry) -> bool:
+        """Whether its publisher revoked a release; one that cannot be read here is not."""
+        with suppress(ManifestError):
+            return self.read(entry).revoked
+        return False
 
     def releases(self, channel: str) -> tuple[ReleaseEntry, ...]:
         """The releases of a channel, newest first. Raises ``UnknownRequest``."""
@@ -89,8 +95,9 @@ class Catalog:
                 hint="fetch the metadata anew: tsuku-llm repository refresh",
             )
         release = parse_release(self.trusted.read(path, data))
-        if release.release != entry.release:
-            raise ManifestError(f"the file of {entry.release} describes {release.release}")
+        if (release.release, release.version) != (entry.release, entry.version):
+            found = _release_name(release)
+            raise ManifestError(f"the file of {_release_name(entry)} describes {found}")
         return release
 
 
@@ -181,5 +188,5 @@ def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:
     )
 
 
-def _release_name(entry: ReleaseEntry) -> str:
+def _release_name(entry: ReleaseEntry | Release) -> str:
     return f"{entry.release} (v{entry.version})" if entry.version else entry.release

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,19 @@ from tsuku_llm import trust
 from tsuku_llm.catalog.copies import LARGEST_FILE, UpdaterCopy
 from tsuku_llm.catalog.generations import keep
 from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy
-from tsuku_llm.catalog.repositories import Repository, folder_of
+from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import drop_temporaries, make_folder
-from tsuku_llm.errors import BodyError, HttpStatusError, MetadataError, StoreError, TrustError
-from tsuku_llm.trust import TrustedRepository
+from tsuku_llm.errors import (
+    BodyError,
+    HttpStatusError,
+    MetadataError,
+    StaleMetadata,
+    StoreError,
+    TrustError,
+)
+from tsuku_llm.standing import Freshness, days, folder_of
+from tsuku_llm.trust import RoleState, TrustedRepository
 
 if TYPE_CHECKING:
     from tuf.ngclient.fetcher import FetcherInterface
@@ -40,7 +49,7 @@ def refresh(
         make_folder(folder)
         if alone:
             drop_temporaries(folder, older_than=math.inf)
-        _run_updater(repository, folder / "client", download)
+        _update(repository, folder / "client", download)
         copy = UpdaterCopy(folder / "client")
         fresh = Loaded("updated", copy, trust.load(copy, repository.root))
         known = _known(repository, data)
@@ -61,24 +70,26 @@ def _known(repository: Repository, data: Path) -> tuple[Loaded, ...]:
     return tuple(each for each in found if each)
 
 
-def _run_updater(repository: Repository, client: Path, download: Download) -> None:
+def _update(repository: Repository, client: Path, download: Download) -> None:
+    """Let python-tuf's updater fetch what is newer."""
     from tuf.api import exceptions  # noqa: PLC0415
     from tuf.ngclient.updater import Updater  # noqa: PLC0415
 
+    seen: dict[str, RoleState] = {}
     try:
         Updater(
             str(client),
             f"{repository.url}metadata/",
-            fetcher=_fetcher(download),
+            fetcher=_fetcher(download, seen),
             bootstrap=repository.root,
         ).refresh()
     except exceptions.DownloadHTTPError as error:
         # Ours, wrapped for the updater, which reads "no newer root" from 403 and 404.
         raise error.__cause__ or error from None
     except exceptions.ExpiredMetadataError as error:
-        raise MetadataError(
+        raise StaleMetadata(
             f"the metadata that {repository.name} serves has expired",
-            facts=(str(error), "an installed server still runs"),
+            facts=(str(error), *_expired(seen), "what is installed still runs"),
             hint="check this machine's clock; if it is right, somebody holds back newer metadata",
         ) from error
     except exceptions.RepositoryError as error:
@@ -89,19 +100,31 @@ def _run_updater(repository: Repository, client: Path, download: Download) -> No
         ) from error
 
 
-def _fetcher(download: Download) -> FetcherInterface:
+def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
+    """How old each role is that was served and has expired."""
+    now = datetime.now(timezone.utc)  # as the updater's: it asks nobody else
+    for role, state in seen.items():
+        age = Freshness(role, state.issued, state.expires)
+        if age.expired(now):
+            expired = f"expired on {state.expires:%Y-%m-%d} ({days(now - state.expires)})"
+            yield f"{role} {state.version}: {age.age(now)}, {expired}"
+
+
+def _fetcher(download: Download, seen: dict[str, RoleState]) -> FetcherInterface:
+    """The updater's way to the network; ``seen`` is told the state of each role."""
     from tuf.api.exceptions import DownloadHTTPError  # noqa: PLC0415
     from tuf.ngclient.fetcher import FetcherInterface  # noqa: PLC0415
 
     class Fetcher(FetcherInterface):
-        """The updater's way to the network; only what ``trust`` could accept passes."""
+        """Only what ``trust`` could accept passes."""
 
         def download_bytes(self, url: str, max_length: int) -> bytes:
             try:
                 data = _limited(download, url, max_length)
             except HttpStatusError as error:
                 raise DownloadHTTPError(error.message, error.status) from error
-            trust.check_metadata(data)
+            role, state = trust.check_metadata(data)
+            seen[role] = state
             return data
 
         def _fetch(self, url: str) -> Iterator[bytes]:

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tsuku_llm import trust
+from tsuku_llm import embedded, trust
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
+from tsuku_llm.standing import folder_of
 from tsuku_llm.trust import Copy
 
-OFFICIAL = "official"
+OFFICIAL = embedded.REPOSITORY
 OFFICIAL_URL = "https://releases.tsuku.dev/tsuku-llm/"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -102,17 +103,18 @@ def check_url(url: str) -> str:
     """A repository's URL in its one form, ending in a slash. Raises ``UsageError``."""
     try:
         parts = urlsplit(url)
-        good = parts.scheme == "https" and parts.hostname and parts.port != 0
+        remote = parts.scheme == "https" and parts.hostname and parts.port != 0
     except ValueError as error:
         raise _bad_url() from error
-    if not good or "@" in parts.netloc or parts.query or parts.fragment:
+    local = parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
+    if not (remote or local) or "@" in parts.netloc or parts.query or parts.fragment:
         raise _bad_url()
     return _folder_url(url)
 
 
 def _bad_url() -> UsageError:
     return UsageError(
-        "the URL of a repository must be https://HOST/FOLDER/",
+        "the URL of a repository must be https://HOST/FOLDER/ or file:///FOLDER/",
         facts=("without a user, a query or a fragment",),
     )
 
@@ -140,11 +142,6 @@ def _added(data: Path, name: str) -> Repository | None:
             facts=(f"file: {folder / 'repository.json'}",),
             hint=f"delete {folder} and add the repository again",
         ) from error
-
-
-def folder_of(data: Path, name: str) -> Path:
-    """Where a repository's metadata lies."""
-    return data / "metadata" / name
 
 
 def _folder_url(url: str) -> str:

@@ -23,6 +23,14 @@ def setting(word: str) -> Callable[[F], F]:
     )
 
 
+require_fresh = click.option(
+    "--require-fresh",
+    flag_value="true",
+    help="Refuse signed metadata that has expired, however it was come by.",
+)
+allow_revoked = click.option(
+    "--allow-revoked", is_flag=True, help="Take a release that its publisher has revoked."
+)
 release = click.option("--release", metavar="TAG", help="This release, such as b11429 or v0.6.0.")
 hardware = click.option(
     "--hardware",

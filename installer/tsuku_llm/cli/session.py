@@ -22,7 +22,9 @@ STRICT = "TSUKU_LLM_STRICT"
 
 
 @contextmanager
-def open_session(console: Console, **flags: str | None) -> Iterator[Session]:
+def open_session(
+    console: Console, *, allow_revoked: bool = False, **flags: str | None
+) -> Iterator[Session]:
     """The session of this run; ``flags`` are named like the words of ``[llm]``.
 
     Raises ``ConfigError`` for settings that cannot be understood, ``UsageError`` or
@@ -34,12 +36,12 @@ def open_session(console: Console, **flags: str | None) -> Iterator[Session]:
     for warning in settings.warnings:
         console.note(f"warning: {warning}")
     try:
-        yield _session(console, paths, settings)
+        yield _session(console, paths, settings, allow_revoked=allow_revoked)
     finally:
         console.progress.close()
 
 
-def _session(console: Console, paths: Paths, settings: Settings) -> Session:
+def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoked: bool) -> Session:
     channel, repository = settings.setting("llm.channel"), settings.setting("llm.repository")
     return Session(
         data=paths.data,
@@ -57,6 +59,10 @@ def _session(console: Console, paths: Paths, settings: Settings) -> Session:
         mirrors=settings.mirrors,
         lock_timeout=settings.lock_timeout,
         tsuku_home=paths.home,
+        backend_chosen=settings.setting("llm.backend").chosen,
+        require_fresh=settings.require_fresh,
+        allow_revoked=allow_revoked,
+        update_check=settings.update_check,
     )
 
 

@@ -78,8 +78,8 @@ def parse_preference(value: object) -> Value:
 def parse_repository_url(value: object) -> str:
     """Where a repository is published."""
     text = _text(value)
-    if not (_HTTPS.fullmatch(text) and text.isprintable()):
-        raise ValueError("must be an https: URL")
+    if not ((_HTTPS.fullmatch(text) or _FILE.fullmatch(text)) and text.isprintable()):
+        raise ValueError("must be an https: or file: URL")
     return text
 
 
@@ -90,6 +90,14 @@ def parse_mirrors(value: object) -> tuple[str, ...]:
         if not (_HTTPS.fullmatch(url) or _FILE.fullmatch(url)) or not url.isprintable():
             raise ValueError("must be https: or file: URLs, with commas between them")
     return urls
+
+
+def parse_switch(value: object) -> str:
+    """On or off."""
+    text = str(value).lower() if type(value) is bool else _text(value)
+    if text not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text
 
 
 def parse_seconds(value: object) -> str:
@@ -127,6 +135,18 @@ KEYS: tuple[Key, ...] = (
         "1800",
         parse_seconds,
         "seconds to wait for another tsuku-llm that is at work; 0: not at all",
+    ),
+    Key(
+        "llm.require_fresh",
+        "false",
+        parse_switch,
+        "whether metadata that has expired is an error in install and serve",
+    ),
+    Key(
+        "llm.update_check",
+        "true",
+        parse_switch,
+        "whether serve looks for an update once a day, beside the server, and says so",
     ),
 )
 

@@ -74,6 +74,16 @@ class Settings:
         """Seconds to wait for another process."""
         return float(text_of(self.setting("llm.lock_timeout").value))
 
+    @property
+    def require_fresh(self) -> bool:
+        """Whether metadata that has expired is an error."""
+        return self.setting("llm.require_fresh").value == "true"
+
+    @property
+    def update_check(self) -> bool:
+        """Whether ``serve`` looks for updates."""
+        return self.setting("llm.update_check").value == "true"
+
 
 def load(
     paths: Paths, environ: Mapping[str, str], flags: Mapping[str, str | None] | None = None

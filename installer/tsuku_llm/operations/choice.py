@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tsuku_llm import catalog as catalogs
 from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
-from tsuku_llm.errors import UnknownRequest
+from tsuku_llm.errors import Revoked, UnknownRequest
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Release, ReleaseEntry
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
@@ -63,8 +63,9 @@ def choose(
 
     ``release`` names one ("b11429", "v0.6.0"); otherwise it is the newest of ``channel``, of
     the session's channel, or of ``stable`` that has a variant for this machine and request;
-    if none has, the newest. Raises ``UnknownRequest`` for names that do not exist,
-    ``TrustError`` for metadata that does not verify.
+    if none has, the newest. A revoked release is taken only by its name. Raises
+    ``UnknownRequest`` for names that do not exist, ``Revoked`` where a channel has nothing
+    else, ``TrustError`` for metadata that does not verify.
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.host)
@@ -72,7 +73,7 @@ def choose(
         entry = catalog.entry(release)
         return _compared(session, catalog, session.channel or entry.channels[0], entry, hardware)
     channel = channel or session.channel or DEFAULT_CHANNEL
-    entries = catalog.releases(channel)
+    entries = _not_revoked(session, catalog, channel)
     for entry in entries:
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, entry, hardware)
@@ -80,6 +81,23 @@ def choose(
                 _tell_skipped(session, entries, entry)
                 return choice
     return _compared(session, catalog, channel, entries[0], hardware)
+
+
+def _not_revoked(session: Session, catalog: Catalog, channel: str) -> tuple[ReleaseEntry, ...]:
+    """The releases of a channel that may be taken; whoever may not is told."""
+    entries = catalog.releases(channel)
+    if session.allow_revoked:
+        return entries
+    revoked = [entry for entry in entries if catalog.is_revoked(entry)]
+    for entry in revoked:
+        session.note(f"{entry.release} was revoked by its publisher and is not taken")
+    if len(revoked) == len(entries):
+        raise Revoked(
+            f"every release of channel {channel} was revoked by its publisher",
+            facts=(f"revoked: {', '.join(entry.release for entry in revoked)}",),
+            hint="wait for the next release: tsuku-llm update, or name another channel",
+        )
+    return tuple(entry for entry in entries if entry not in revoked)
 
 
 def _compared(

@@ -17,6 +17,7 @@ from tsuku_llm.errors import (
     GateFailed,
     HostUnreachable,
     ProxyError,
+    Revoked,
     SelectionError,
     TlsError,
     TsukuError,
@@ -25,6 +26,7 @@ from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
+from tsuku_llm.operations.vouching import note_standing, revoked
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import (
     ArtifactRecord,
@@ -84,10 +86,13 @@ def install(
     replaced by the package index's channel, with a note. ``dry_run`` stops after the
     choice and touches no network; ``force`` installs again what is installed.
 
-    Raises ``SelectionError`` when no variant fits or runs, and the errors of ``fetch``,
-    ``archive`` and ``store``; whatever was installed before stays as it was.
+    Raises ``SelectionError`` when no variant fits or runs, ``Revoked`` for a release that
+    was named and is revoked, ``StaleMetadata`` and ``ClockBehind`` where fresh metadata is
+    required, and the errors of ``fetch``, ``archive`` and ``store``; whatever was installed
+    before stays as it was.
     """
     choice = choose(session, release=release)
+    _require_good(session, choice)
     tell_temporary(session, choice)
     if dry_run:
         candidate = choice.selection.selected
@@ -101,6 +106,17 @@ def install(
         return install_choice(session, other, force=force)
 
 
+def _require_good(session: Session, choice: Choice) -> None:
+    """Refuse what was revoked, and metadata that is too old, or say that it is."""
+    release, freshness = choice.release, choice.catalog.freshness
+    if release.revoked and not session.allow_revoked:
+        raise revoked(release.release, "leave the choice to the channel, or add --allow-revoked")
+    if session.require_fresh:
+        freshness.require(session.now)
+    if warning := freshness.warning(session.now):
+        session.note(warning)
+
+
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
     """The same choice among the builds of the package index; ``error`` where it has none."""
     if INDEX_CHANNEL not in choice.catalog.channels:
@@ -110,7 +126,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
             session, channel=INDEX_CHANNEL, hardware=choice.hardware, catalog=choice.catalog
         )
         _ = other.selection.selected
-    except SelectionError as nothing:
+    except (SelectionError, Revoked) as nothing:
         error.facts += (f"channel {INDEX_CHANNEL} cannot stand in: {nothing.message}",)
         raise error from nothing
     session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
@@ -122,6 +138,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     store = session.store
     store.sweep()
     _ = choice.selection.selected  # raises with every reason where nothing fits
+    note_standing(session, choice.catalog.standing())
     failed = {} if force else _known_failures(store, choice)
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:

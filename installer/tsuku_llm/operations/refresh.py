@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tsuku_llm import catalog as catalogs
-from tsuku_llm import fetch
-from tsuku_llm.catalog import Catalog
+from tsuku_llm import fetch, standing
+from tsuku_llm.catalog import Catalog, Repository
+from tsuku_llm.errors import MetadataError, StoreError, TlsError, TrustError
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
 
@@ -13,16 +14,33 @@ def refresh(session: Session) -> Catalog:
     """The newest metadata of the session's repository, fetched and verified under a lock.
 
     Raises ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be
-    trusted; what was trusted before stays.
+    trusted, ``ClockBehind`` when this machine's clock cannot be right; what was trusted
+    before stays.
     """
     repository = repository_of(session)
-    with (
-        session.store.lock(f"metadata-{repository.name}") as locked,
-        fetch.Network(session.environ) as network,
-    ):
-        return catalogs.refresh(
-            repository,
-            session.data,
-            lambda url, limit: fetch.get(url, limit, network),
-            alone=locked,
-        )
+    try:
+        with (
+            session.store.lock(f"metadata-{repository.name}") as locked,
+            fetch.Network(session.environ) as network,
+        ):
+            found = catalogs.refresh(
+                repository,
+                session.data,
+                lambda url, limit: fetch.get(url, limit, network),
+                alone=locked,
+            )
+            standing.write(session.data, found.standing())
+    except (TlsError, MetadataError):
+        _require_clock(session, repository)
+        raise
+    found.freshness.require_clock(session.now)
+    return found
+
+
+def _require_clock(session: Session, repository: Repository) -> None:
+    """Name the clock where it explains why certificates or metadata are refused."""
+    try:
+        known = catalogs.load(repository, session.data)
+    except (TrustError, StoreError):
+        return
+    known.freshness.require_clock(session.now)

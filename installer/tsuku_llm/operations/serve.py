@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
+from tsuku_llm.operations.notices import offer_update
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.store import Installed, Receipt, Store, check_ancestors
 
 
@@ -38,14 +40,17 @@ def serve(session: Session, arguments: Sequence[str], how: Serving = Serving()) 
     """Check the installed tree, then run its server with ``arguments``; its exit code.
 
     The server holds its version for as long as it lives, so that nobody removes it. Raises
-    ``NotInstalled``, ``TamperedInstall``, ``LaunchError`` and, with ``require_gpu``,
-    ``SilentCpu``.
+    ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
+    ``require_gpu``, ``SilentCpu``.
     """
     store = session.store
     installed = wanted(store, session)
     with store.hold(installed) as held:
         check_ancestors(installed.tree)
         store.check(installed)
+        vouch(session, installed.receipt)
+        if not how.replace:
+            offer_update(session, installed.id)
         session.note(installed.receipt.line)
         build = build_of(installed)
         plan = launch.plan(build, arguments, cwd=Path.cwd(), environ=session.environ)

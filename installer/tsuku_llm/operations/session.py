@@ -34,7 +34,9 @@ class Session:
     then ``install`` may fall to the package index. ``repository`` is None for the official
     one, or for the one that the active version came from. ``prefer`` is a policy of the manifest
     or the user's own order of backends. ``lock_timeout`` is in seconds; ``tsuku_home`` is the
-    folder that the user named as tsuku's, None where none is named.
+    folder that the user named as tsuku's, None where none is named. ``backend_chosen`` tells
+    whether the user named the backend for this run; ``require_fresh`` makes metadata that has
+    expired an error, ``allow_revoked`` a revoked release none.
     """
 
     data: Path
@@ -52,6 +54,10 @@ class Session:
     mirrors: tuple[str, ...] = ()
     lock_timeout: float = field(default_factory=_usual_lock_timeout)
     tsuku_home: Path | None = None
+    backend_chosen: bool = False
+    require_fresh: bool = False
+    allow_revoked: bool = False
+    update_check: bool = False
 
     @property
     def store(self) -> Store:

@@ -11,6 +11,7 @@ from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
 from tsuku_llm.operations.serve import build_of, wanted
 from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.store import Installed, Receipt, check_ancestors
 
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
@@ -33,7 +34,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     """Check the installed tree and become ``tool``; on Windows wait for it, its exit code.
 
     Raises ``NotInstalled`` where the build has no such tool, ``TamperedInstall``,
-    ``UnsafeLocation`` and ``LaunchError``.
+    ``UnsafeLocation``, ``Revoked`` and ``LaunchError``.
     """
     store = session.store
     installed = wanted(store, session)
@@ -41,6 +42,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     with store.hold(installed) as held:
         check_ancestors(installed.tree)
         store.check(installed)
+        vouch(session, installed.receipt)
         check_ancestors(plan.cwd)
         launch.require_no_plugins(plan.cwd)
         session.note(installed.receipt.line)

@@ -18,6 +18,8 @@ from tsuku_llm.operations.install import install
 @options.setting("channel")
 @options.release
 @options.setting("repository")
+@options.require_fresh
+@options.allow_revoked
 @click.option("--dry-run", is_flag=True, help="Show what would be installed, and touch no network.")
 @click.option("--yes", is_flag=True, expose_value=False, help="Answer every question with yes.")
 @click.option("--force", is_flag=True, help="Install again what is installed.")
@@ -29,10 +31,19 @@ def command(  # noqa: PLR0913
     channel: str | None,
     release: str | None,
     repository: str | None,
+    require_fresh: str | None,
+    allow_revoked: bool,
     dry_run: bool,
     force: bool,
 ) -> Answer:
     """Install the build of llama.cpp's server that fits this machine."""
-    with open_session(console, backend=backend, channel=channel, repository=repository) as session:
+    with open_session(
+        console,
+        backend=backend,
+        channel=channel,
+        repository=repository,
+        require_fresh=require_fresh,
+        allow_revoked=allow_revoked,
+    ) as session:
         report = install(session, release=release, dry_run=dry_run, force=force)
     return Answer(render.data(report), render.lines(report))

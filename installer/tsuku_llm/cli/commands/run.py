@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
@@ -15,10 +16,20 @@ from tsuku_llm.operations.tools import plan_of, run_tool
 
 @click.command("run", cls=Launching)
 @click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
+@options.require_fresh
+@options.allow_revoked
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(console: Console, *, dry_run: bool, tool: str, arguments: tuple[str, ...]) -> Answer:
+def command(  # noqa: PLR0913
+    console: Console,
+    *,
+    dry_run: bool,
+    require_fresh: str | None,
+    allow_revoked: bool,
+    tool: str,
+    arguments: tuple[str, ...],
+) -> Answer:
     """Run another tool of the build that serve starts.
 
     ARGUMENTS are the tool's own; put -- before them: tsuku-llm run llama-cli -- -m MODEL.gguf
@@ -28,7 +39,7 @@ def command(console: Console, *, dry_run: bool, tool: str, arguments: tuple[str,
             "the tool's output is no JSON document of ours",
             hint="leave out --json, or add --dry-run; what is for the tool goes after --",
         )
-    with open_session(console) as session:
+    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
         if dry_run:
             plan = plan_of(session, tool, arguments)
             return Answer(render.data(plan), render.lines(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer, Failure
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
@@ -30,16 +31,25 @@ class _Serve(Command):
     is_flag=True,
     help="Become the server, for systemd and containers; --json has nothing to say then.",
 )
+@options.require_fresh
+@options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(console: Console, *, replace: bool, arguments: tuple[str, ...]) -> Answer:
+def command(
+    console: Console,
+    *,
+    replace: bool,
+    require_fresh: str | None,
+    allow_revoked: bool,
+    arguments: tuple[str, ...],
+) -> Answer:
     """Launch the installed llama-server.
 
     ARGUMENTS are the server's own; put -- before them: tsuku-llm serve -- -m MODEL.gguf
     """
     if replace and console.json:
         raise UsageError("--exec and --json exclude each other", hint="leave one of them out")
-    with open_session(console) as session:
+    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
         code = serve(session, arguments, Serving(replace=replace))
     # People have read what the server said; a program is told that it failed.
     told = Failure("server-exit", f"the server ended with exit code {code}")

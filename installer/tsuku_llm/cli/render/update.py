@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.text import named, size
+from tsuku_llm.operations.changes import FitChange
 from tsuku_llm.operations.update import UpdateReport
 
 
@@ -19,11 +20,15 @@ def data(report: UpdateReport) -> dict[str, Any]:
             "release": receipt.release,
             "version": receipt.version,
             "variant": receipt.variant,
+            "revoked": report.revoked,
         },
         "newest": {"release": release.release, "version": release.version},
         "available": report.newer,
         "variant": candidate.variant.name if candidate else None,
         "download_size": candidate.variant.download_size if candidate else None,
+        "to_download": report.download,
+        "replaced": report.replaced,
+        "changes": list(report.changes),
         "not_compatible": {r.variant.name: r.reason.text for r in report.choice.selection.rejected},
     }
 
@@ -35,15 +40,41 @@ def lines(report: UpdateReport) -> tuple[str, ...]:
     return (
         f"installed: {receipt.variant} of {named(receipt.release, receipt.version)}",
         f"newest in channel {report.choice.channel}: {newest}",
-        _verdict(report),
+        *_revoked(report),
+        *_verdict(report),
     )
 
 
-def _verdict(report: UpdateReport) -> str:
-    candidate = report.candidate
+def _revoked(report: UpdateReport) -> tuple[str, ...]:
+    if not report.revoked:
+        return ()
+    release = report.installed.receipt.release
+    return (f"{release} was revoked by its publisher; serve does not start it",)
+
+
+def _verdict(report: UpdateReport) -> tuple[str, ...]:
     if not report.newer:
-        return "up to date"
-    if candidate is None:
-        return "no variant of it fits this machine and the request; see: tsuku-llm explain"
-    variant = candidate.variant
-    return f"would install {variant.name}, {size(variant.download_size)}; run: tsuku-llm update"
+        return (report.way_back or "up to date",)
+    if report.candidate is None:
+        return ("no variant of it fits this machine and the request; see: tsuku-llm explain",)
+    return (_plan(report), *_replaced(report), *map(_change, report.changes))
+
+
+def _plan(report: UpdateReport) -> str:
+    assert report.candidate  # noqa: S101 - asked before
+    variant = report.candidate.variant
+    cost = f"{size(report.download)} to download"
+    if report.download != variant.download_size:
+        cost += f" of {size(variant.download_size)}"
+    return f"would install {variant.name}, {cost}; run: tsuku-llm update"
+
+
+def _replaced(report: UpdateReport) -> tuple[str, ...]:
+    name = report.installed.receipt.variant
+    return (f"  instead of {name}: {report.replaced}",) if report.replaced else ()
+
+
+def _change(change: FitChange) -> str:
+    if change.fits:
+        return f"  {change.variant} fits now; before: {change.reason}"
+    return f"  {change.variant} does not fit any more: {change.reason}"

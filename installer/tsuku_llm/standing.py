@@ -1,0 +1,164 @@
+"""What a start wants to know of signed metadata, without loading what verifies it.
+
+``serve`` asks whether a release was revoked and how old the metadata is. The answers lie in
+``standing.json`` beside each repository's metadata, written from a verified catalog and
+good only for exactly the copies that it was made from: the timestamp of the embedded copy
+and the name of the updated one, which is the digest of its timestamp. Any other pair makes
+it void, and the metadata is verified anew.
+
+It is no proof, and nothing is installed by it. Whoever can write it can write the server
+beside it as well; everybody else can only lead to metadata being verified once more.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm import embedded
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import make_folder, read_small, replace_file
+from tsuku_llm.errors import ClockBehind, StaleMetadata, StoreError
+
+CURRENT = "current"
+"""The file that names the updated copy that counts."""
+
+SKEW = timedelta(days=1)
+"""How far a clock may be behind the date of a signature before it cannot be right."""
+
+_FILE = "standing.json"
+_FORMAT = 1
+_LIMIT = 1 << 20
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_CLOCK_HINT = "set this machine's clock; without it nobody can tell what has expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How old metadata is; times in UTC.
+
+    ``signed`` is the newest date of a signature, None where the publisher does not say;
+    ``expires`` is when the first role expires.
+    """
+
+    repository: str
+    signed: datetime | None
+    expires: datetime
+
+    def clock_problem(self, now: datetime) -> str | None:
+        """Why this machine's clock cannot be right: it is before the signatures."""
+        if self.signed is None or now >= self.signed - SKEW:
+            return None
+        return (
+            f"this machine's clock says {now:%Y-%m-%d}, and the metadata of {self.repository} "
+            f"was signed on {self.signed:%Y-%m-%d}: the clock was set back, or never set"
+        )
+
+    def expired(self, now: datetime) -> bool:
+        """Whether a newer release or a revocation may be missing from it."""
+        return self.expires <= now
+
+    def age(self, now: datetime) -> str:
+        """How old it is, for people."""
+        if self.signed is None:
+            return f"of unknown age, good until {self.expires:%Y-%m-%d}"
+        return f"signed on {self.signed:%Y-%m-%d} ({days(now - self.signed)})"
+
+    def warning(self, now: datetime) -> str | None:
+        """What to tell whoever goes on with this metadata; None where it is fresh."""
+        if problem := self.clock_problem(now):
+            return problem
+        if not self.expired(now):
+            return None
+        return (
+            f"the metadata of {self.repository} was {self.age(now)} and expired on "
+            f"{self.expires:%Y-%m-%d}: a newer release or a revocation may be missing; "
+            f"to fetch it: tsuku-llm repository refresh {self.repository}"
+        )
+
+    def require_clock(self, now: datetime) -> None:
+        """Raise ``ClockBehind`` where the clock was set back."""
+        if problem := self.clock_problem(now):
+            raise ClockBehind(problem, hint=_CLOCK_HINT)
+
+    def require(self, now: datetime) -> None:
+        """Raise ``ClockBehind`` or ``StaleMetadata`` for metadata that is not fresh."""
+        self.require_clock(now)
+        if self.expired(now):
+            raise StaleMetadata(
+                f"the metadata of {self.repository} expired on {self.expires:%Y-%m-%d}",
+                facts=(f"it was {self.age(now)}", "fresh metadata is required by the settings"),
+                hint=f"fetch it: tsuku-llm repository refresh {self.repository}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a repository's metadata says of its releases; ``revoked`` are their tags."""
+
+    freshness: Freshness
+    revoked: tuple[str, ...]
+
+
+def days(span: timedelta) -> str:
+    """A span of time in whole days, for people."""
+    count = max(span.days, 0)
+    return f"{count} day{'' if count == 1 else 's'} ago"
+
+
+def folder_of(data: Path, repository: str) -> Path:
+    """Where a repository's metadata lies."""
+    return data / "metadata" / repository
+
+
+def read(data: Path, repository: str) -> Standing | None:
+    """What was noted about exactly the copies of now.
+
+    None where there is nothing, something else, or something about other copies.
+    """
+    path = folder_of(data, repository) / _FILE
+    with suppress(StoreError, *_NOT_OURS):
+        document = json.loads(read_small(path, _LIMIT) or b"null")
+        if document["format"] == _FORMAT and document["of"] == _copies(data, repository):
+            signed, expires = document["signed"], _time(document["expires"])
+            revoked = tuple(str(tag) for tag in document["revoked"])
+            return Standing(Freshness(repository, signed and _time(signed), expires), revoked)
+    return None
+
+
+def write(data: Path, standing: Standing) -> None:
+    """Note it, for the copies of now, unless that was done. Raises ``StoreError``."""
+    freshness = standing.freshness
+    if read(data, freshness.repository) == standing:
+        return
+    folder = folder_of(data, freshness.repository)
+    document = {
+        "format": _FORMAT,
+        "of": _copies(data, freshness.repository),
+        "signed": freshness.signed and _text(freshness.signed),
+        "expires": _text(freshness.expires),
+        "revoked": list(standing.revoked),
+    }
+    with disk_errors("noting what the metadata says", folder):
+        make_folder(folder)
+        replace_file(folder / _FILE, json.dumps(document).encode("ascii") + b"\n")
+
+
+def _copies(data: Path, repository: str) -> dict[str, Any]:
+    """What tells the copies of now from all others."""
+    is_ours = repository == embedded.REPOSITORY
+    own = embedded.read("metadata/timestamp.json") if is_ours else None
+    updated = read_small(folder_of(data, repository) / CURRENT, 100)
+    return {"embedded": own and own.decode(), "updated": updated and updated.decode()}
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=timezone.utc)
+
+
+def _text(time: datetime) -> str:
+    return f"{time.replace(tzinfo=None).isoformat(timespec='seconds')}Z"

@@ -1,0 +1,223 @@
+"""A revoked release, and metadata that is old: what each command makes of them."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support.folder_shop import FolderShop
+from support.program import Result
+from support.release_server import NAME, User
+
+from tsuku_llm import standing
+
+STRICT = {"TSUKU_LLM_REQUIRE_FRESH": "true"}
+
+
+@pytest.fixture
+def folder_shop(tmp_path: Path) -> FolderShop:
+    shop = FolderShop(tmp_path / "shop")
+    for tag in ("b1", "b2"):
+        shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
+    return shop
+
+
+@pytest.fixture
+def owner(folder_shop: FolderShop, tmp_path: Path) -> User:
+    """Somebody who has b2 installed, and b1 before it."""
+    user = folder_shop.user(tmp_path / "home")
+    for tag in ("b1", "b2"):
+        done = user.run("install", "--release", tag)
+        assert done.code == 0, done.stderr
+    return user
+
+
+def revoke(shop: FolderShop, tag: str) -> None:
+    """The publisher says that a release must not be used any more."""
+    target = shop.simulator.targets.targets[f"releases/{tag}.json"]
+    name = f"targets/{target.get_prefixed_paths()[0]}"
+    document = json.loads(shop.simulator.files[name])
+    channels = target.custom["channels"]
+    shop.simulator.publish({**document, "revoked": True}, channels=channels)
+    shop.write()
+
+
+def started(user: User, *arguments: str, **extra: str) -> Result:
+    return user.run("serve", *arguments, "--", "--list-devices", **extra)
+
+
+def test_M29_a_revoked_release_is_not_started_unless_it_is_allowed(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    revoke(folder_shop, "b2")
+    assert started(owner).code == 0, "nobody knows of it yet"
+    assert owner.run("repository", "refresh", NAME).code == 0
+    refused = owner.run("serve", "--json", "--", "--list-devices")
+    assert (refused.code, refused.document["error"]["code"]) == (5, "revoked")
+    assert "b2 was revoked by its publisher" in refused.document["error"]["message"]
+    assert started(owner, "--exec").code == 5
+    assert started(owner, "--allow-revoked").code == 0
+    assert owner.run("use", "b1").code == 0
+    assert started(owner).code == 0, "the one before was not revoked"
+
+
+def test_M29_a_revoked_release_is_known_when_the_note_is_lost(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    """Or when an upgraded package brings newer metadata: then the metadata itself is asked."""
+    revoke(folder_shop, "b2")
+    assert owner.run("repository", "refresh", NAME).code == 0
+    note = standing.folder_of(owner.data, NAME) / "standing.json"
+    note.unlink()
+    assert started(owner).code == 5
+    assert note.exists(), "so that the next start is a quick one"
+
+
+@pytest.mark.usefixtures("owner")
+def test_M29_an_install_passes_over_what_was_revoked(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    revoke(folder_shop, "b2")
+    user = folder_shop.user(tmp_path / "other")
+    done = user.run("install", "--json")
+    assert (done.code, done.document["data"]["release"]) == (0, "b1")
+    assert "b2 was revoked by its publisher" in done.stderr
+    named = user.run("install", "--release", "b2", "--json")
+    assert (named.code, named.document["error"]["code"]) == (5, "revoked")
+    assert user.run("install", "--release", "b2", "--allow-revoked").code == 0
+    assert user.run("explain", "--release", "b2").code == 0
+
+
+def test_M29_a_channel_of_revoked_releases(folder_shop: FolderShop, tmp_path: Path) -> None:
+    for tag in ("b1", "b2"):
+        revoke(folder_shop, tag)
+    user = folder_shop.user(tmp_path / "other")
+    done = user.run("install", "--json")
+    assert (done.code, done.document["error"]["code"]) == (5, "revoked")
+    assert done.document["error"]["facts"] == ["revoked: b2, b1"]
+
+
+def test_M29_an_update_moves_on_from_what_was_revoked(folder_shop: FolderShop, owner: User) -> None:
+    revoke(folder_shop, "b2")
+    folder_shop.publish("b3", {"cpu": folder_shop.variant(folder_shop.stand_in("b3-cpu"))})
+    checked = owner.run("update", "--check", "--json")
+    assert checked.code == 0
+    assert checked.document["data"]["installed"]["revoked"] is True
+    assert checked.document["data"]["newest"]["release"] == "b3"
+    assert owner.run("update").code == 0
+    assert started(owner).code == 0
+    assert "b3" in owner.run("which").stdout
+
+
+def test_M29_an_update_never_goes_back_but_names_the_way(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    revoke(folder_shop, "b2")
+    checked = owner.run("update", "--check")
+    assert checked.code == 0
+    assert "b2 was revoked by its publisher" in checked.stdout
+    assert "tsuku-llm install --release b1" in checked.stdout
+    done = owner.run("update", "--json")
+    assert (done.code, done.document["error"]["code"]) == (5, "revoked")
+    assert done.document["error"]["hint"] == "go back: tsuku-llm install --release b1"
+    assert "b2" in owner.run("which").stdout
+
+
+# --- old metadata ---------------------------------------------------------------------------
+
+
+def expire(shop: FolderShop, user: User) -> None:
+    """Months pass in which nobody asks for metadata: what the user has is out of date."""
+    old = datetime(2026, 11, 20, 1, tzinfo=timezone.utc)
+    shop.simulator.expire("timestamp", old)
+    shop.write()
+    folder = standing.folder_of(user.data, NAME)
+    name = (folder / "current").read_text()
+    copy = folder / "copies" / name / "metadata"
+    for path in (shop.root / "repository" / "metadata").iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    (folder / "standing.json").unlink(missing_ok=True)
+
+
+def test_M18_what_is_trusted_already_works_and_says_how_old_it_is(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    expire(folder_shop, owner)
+    for _ in range(2):
+        done = started(owner)
+        assert done.code == 0, done.stderr
+        assert "was signed on 2026-11-20 (" in done.stderr
+        assert "and expired on 2026-11-20" in done.stderr
+    done = owner.run("install", "--release", "b1")
+    assert done.code == 0, done.stderr
+    assert "expired on 2026-11-20" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("install",), ("install", "--dry-run"), ("serve", "--", "--list-devices")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("way", ["flag", "variable"])
+def test_M18_require_fresh_makes_old_metadata_an_error(
+    folder_shop: FolderShop, owner: User, words: tuple[str, ...], way: str
+) -> None:
+    strict = (words[0], "--require-fresh", "--json", *words[1:])
+    assert owner.run(*strict).code == 0
+    expire(folder_shop, owner)
+    done = (
+        owner.run(*strict) if way == "flag" else owner.run(words[0], "--json", *words[1:], **STRICT)
+    )
+    assert (done.code, done.document["error"]["code"]) == (5, "stale-metadata")
+    assert "expired on 2026-11-20" in done.document["error"]["message"]
+    assert done.document["error"]["hint"].endswith(f"repository refresh {NAME}")
+
+
+def test_M18_an_update_refuses_what_has_expired(folder_shop: FolderShop, owner: User) -> None:
+    expire(folder_shop, owner)
+    for words in (("update",), ("update", "--check")):
+        done = owner.run(*words, "--json")
+        assert (done.code, done.document["error"]["code"]) == (5, "stale-metadata")
+        assert any(" ago" in fact for fact in done.document["error"]["facts"])
+    assert started(owner).code == 0
+
+
+def test_a_removed_repository_keeps_nobody_from_starting(owner: User) -> None:
+    assert owner.run("repository", "remove", NAME).code == 0
+    done = started(owner)
+    assert done.code == 0
+    assert "nothing is known of revocations: there is no repository" in done.stderr
+    assert owner.run("serve", "--require-fresh", "--", "--list-devices").code != 0
+
+
+def test_metadata_that_was_damaged_keeps_nobody_from_starting(owner: User) -> None:
+    folder = standing.folder_of(owner.data, NAME)
+    (folder / "current").write_text("junk")
+    done = started(owner)
+    assert done.code == 0
+    assert "nothing is known of revocations" in done.stderr
+    assert owner.run("serve", "--require-fresh", "--", "--list-devices").code == 5
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_start_needs_no_right_to_write_a_note(owner: User) -> None:
+    folder = standing.folder_of(owner.data, NAME)
+    (folder / "standing.json").unlink()
+    folder.chmod(0o555)
+    assert started(owner).code == 0
+    folder.chmod(0o755)
+
+
+def test_a_start_loads_no_verifier_where_something_is_noted(owner: User) -> None:
+    code = (
+        "import sys\nfrom tsuku_llm.cli.entry import run\n"
+        "code = run(['serve', '--', '--list-devices'])\n"
+        "heavy = {'tuf', 'msgspec', 'httpx', 'tsuku_llm.catalog'} & {*sys.modules}\n"
+        "print(code, sorted(heavy), file=sys.stderr)"
+    )
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, env=dict(owner.env), capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "0 []"

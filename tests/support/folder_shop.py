@@ -1,0 +1,79 @@
+"""A publisher without a network: a signed repository and archives in a folder of the disk."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from support.builds import Packed
+from support.program import environment
+from support.release_server import NAME, ReleaseServer, User
+
+from tsuku_llm.fetch import Silent
+from tsuku_llm.host import LocalHost
+from tsuku_llm.operations import repository as repositories
+from tsuku_llm.operations.session import Session
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+"""A day and a half after the simulator signed."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder in the place of a web server."""
+
+    root: Path
+
+    @property
+    def url(self) -> str:
+        return self.root.as_uri()
+
+
+class FolderShop(ReleaseServer):
+    """As a release server, for users who have it mounted; nothing is asked of a network."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True)
+        super().__init__(Site(root))  # type: ignore[arg-type]
+        self.root = root
+
+    def url(self, packed: Packed, folder: str = "archives") -> str:
+        """Where it would be without the mirror."""
+        return f"https://{folder}.invalid/{packed.path.name}"
+
+    @property
+    def mirror(self) -> str:
+        return (self.root / "archives").as_uri()
+
+    def user(self, home: Path) -> User:
+        """Somebody who has added the repository, and takes archives from the folder."""
+        env = environment(home, TSUKU_LLM_MIRROR=self.mirror, TSUKU_LLM_REPOSITORY=NAME)
+        self.session(home)
+        return User(home, env)
+
+    def session(self, home: Path, **changes: object) -> Session:
+        """The session of such a user, on a fixed day; its ``note`` is ``Notes``."""
+        data = home / "llm"
+        fields: dict[str, object] = {
+            "data": data,
+            "state": data / "state",
+            "environ": environment(home),
+            "host": LocalHost(),
+            "now": NOW,
+            "note": Notes(),
+            "progress": Silent(),
+            "repository": NAME,
+            "mirrors": (self.mirror,),
+        }
+        session = Session(**{**fields, **changes})  # type: ignore[arg-type]
+        if NAME not in [each.name for each in repositories.repositories(session)]:
+            root = home.parent / f"{home.name}-root.json"
+            root.write_bytes(self.simulator.pinned_root)
+            repositories.add(replace(session, now=NOW), NAME, self.simulator.url, root)
+        return session
+
+
+class Notes(list[str]):
+    """What people were told."""
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
