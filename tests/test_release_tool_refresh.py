@@ -44,8 +44,16 @@ def refresh(data: Path, tag: str, given: bytes | None) -> list[str]:
     return said
 
 
+def excuse(data: Path, tag: str, *what: str) -> None:
+    facts = Facts(data / "facts")
+    for each in what:
+        facts.excuse(tag, each, getattr(FACTS.get(tag), each, "Not the subject here."))
+    facts.save()
+
+
 def only(tag: str, data: Path) -> Any:
     """The release file of one recorded release."""
+    excuse(data, tag, "unattested")
     (made,) = plan.release_files(replace(PLAN, channels={"nightly": (tag,)}), data)
     return json.loads(made.data)
 
@@ -59,6 +67,7 @@ def test_the_same_facts_give_the_same_release_files(data: Path) -> None:
     forget_releases(data)
     for release in FACTS.values():
         refresh(data, release.tag, answer_of(release))
+        excuse(data, release.tag, "unattested", "unlisted")
     for version, tag in (("v0.5.0", "b11146"), ("v0.6.0", "b11429")):
         given = answer(version, [], body=f"Stable release.\n\nBinaries: {tag}\n")
         assert refresh(data, version, given) == [f"{version} is {tag}"]
@@ -243,7 +252,7 @@ def test_reading_twice_records_the_same(
     before = {path: path.read_bytes() for path in data.rglob("*.json")}
     recorded(data, archives, tmp_path)
     assert {path: path.read_bytes() for path in data.rglob("*.json")} == before
-    assert len([path for path in before if path.parent.name == "archives"]) == 3
+    assert {each.sha256 for each in archives.values()} <= {path.stem for path in before}
 
 
 def test_an_archive_that_is_not_the_published_one_stops_the_tool(
@@ -260,7 +269,33 @@ def test_an_archive_that_is_not_the_published_one_stops_the_tool(
     (tmp_path / "folder" / CUDA).unlink()
     with pytest.raises(ReleaseError, match=f"has no {CUDA}"):
         Refresh(data, {}, lambda _: None).read_archives(TAG, tmp_path / "folder")
-    assert "sass" not in json.dumps(only(TAG, data)["platforms"]["linux-amd64"]["variants"]["cpu"])
+
+
+def test_R08_a_release_whose_archives_were_not_read_is_not_signed(
+    data: Path, archives: Mapping[str, Packed], tmp_path: Path
+) -> None:
+    refresh(data, TAG, answer_for(TAG, archives.values()))
+    with pytest.raises(ReleaseError, match=f"no files are listed for .*{CUDA}.*refresh {TAG}"):
+        only(TAG, data)
+    recorded(data, archives, tmp_path)
+    (data / "facts" / "archives" / f"{archives[COMPANION].sha256}.json").unlink()
+    with pytest.raises(ReleaseError, match=f"no files are listed for {COMPANION};"):
+        only(TAG, data)
+    recorded(data, archives, tmp_path)
+    assert only(TAG, data)["release"] == TAG
+
+
+def test_R08_unless_the_facts_say_why(
+    data: Path, archives: Mapping[str, Packed], tmp_path: Path
+) -> None:
+    stored = tmp_path / "answer.json"
+    stored.write_bytes(answer_for(TAG, archives.values()))
+    arguments = ("--json", stored, "--data", data, "--unlisted", "Nobody could download them.")
+    done = release_tool("refresh", TAG, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "files" not in json.dumps(only(TAG, data))
+    recorded(data, archives, tmp_path)
+    assert Facts(data / "facts").releases()[TAG].unlisted is None
 
 
 def test_an_archive_that_the_program_would_refuse_stops_the_tool(

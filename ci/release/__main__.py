@@ -1,5 +1,6 @@
 """The commands of the release tool."""
 
+import logging
 import os
 import sys
 from datetime import datetime, timezone
@@ -16,6 +17,10 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 data_option = click.option(
     "--data", type=FOLDER, default=DATA, help="Where rules, facts and the plan lie."
+)
+
+root_option = click.option(
+    "--trusted-root", type=FILE, help="Sigstore's trusted root; sigstore-python's without it."
 )
 
 
@@ -51,10 +56,37 @@ def refresh(  # noqa: PLR0913 - each is an option
 
 @cli.command()
 @data_option
+@root_option
+@click.argument("tag")
+@click.option("--bundle", "bundles", type=FILE, multiple=True, help="Attestations, stored.")
+@click.option("--unattested", metavar="REASON", help="Why its origin cannot be verified.")
+def attest(
+    *,
+    data: Path,
+    trusted_root: Path | None,
+    tag: str,
+    bundles: tuple[Path, ...],
+    unattested: str | None,
+) -> None:
+    """Verify offline who built a release's archives, and record the proofs in facts/."""
+    from ci.release.attest import Attest  # noqa: PLC0415
+
+    work = Attest(data, os.environ)
+    if unattested is None:
+        number = work.prove(tag, [path.read_bytes() for path in bundles], trusted_root)
+        click.echo(f"{tag}: {number} archives come from {work.origin.repository}")
+    else:
+        work.excuse(tag, unattested)
+        click.echo(f"{tag}: not attested, and its release file says so")
+
+
+@cli.command()
+@data_option
+@root_option
 @click.argument("into", type=FOLDER)
-def build(data: Path, into: Path) -> None:
+def build(data: Path, trusted_root: Path | None, into: Path) -> None:
     """Write the unsigned release files of every channel into a folder, for review."""
-    for release in release_files(load_plan(data), data):
+    for release in release_files(load_plan(data), data, trusted_root):
         path = into / release.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(release.data)
@@ -63,14 +95,15 @@ def build(data: Path, into: Path) -> None:
 
 @cli.command()
 @data_option
+@root_option
 @click.option("--into", type=FOLDER, default=MANIFESTS, help="Where the repository lies.")
-def sign(data: Path, into: Path) -> None:
+def sign(data: Path, trusted_root: Path | None, into: Path) -> None:
     """Build and sign the repository with the signers that TSUKU_LLM_SIGNERS names."""
     from ci.release.signers import load_signers  # noqa: PLC0415
     from ci.release.signing import sign as sign_files  # noqa: PLC0415
 
     plan = load_plan(data)
-    files = sign_files(plan, release_files(plan, data), load_signers())
+    files = sign_files(plan, release_files(plan, data, trusted_root), load_signers())
     write(into, files)
     click.echo(f"{into}: {len(files)} files, signed and checked")
 
@@ -98,6 +131,7 @@ def check(folder: Path) -> None:
 
 def main() -> None:
     """Run a command; what stops it is one line."""
+    logging.getLogger("sigstore").setLevel(logging.ERROR)  # it warns that it works offline
     try:
         cli(prog_name="python -m ci.release")
     except ReleaseError as error:

@@ -15,6 +15,20 @@ FORMAT = 1
 PUBLISHER = "ggml-org"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A release file's top level; what is None is left out.
+
+    ``unattested`` says why nobody verified who built its archives.
+    """
+
+    release: str
+    version: str | None = None
+    publisher: str
+    published: str
+    unattested: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
     """One target of the repository: its path, its bytes and what is signed about it."""
@@ -38,35 +52,27 @@ def release_document(
         for variant in build.rule.variants:
             requires = requirements(variant.requires, records, rules.libraries)
             variants[variant.name] = _variant(build, variant, requires, contents, release.tag)
-    return document(
+    head = Head(
         release=release.tag,
         version=release.version,
         publisher=PUBLISHER,
         published=release.published,
-        platforms={
-            name: _platform(name, platforms[name], rules)
-            for name in rules.platforms
-            if name in platforms
-        },
+        unattested=release.unattested,
     )
+    present = [name for name in rules.platforms if name in platforms]
+    return document(head, {name: _platform(name, platforms[name], rules) for name in present})
 
 
-def document(
-    *,
-    release: str,
-    version: str | None,
-    publisher: str,
-    published: str,
-    platforms: Mapping[str, Any],
-) -> dict[str, Any]:
-    """A release file's top level; what is not known is left out."""
+def document(head: Head, platforms: Mapping[str, Any]) -> dict[str, Any]:
+    """A release file's content."""
     return {
         "format": FORMAT,
-        "release": release,
-        **({"version": version} if version else {}),
-        "publisher": publisher,
-        "published": published,
+        "release": head.release,
+        **({"version": head.version} if head.version else {}),
+        "publisher": head.publisher,
+        "published": head.published,
         "revoked": False,
+        **({"unattested": head.unattested} if head.unattested else {}),
         "platforms": dict(platforms),
     }
 
@@ -101,6 +107,24 @@ def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFil
         data=json_bytes(data),
         custom={**entry, "sequence": _sequence(tag), "channels": sorted(channels)},
     )
+
+
+def check_listed(data: Mapping[str, Any]) -> None:
+    """Refuse a release file with an archive whose files are not listed.
+
+    Raises ``ReleaseError``.
+    """
+    unlisted = {
+        artifact["url"].rpartition("/")[2]
+        for platform in data["platforms"].values()
+        for variant in platform["variants"].values()
+        for artifact in variant["artifacts"]
+        if "files" not in artifact
+    }
+    if unlisted:
+        tag = data["release"]
+        names = ", ".join(sorted(unlisted))
+        raise ReleaseError(f"{tag}: no files are listed for {names}; run: refresh {tag} --download")
 
 
 def json_bytes(data: Mapping[str, Any]) -> bytes:

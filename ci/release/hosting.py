@@ -1,4 +1,4 @@
-"""The release JSON of upstream's hosting service: the one file that the service is asked for."""
+"""What upstream's hosting service says of a release; users' machines never ask it."""
 
 import json
 import re
@@ -9,8 +9,7 @@ from ci.release.errors import ReleaseError
 from ci.release.facts import Asset, UpstreamRelease
 from tsuku_llm.errors import TsukuError
 
-UPSTREAM = "ggml-org/llama.cpp"
-_RELEASE = "https://api.github.com/repos/{repository}/releases/tags/{tag}"
+_API = "https://api.github.com/repos/ggml-org/llama.cpp"
 _LARGEST = 8 << 20
 """Bytes of an answer at most; one of forty assets has about 70 KB."""
 
@@ -21,7 +20,12 @@ _TAG = re.compile(r"\bb[0-9]{4,6}\b")
 
 def download_release(tag: str, environ: Mapping[str, str]) -> bytes:
     """The service's answer for a tag. Raises ``ReleaseError``."""
-    return download(_RELEASE.format(repository=UPSTREAM, tag=tag), environ)
+    return download(f"{_API}/releases/tags/{tag}", environ)
+
+
+def download_attestations(sha256: str, environ: Mapping[str, str]) -> bytes:
+    """The service's answer for the attestations of a file. Raises ``ReleaseError``."""
+    return download(f"{_API}/attestations/sha256:{sha256}", environ)
 
 
 def download(url: str, environ: Mapping[str, str]) -> bytes:

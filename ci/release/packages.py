@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import tomli
 
-from ci.release.build import artifact, document, recorded
+from ci.release.build import Head, artifact, document, recorded
 from ci.release.contents import Contents
 from ci.release.facts import Asset
 from ci.release.measured import requirements
@@ -43,13 +43,13 @@ def _document(
             for variant in project["variants"]
         },
     }
-    return document(
+    head = Head(
         release=wheel["release"],
-        version=None,
         publisher=project["publisher"],
         published=wheel["published"],
-        platforms={project["platform"]: platform},
+        unattested=project["unattested"],
     )
+    return document(head, {project["platform"]: platform})
 
 
 def _variant(

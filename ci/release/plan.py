@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tomli
 
-from ci.release.build import ReleaseFile, release_document, release_file
+from ci.release.attest import check_origin
+from ci.release.build import ReleaseFile, check_listed, release_document, release_file
 from ci.release.classify import load_rules
 from ci.release.contents import load_contents
 from ci.release.facts import Facts, release_of
@@ -47,22 +48,39 @@ def load_plan(data: Path = DATA) -> Plan:
     )
 
 
-def release_files(plan: Plan, data: Path = DATA) -> tuple[ReleaseFile, ...]:
-    """The release file of every release that a channel names. Raises ``ReleaseError``."""
+def release_files(
+    plan: Plan, data: Path = DATA, trusted_root: Path | None = None
+) -> tuple[ReleaseFile, ...]:
+    """The release file of every release that a channel names.
+
+    ``trusted_root`` is Sigstore's, where it is not to be the one that sigstore-python has.
+    Raises ``ReleaseError``, also for a release whose origin is not proven or whose archives
+    were not read, unless the facts say why.
+    """
     contents = load_contents(data / "facts" / "archives")
     facts, rules = Facts(data / "facts").releases(), load_rules(data)
     packages = load_packages(data, rules.libraries, contents)
-    channels: dict[str, list[str]] = {}
+    files = []
+    for tag, channels in sorted(_channels(plan).items()):
+        if tag in packages:
+            document, unlisted = packages[tag], None
+        else:
+            release = release_of(facts, tag)
+            check_origin(release, rules, data, trusted_root)
+            document, unlisted = release_document(release, rules, contents), release.unlisted
+        if unlisted is None:
+            check_listed(document)
+        files.append(release_file(document, channels))
+    return tuple(files)
+
+
+def _channels(plan: Plan) -> dict[str, list[str]]:
+    """The channels of every release."""
+    found: dict[str, list[str]] = {}
     for channel, releases in plan.channels.items():
         for release in releases:
-            channels.setdefault(release, []).append(channel)
-    return tuple(
-        release_file(
-            packages.get(release) or release_document(release_of(facts, release), rules, contents),
-            names,
-        )
-        for release, names in sorted(channels.items())
-    )
+            found.setdefault(release, []).append(channel)
+    return found
 
 
 def _role(version: int, issued: date, days: int, signers: list[str], threshold: int) -> RolePlan:

@@ -1,0 +1,221 @@
+"""Upstream's build attestations, verified offline with sigstore-python.
+
+Since August 2026 upstream's build service signs which workflow of which repository built
+which files (SLSA provenance in Sigstore bundles). The bundles of a release are kept in
+``facts/attestations/<tag>.jsonl`` and verified whenever its release file is made.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli
+
+from ci.release.errors import ReleaseError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+    from sigstore.models import TrustedRoot
+    from sigstore.verify import Verifier
+    from sigstore.verify.policy import VerificationPolicy
+
+_PREDICATE = "https://slsa.dev/provenance/v1"
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_ENVELOPE = "application/vnd.in-toto+json"
+_RUNNER = "github-hosted"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who may have built a release: ``[attestation]`` of ``rules.toml``.
+
+    ``workflow`` is a path in the repository; each of ``refs`` may hold ``{tag}``.
+    """
+
+    issuer: str
+    repository: str
+    workflow: str
+    refs: tuple[str, ...]
+
+
+def load_origin(data: Path) -> Origin:
+    """Read ``rules.toml``."""
+    raw = tomli.loads((data / "rules.toml").read_text("utf-8"))["attestation"]
+    return Origin(raw["issuer"], raw["repository"], raw["workflow"], tuple(raw["refs"]))
+
+
+def load_root(path: Path | None) -> "TrustedRoot":
+    """Sigstore's trusted root: of a file, or the one that sigstore-python has. No network."""
+    from sigstore.models import ClientTrustConfig, TrustedRoot  # noqa: PLC0415
+
+    if path is None:
+        return ClientTrustConfig.production(offline=True).trusted_root
+    try:
+        return TrustedRoot.from_file(str(path))
+    except Exception as error:  # whatever its parser meets in a file of another kind
+        raise ReleaseError(f"{path} is no trusted root of Sigstore: {error}") from error
+
+
+def bundles_in(data: bytes) -> list[dict[str, Any]]:
+    """The bundles of a file: one, one in each line, or the hosting service's answer.
+
+    Raises ``ReleaseError``.
+    """
+    try:
+        return [bundle for document in _documents(data) for bundle in _bundles(document)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ReleaseError(f"this is no file of attestation bundles: {error}") from error
+
+
+def _documents(data: bytes) -> list[Any]:
+    try:
+        return [json.loads(data)]
+    except ValueError:
+        return [json.loads(line) for line in data.splitlines() if line.strip()]
+
+
+def _bundles(document: Any) -> list[dict[str, Any]]:
+    if "attestations" in document:
+        return [dict(each["bundle"]) for each in document["attestations"]]
+    return [dict(document)]
+
+
+def verified(
+    tag: str,
+    digests: Mapping[str, str],
+    bundles: Iterable[Mapping[str, Any]],
+    origin: Origin,
+    root: "TrustedRoot",
+) -> list[Mapping[str, Any]]:
+    """The bundles that prove where the files (name → SHA-256) of a release come from.
+
+    Raises ``ReleaseError`` for a file that no valid bundle names with this digest, with what
+    is wrong with the bundles that there are, and for files of more than one commit.
+    """
+    from sigstore.verify import Verifier  # noqa: PLC0415
+
+    verifier = Verifier(trusted_root=root)
+    missing, used, commits, objections = set(digests.items()), [], set(), []
+    for bundle in bundles:
+        policy = _Policy(origin, tag)
+        try:
+            subjects = _subjects(_payload(bundle, verifier, policy))
+        except ReleaseError as error:
+            objections.append(str(error))
+            continue
+        if subjects & missing:
+            missing -= subjects
+            commits.add(policy.commit)
+            used.append(bundle)
+    if missing:
+        first, *others = sorted(name for name, _ in missing)
+        names = f"{first} and of {len(others)} other archives" if others else first
+        why = "; ".join(dict.fromkeys(objections)) or "no attestation names it with its digest"
+        raise ReleaseError(f"{tag}: the origin of {names} is not proven: {why}")
+    if len(commits) > 1:
+        raise ReleaseError(f"{tag} was built from {len(commits)} commits: {', '.join(commits)}")
+    return used
+
+
+def stored(data: Path, tag: str) -> list[dict[str, Any]]:
+    """The recorded bundles of a release."""
+    path = _path(data, tag)
+    return bundles_in(path.read_bytes()) if path.is_file() else []
+
+
+def store(data: Path, tag: str, bundles: Iterable[Mapping[str, Any]]) -> None:
+    """Record the bundles of a release, one in each line; none removes the record."""
+    path = _path(data, tag)
+    lines = [json.dumps(bundle, separators=(",", ":")) + "\n" for bundle in bundles]
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines), "utf-8")
+
+
+def _path(data: Path, tag: str) -> Path:
+    return data / "facts" / "attestations" / f"{tag}.jsonl"
+
+
+class _Policy:
+    """What the certificate of a bundle has to say, as sigstore-python asks a policy.
+
+    ``commit`` is what it says of the source, when it is accepted.
+    """
+
+    def __init__(self, origin: Origin, tag: str) -> None:
+        self._origin = origin
+        self._refs = [ref.format(tag=tag) for ref in origin.refs]
+        self.commit = ""
+
+    def verify(self, certificate: "Certificate") -> None:
+        """Raise sigstore's ``VerificationError`` with everything that differs."""
+        from sigstore.errors import VerificationError  # noqa: PLC0415
+        from sigstore.verify.policy import OIDCSourceRepositoryDigest  # noqa: PLC0415
+
+        failures = [self._failures(certificate, ref) for ref in self._refs]
+        if all(failures):
+            raise VerificationError("; ".join(min(failures, key=len)))
+        oid = OIDCSourceRepositoryDigest.oid
+        value: bytes = certificate.extensions.get_extension_for_oid(oid).value.value
+        self.commit = value[2:].decode()  # two bytes of DER say that a short text follows
+
+    def _failures(self, certificate: "Certificate", ref: str) -> list[str]:
+        failures = (_failure(policy, certificate) for policy in self._policies(ref))
+        return [failure for failure in failures if failure]
+
+    def _policies(self, ref: str) -> "list[VerificationPolicy]":
+        from sigstore.verify import policy  # noqa: PLC0415
+
+        repository = f"https://github.com/{self._origin.repository}"
+        workflow = f"{repository}/{self._origin.workflow}@{ref}"
+        return [
+            policy.OIDCIssuerV2(self._origin.issuer),
+            policy.OIDCSourceRepositoryURI(repository),
+            policy.OIDCSourceRepositoryRef(ref),
+            policy.OIDCBuildSignerURI(workflow),
+            policy.OIDCBuildConfigURI(workflow),
+            policy.Identity(identity=workflow),
+            policy.OIDCRunnerEnvironment(_RUNNER),
+        ]
+
+
+def _failure(policy: "VerificationPolicy", certificate: "Certificate") -> str:
+    from sigstore.errors import VerificationError  # noqa: PLC0415
+
+    try:
+        policy.verify(certificate)
+    except VerificationError as error:
+        return str(error)
+    return ""
+
+
+def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
+    """The files (name, SHA-256) that a provenance statement names."""
+    kind, data = payload
+    try:
+        statement = json.loads(data)
+        what, predicate = statement["_type"], statement["predicateType"]
+        subjects = {
+            (each["name"], each["digest"].get("sha256", "")) for each in statement["subject"]
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise ReleaseError(f"a statement is malformed: {error}") from error
+    if (kind, what) != (_ENVELOPE, _STATEMENT):
+        raise ReleaseError(f"it is no in-toto statement, but {kind}, {what}")
+    if predicate != _PREDICATE:
+        raise ReleaseError(f"its predicate is {predicate}, not {_PREDICATE}")
+    return subjects
+
+
+def _payload(bundle: Mapping[str, Any], verifier: "Verifier", policy: _Policy) -> tuple[str, bytes]:
+    """The media type and the bytes of what a valid bundle signs."""
+    from sigstore.models import Bundle  # noqa: PLC0415
+
+    try:
+        return verifier.verify_dsse(Bundle.from_json(json.dumps(bundle)), policy)
+    except Exception as error:  # also what pydantic and cryptography meet in a damaged bundle
+        raise ReleaseError(f"a bundle is not valid: {error}") from error
