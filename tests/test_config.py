@@ -102,6 +102,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: config.Key) -> N
         "llm.lock_timeout": "60",
         "llm.require_fresh": "true",
         "llm.update_check": "false",
+        "llm.fallback": "auto",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert config.text_of(setting.value) == text
@@ -375,6 +376,7 @@ TEXTS = {
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
+    "llm.fallback": st.sampled_from(config.FALLBACKS),
 }
 PAIRS = st.sampled_from(KEYS).flatmap(
     lambda key: st.tuples(st.just(key.name), TEXTS.get(key.name, WORDS))

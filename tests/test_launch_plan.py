@@ -125,6 +125,12 @@ def test_X09_the_build_comes_before_the_users_libraries(value: str, expected: st
     assert env == {"LD_LIBRARY_PATH": f"{TREE}/bin:{expected}"}
 
 
+@pytest.mark.parametrize(("value", "more"), [("", ""), ("/usr/lib/cuda", ":/usr/lib/cuda")])
+def test_X09_on_wsl_the_drivers_of_windows_come_first(value: str, more: str) -> None:
+    env = environment({"LD_LIBRARY_PATH": value}, BUILD, wsl=True)
+    assert env == {"LD_LIBRARY_PATH": f"{TREE}/bin:/usr/lib/wsl/lib{more}"}
+
+
 @pytest.mark.parametrize("value", ["", ":", ".", "lib:../lib"])
 def test_X09_nothing_of_use_leaves_nothing(value: str) -> None:
     assert environment({"LD_LIBRARY_PATH": value}, BUILD) == {}

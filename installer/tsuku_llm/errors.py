@@ -31,6 +31,7 @@ TsukuError
 │   └── UnsafeLocation    6  unsafe-location
 ├── LaunchError           7  launch-failed
 │   ├── NotInstalled      7  not-installed
+│   ├── BackendFailed     7  backend-failed
 │   └── GateFailed        7  gate-failed
 ├── SilentCpu             8  silent-cpu
 └── Interrupted         130  interrupted
@@ -251,6 +252,12 @@ class NotInstalled(LaunchError):
     """Nothing is installed, or not what was asked for."""
 
     slug = "not-installed"
+
+
+class BackendFailed(LaunchError):
+    """The server would not start because of its GPU backend: another variant may."""
+
+    slug = "backend-failed"
 
 
 class GateFailed(LaunchError):

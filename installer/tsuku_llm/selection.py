@@ -8,7 +8,7 @@ Neither is promised between cards and Tegra, the Jetsons' processors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -147,6 +147,22 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         detected=detected(hardware),
         compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
         rejected=tuple(rejected),
+    )
+
+
+def next_after(
+    selection: Selection, failed: Collection[str], *, gpu_only: bool = False
+) -> tuple[Candidate, ...]:
+    """What to try where these variants failed: those behind the last of them, best first.
+
+    Where none of them fits (any more), everything that does. ``gpu_only`` leaves out the CPU.
+    """
+    ranks = [each.rank for each in selection.compatible if each.variant.name in failed]
+    behind = max(ranks, default=0)
+    return tuple(
+        each
+        for each in selection.compatible
+        if each.rank > behind and not (gpu_only and each.variant.backend == "cpu")
     )
 
 

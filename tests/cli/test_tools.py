@@ -130,6 +130,7 @@ def test_X18_a_dry_run_shows_the_words_and_the_hidden_settings(
         "argv": [path, "-m", "a b.gguf"],
         "cwd": str(folder),
         "environment": {"LLAMA_ARG_CTX_SIZE": "512", "LLAMA_ARG_DEVICE": "Vulkan1"},
+        "removed": ["LD_PRELOAD"],
     }
     shown = run(home, folder, *words, **extra).stdout.splitlines()
     assert shown == [
@@ -137,6 +138,7 @@ def test_X18_a_dry_run_shows_the_words_and_the_hidden_settings(
         f"in {folder}",
         "with LLAMA_ARG_CTX_SIZE=512",
         "with LLAMA_ARG_DEVICE=Vulkan1",
+        "without LD_PRELOAD",
         f"would run: {path} -m 'a b.gguf'",
     ]
 

@@ -8,16 +8,22 @@
  *     dump                  the arguments, folder and environment on stdout
  *     spawn                 a child that ignores SIGTERM and outlives its parent
  *     hang                  wait for a signal
+ *     loading N             /health is answered with 503 so many times first
+ *     map FILE              map a file of its folder, as the loader maps a library
+ *     write FILE            write a byte over the first one of a file of its folder
  *     listen                log "listening on ..." and answer HTTP until a signal comes
+ *     serve                 the same, without a word in the log
  *     exit N, kill N        end with that exit code, or by that signal
  *
  * SIGTERM, SIGINT and SIGHUP are logged and end it with exit code 0, as the real one does.
  */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -40,7 +46,7 @@ static const char *option(int argc, char **argv, const char *name, const char *o
 {
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], name))
-            return argv[i + 1];
+            otherwise = argv[i + 1];
     return otherwise;
 }
 
@@ -75,22 +81,26 @@ static void spawn(void)
     fflush(stdout);
 }
 
+static long loading;
+
 static void answer(int client)
 {
     char request[4096];
     ssize_t size = read(client, request, sizeof request - 1);
     request[size > 0 ? size : 0] = 0;
+    const char *status = loading > 0 ? "503 Service Unavailable" : "200 OK";
+    loading--;
     const char *body = strncmp(request, "GET /health", 11)
                            ? "{\"content\":\"aaa\",\"timings\":{}}"
                            : "{\"status\":\"ok\"}";
     dprintf(client,
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            "HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
             "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
-            strlen(body), body);
+            status, strlen(body), body);
     close(client);
 }
 
-static void serve(int argc, char **argv)
+static void serve(int argc, char **argv, int silent)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t size = sizeof address;
@@ -104,10 +114,29 @@ static void serve(int argc, char **argv)
         exit(1);
     }
     getsockname(server, (struct sockaddr *)&address, &size);
-    fprintf(stderr, "I srv llama_server: model loaded\n");
-    fprintf(stderr, "I srv llama_server: listening on http://127.0.0.1:%d\n", ntohs(address.sin_port));
+    if (!silent) {
+        fprintf(stderr, "I srv llama_server: model loaded\n");
+        fprintf(stderr, "I srv llama_server: listening on http://127.0.0.1:%d\n", ntohs(address.sin_port));
+    }
     for (;;)
         answer(accept(server, NULL, NULL));
+}
+
+/* The folder is the working folder: a launcher sees to that. */
+static void map(const char *file)
+{
+    int opened = open(file, O_RDONLY);
+    if (opened < 0 || mmap(NULL, 1, PROT_READ, MAP_PRIVATE, opened, 0) == MAP_FAILED)
+        exit(97);
+    close(opened);
+}
+
+static void spoil(const char *file)
+{
+    int opened = open(file, O_WRONLY);
+    if (opened < 0 || write(opened, "!", 1) != 1)
+        exit(96);
+    close(opened);
 }
 
 static void step(const char *name, const char *text, int argc, char **argv)
@@ -127,7 +156,15 @@ static void step(const char *name, const char *text, int argc, char **argv)
         for (;;)
             pause();
     else if (!strcmp(name, "listen"))
-        serve(argc, argv);
+        serve(argc, argv, 0);
+    else if (!strcmp(name, "serve"))
+        serve(argc, argv, 1);
+    else if (!strcmp(name, "loading"))
+        loading = atol(text);
+    else if (!strcmp(name, "map"))
+        map(text);
+    else if (!strcmp(name, "write"))
+        spoil(text);
     else if (!strcmp(name, "exit"))
         exit(atoi(text));
     else if (!strcmp(name, "kill"))

@@ -31,6 +31,19 @@ class Console:
         """Tell people one line at once."""
         streams.note(sys.stderr, text)
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody sits there who sees a question and can answer it."""
+        return not self.json and _is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+
+    def ask(self, question: str) -> bool:
+        """Put a question to whoever sits there; False where nobody does, or does not say yes."""
+        if not self.can_ask:
+            return False
+        self.progress.close()
+        self.note(f"{question} [y/N]")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
 
 def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

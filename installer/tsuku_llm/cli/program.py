@@ -21,7 +21,7 @@ COMMANDS = {
     "serve": "Launch the installed llama-server.",
     "run": "Run another tool of the build that serve starts.",
     "list": "List what is installed, or what can be.",
-    "which": "Print the path of the server that serve starts, or of another tool.",
+    "which": "Print the path of the server that serve starts, or of another TOOL of its build.",
     "update": "Move to the newest release of the channel.",
     "use": "Make an installed version the active one.",
     "rollback": "Go back to the version that was active before.",

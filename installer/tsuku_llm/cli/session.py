@@ -63,7 +63,14 @@ def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoke
         require_fresh=settings.require_fresh,
         allow_revoked=allow_revoked,
         update_check=settings.update_check,
+        ask=console.ask,
+        fallback=_fallback(console, settings),
     )
+
+
+def _fallback(console: Console, settings: Settings) -> str:
+    """Where nobody can be asked, nothing is done that would have to be."""
+    return "off" if settings.fallback == "ask" and not console.can_ask else settings.fallback
 
 
 def _host(console: Console) -> Host:

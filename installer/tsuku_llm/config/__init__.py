@@ -7,6 +7,7 @@ tomli, tomlkit and platformdirs are imported where they are needed: often none o
 
 from tsuku_llm.config.keys import (
     BACKENDS,
+    FALLBACKS,
     KEYS,
     POLICIES,
     Key,
@@ -20,6 +21,7 @@ from tsuku_llm.config.settings import Setting, Settings, load
 
 __all__ = [
     "BACKENDS",
+    "FALLBACKS",
     "KEYS",
     "POLICIES",
     "Key",

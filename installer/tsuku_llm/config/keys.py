@@ -12,6 +12,7 @@ Value = str | tuple[str, ...] | None
 
 BACKENDS = ("cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal")
 POLICIES = ("portable", "native")
+FALLBACKS = ("off", "ask", "auto")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
@@ -108,6 +109,14 @@ def parse_seconds(value: object) -> str:
     return text
 
 
+def parse_fallback(value: object) -> str:
+    """What ``serve`` does where a backend fails."""
+    text = _text(value)
+    if text not in FALLBACKS:
+        raise ValueError(f"must be {', '.join(FALLBACKS[:-1])} or {FALLBACKS[-1]}")
+    return text
+
+
 KEYS: tuple[Key, ...] = (
     Key(
         "llm.backend",
@@ -120,6 +129,12 @@ KEYS: tuple[Key, ...] = (
         "portable",
         parse_preference,
         "portable, native, or backends in the order wanted",
+    ),
+    Key(
+        "llm.fallback",
+        "ask",
+        parse_fallback,
+        "what serve does where a backend fails: off, ask (on a terminal), auto",
     ),
     Key("llm.channel", "stable", parse_word, "which releases: stable, nightly or index"),
     Key("llm.repository", "official", parse_word, "the signed repository that is used"),

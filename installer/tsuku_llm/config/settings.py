@@ -49,6 +49,11 @@ class Settings:
         return self.setting("llm.prefer").value or ()
 
     @property
+    def fallback(self) -> str:
+        """``off``, ``ask`` or ``auto``."""
+        return text_of(self.setting("llm.fallback").value)
+
+    @property
     def channel(self) -> str:
         """The channel that releases are taken from."""
         return text_of(self.setting("llm.channel").value)

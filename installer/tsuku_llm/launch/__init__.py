@@ -3,18 +3,31 @@
 Knows nothing of how the build was chosen or where it came from.
 """
 
-from tsuku_llm.launch.checking import GATE_LIMIT, GateReport, Listing, gate, list_devices
-from tsuku_llm.launch.devices import ListedDevice, parse_devices
-from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
+from tsuku_llm.launch.checking import (
+    GATE_LIMIT,
+    GateReport,
+    Listing,
+    gate,
+    hiding_variables,
+    list_devices,
+    no_device,
+)
+from tsuku_llm.launch.devices import ListedDevice, own_devices, parse_devices
+from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose
+from tsuku_llm.launch.fingerprint import driver_fingerprint
+from tsuku_llm.launch.health import Address, address_of
 from tsuku_llm.launch.leash import Leash
 from tsuku_llm.launch.planning import Build, Plan, environment, plan
 from tsuku_llm.launch.report import FallenBack, Signal, Sink, StartReport, Verdict
 from tsuku_llm.launch.run import Observer, replace, supervise
+from tsuku_llm.launch.signals import refusal_in
 from tsuku_llm.launch.tool import plan_tool, require_no_plugins
 from tsuku_llm.launch.watch import Start, Watch
 
 __all__ = [
+    "CPU_OVERRIDE",
     "GATE_LIMIT",
+    "Address",
     "Build",
     "Diagnosis",
     "FallenBack",
@@ -30,13 +43,19 @@ __all__ = [
     "StartReport",
     "Verdict",
     "Watch",
+    "address_of",
     "diagnose",
+    "driver_fingerprint",
     "environment",
     "gate",
+    "hiding_variables",
     "list_devices",
+    "no_device",
+    "own_devices",
     "parse_devices",
     "plan",
     "plan_tool",
+    "refusal_in",
     "replace",
     "require_no_plugins",
     "supervise",

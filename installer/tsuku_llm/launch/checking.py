@@ -12,7 +12,13 @@ from typing import NoReturn
 
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.child import Answer, ask, why_not_started
-from tsuku_llm.launch.devices import ListedDevice, choose, own_devices, parse_devices
+from tsuku_llm.launch.devices import (
+    ListedDevice,
+    choose,
+    has_list,
+    own_devices,
+    parse_devices,
+)
 from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
 from tsuku_llm.launch.planning import Build, Plan, environment
 
@@ -58,6 +64,11 @@ class Listing:
     code: int | None
     text: str
 
+    @property
+    def answered(self) -> bool:
+        """Whether it is a list at all, be it of no device: silence is no answer."""
+        return self.code == 0 and has_list(self.text)
+
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
@@ -97,7 +108,7 @@ def gate(
     _require_success(build, listing.code, listing.text, limit)
     own = own_devices(listing.devices, build.backend)
     if not own:
-        _refuse(build, _no_device(build, listing), _hidden(build, environ))
+        _refuse(build, no_device(build, listing), hiding_variables(build, environ))
     return GateReport(_version(text), listing.devices, choose(own, expected))
 
 
@@ -138,8 +149,11 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
     return diagnose(code, text) or unknown
 
 
-def _no_device(build: Build, listing: Listing) -> Diagnosis:
-    """Say what is listed instead, and what the driver said if it is a known complaint."""
+def no_device(build: Build, listing: Listing) -> Diagnosis:
+    """Say why a list has none of the backend's devices: what is listed instead, and the cause.
+
+    The cause is what the driver said, if that is a known complaint.
+    """
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
     known = diagnose(0, listing.text)
@@ -148,7 +162,8 @@ def _no_device(build: Build, listing: Listing) -> Diagnosis:
     return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)
 
 
-def _hidden(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
+def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What the environment has that can hide the backend's devices, as facts."""
     names = _HIDING.get(build.backend, ())
     return tuple(
         f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ

@@ -45,6 +45,11 @@ def parse_devices(text: str) -> tuple[ListedDevice, ...]:
     return tuple(_devices(text[header.end() :].splitlines() if header else []))
 
 
+def has_list(text: str) -> bool:
+    """Whether there is a list in a text, be it an empty one."""
+    return _HEADER.search(text) is not None
+
+
 def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDevice, ...]:
     """Give the devices that can be ``backend``'s.
 

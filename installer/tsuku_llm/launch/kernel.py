@@ -23,7 +23,7 @@ _DRM = re.compile(
 _CLIENT = re.compile(r"^drm-client-id:\s*(\S+)", re.MULTILINE)
 _DEVICE = re.compile(r"^drm-pdev:\s*(\S+)", re.MULTILINE)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
-_HOST_REGIONS = ("cpu", "system")
+_HOST_REGIONS = ("cpu", "gtt", "system")
 """Memory of the machine that a driver lends to a GPU; an integrated one has no other."""
 
 
@@ -54,9 +54,11 @@ def look_at(pid: int) -> Sight:
 
 
 def mapped_files(maps: str) -> frozenset[str]:
-    """The base names of the files in ``/proc/PID/maps``."""
+    """The base names of the files in ``/proc/PID/maps``, deleted ones included."""
     paths = (line.split(None, 5)[5:] for line in maps.splitlines())
-    return frozenset(path[0].rpartition("/")[2] for path in paths if path)
+    return frozenset(
+        path[0].removesuffix(" (deleted)").rpartition("/")[2] for path in paths if path
+    )
 
 
 def drm_memory(descriptors: Iterable[str]) -> int | None:

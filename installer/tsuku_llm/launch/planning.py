@@ -1,7 +1,11 @@
-"""What exactly will be started: argument list, working folder and environment. Pure."""
+"""What exactly will be started: argument list, working folder and environment.
+
+Pure, but for the question whether this is WSL.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # ruff: noqa: SIM905  (words read better than a column of quotes)
+
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+"""Where Windows shows its drivers' libraries."""
+
+_KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 
 _LOADER_NAMES = frozenset({"GCONV_PATH", "GGML_BACKEND_PATH"})
 _LOADER_PREFIXES = ("LD_", "DYLD_")
@@ -76,15 +85,20 @@ class Plan:
     backend: str
 
 
-def environment(base: Mapping[str, str], build: Build) -> dict[str, str]:
+def environment(
+    base: Mapping[str, str], build: Build, *, wsl: bool | None = None
+) -> dict[str, str]:
     """Give the environment without what would load foreign code into the server.
 
     ``LD_LIBRARY_PATH`` stays, as NVIDIA's containers find the driver through it; the
     build's own folder comes first, since that variable wins over the RUNPATH of the
-    libraries, and relative entries go, since the working folder changes.
+    libraries, and relative entries go, since the working folder changes. Under ``wsl``
+    (None: look) the host's driver comes before one that the distribution has installed.
     """
     kept = {name: value for name, value in base.items() if not _loads_code(name)}
-    library_path = _library_path(base.get("LD_LIBRARY_PATH", ""), str(build.executable.parent))
+    paths = [WSL_LIBRARIES] if (_is_wsl() if wsl is None else wsl) else []
+    paths += re.split("[:;]", base.get("LD_LIBRARY_PATH", ""))
+    library_path = _library_path(paths, str(build.executable.parent))
     if library_path:
         kept["LD_LIBRARY_PATH"] = library_path
     return kept
@@ -117,12 +131,22 @@ def _loads_code(name: str) -> bool:
     return name in _LOADER_NAMES or name.startswith(_LOADER_PREFIXES)
 
 
-def _library_path(value: str, own: str) -> str:
-    """Give ``own`` and the absolute entries of ``value``; nothing where there are none.
+@functools.cache
+def _is_wsl() -> bool:
+    """Whether this is the Windows Subsystem for Linux, also in a service that it starts."""
+    try:
+        with open(_KERNEL_RELEASE, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return "microsoft" in file.read().lower()
+    except OSError:
+        return False
+
+
+def _library_path(paths: Sequence[str], own: str) -> str:
+    """Give ``own`` and the absolute ones of ``paths``; nothing where there are none.
 
     A folder whose name has a separator in it cannot stand first, so then nothing does.
     """
-    entries = [entry for entry in re.split("[:;]", value) if Path(entry).is_absolute()]
+    entries = [entry for entry in paths if Path(entry).is_absolute()]
     return ":".join([own, *entries]) if entries and not re.search("[:;]", own) else ""
 
 

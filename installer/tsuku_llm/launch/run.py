@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from tsuku_llm.errors import LaunchError
+from tsuku_llm.errors import BackendFailed, LaunchError
 from tsuku_llm.launch.child import end, why_not_started
 from tsuku_llm.launch.diagnosis import diagnose
 from tsuku_llm.launch.leash import Leash
@@ -177,9 +177,8 @@ def _explain(plan: Plan, code: int, tail: str) -> None:
     diagnosis = diagnose(code, tail)
     if diagnosis is None:
         return
-    raise LaunchError(
-        f"the server did not start: {diagnosis.cause}", hint=diagnosis.hint(plan.backend)
-    )
+    failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
+    raise failure(f"the server did not start: {diagnosis.cause}", hint=diagnosis.hint(plan.backend))
 
 
 def _refuse(plan: Plan, error: OSError) -> NoReturn:

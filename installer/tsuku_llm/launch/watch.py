@@ -34,9 +34,10 @@ class Start:
     """What is known of a start before it is made.
 
     ``draft`` is the report as far as it can be filled in, ``listed`` the build's own list of
-    devices (None: not asked). With ``require_gpu`` a server that is not on one is ended.
-    ``recheck`` raises where the tree is not what it was any more; it is called once more
-    when everything has been loaded.
+    devices (None: not asked). With ``require_gpu`` a server that is not on one is ended; else
+    ``warn`` is told, unless its own arguments keep it from there. ``recheck`` raises where the
+    tree is not what it was any more; it is called once more when everything has been loaded.
+    ``beside`` is called when the server runs.
     """
 
     build: Build
@@ -46,6 +47,8 @@ class Start:
     require_gpu: bool = False
     files: Collection[str] = ()
     recheck: Callable[[], None] = lambda: None
+    warn: Callable[[SilentCpu], None] = lambda _: None
+    beside: Callable[[], None] = lambda: None
 
 
 class Watch:
@@ -79,6 +82,7 @@ class Watch:
 
     def _follow(self) -> None:
         self._tell()
+        self._start.beside()
         before = self._gpu_memory()
         if not self._becomes_ready():
             return
@@ -133,8 +137,13 @@ class Watch:
         after = self._gpu_memory()
         seen = self._observed(before, after)
         self.report = _judged(report, seen, after)
-        if self.report.verdict is Verdict.ON_CPU and self._start.require_gpu:
-            raise silent_cpu(self.report)
+        if self.report.verdict is Verdict.ON_CPU and seen.refusal is None:
+            self._accuse(_silent_cpu(self.report))
+
+    def _accuse(self, error: SilentCpu) -> None:
+        if self._start.require_gpu:
+            raise error
+        self._start.warn(error)
 
     def _observed(self, before: nvml.GpuMemory | None, after: nvml.GpuMemory | None) -> Observed:
         start = self._start
@@ -152,7 +161,7 @@ class Watch:
         )
 
 
-def silent_cpu(report: StartReport) -> SilentCpu:
+def _silent_cpu(report: StartReport) -> SilentCpu:
     """The refusal of a server that is not on a GPU, with every sign of it."""
     return SilentCpu(
         f"the server does not run on the GPU: {report.selected} was to use one",

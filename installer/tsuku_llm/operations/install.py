@@ -157,6 +157,20 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     ) from first
 
 
+def install_beside(session: Session, choice: Choice, candidate: Candidate) -> Installed:
+    """Install one variant, or find it there; what is active stays so.
+
+    Raises ``GateFailed`` where it does not run here, and the errors of ``fetch``, ``archive``
+    and ``store``.
+    """
+    attempt = _Attempt(session, session.store, choice, candidate, {})
+    store = attempt.store
+    with store.lock(attempt.id):
+        installed = _intact(store, attempt.id) or _build(attempt)
+    store.drop_downloads(installed.receipt.digests)
+    return installed
+
+
 def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) -> dict[str, str]:
     """Every variant but the chosen one, with the reason why it was not taken."""
     reasons = {r.variant.name: r.reason.text for r in choice.selection.rejected}

@@ -19,6 +19,11 @@ DEFAULT_CHANNEL = "stable"
 INDEX_CHANNEL = "index"
 
 
+def _no_answer(_question: str) -> bool:
+    """Nobody is there to be asked."""
+    return False
+
+
 def _usual_lock_timeout() -> float:
     from tsuku_llm.store import LOCK_TIMEOUT  # noqa: PLC0415 - ``probe`` does without
 
@@ -36,7 +41,8 @@ class Session:
     or the user's own order of backends. ``lock_timeout`` is in seconds; ``tsuku_home`` is the
     folder that the user named as tsuku's, None where none is named. ``backend_chosen`` tells
     whether the user named the backend for this run; ``require_fresh`` makes metadata that has
-    expired an error, ``allow_revoked`` a revoked release none.
+    expired an error, ``allow_revoked`` a revoked release none. ``ask`` puts a question to the
+    user, and is False where nobody can answer; ``fallback`` is ``off``, ``ask`` or ``auto``.
     """
 
     data: Path
@@ -58,6 +64,8 @@ class Session:
     require_fresh: bool = False
     allow_revoked: bool = False
     update_check: bool = False
+    ask: Callable[[str], bool] = _no_answer
+    fallback: str = "ask"
 
     @property
     def store(self) -> Store:

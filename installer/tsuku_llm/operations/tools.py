@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.serve import build_of, wanted
+from tsuku_llm.operations.serve import Planned, build_of, planned_start, wanted
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.store import Installed, Receipt, check_ancestors
 
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
-_TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
-"""Environment variables that change what a tool does without standing in its arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolPlan:
-    """What ``run`` starts; ``env`` is the part of the environment that the build reads."""
-
-    version: str
-    line: str
-    argv: tuple[str, ...]
-    cwd: Path
-    env: Mapping[str, str]
 
 
 def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
@@ -49,12 +36,11 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         return launch.replace(plan, keep=() if held is None else (held,))
 
 
-def plan_of(session: Session, tool: str, arguments: Sequence[str]) -> ToolPlan:
+def plan_of(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """What ``run_tool`` would start. Raises ``NotInstalled``."""
     installed = wanted(session.store, session)
     plan = _plan(session, installed, tool, arguments)
-    told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
-    return ToolPlan(installed.id, installed.receipt.line, plan.argv, plan.cwd, told)
+    return planned_start(installed, plan, session.environ)
 
 
 def path_of(session: Session, tool: str) -> Path:

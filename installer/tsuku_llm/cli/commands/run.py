@@ -8,7 +8,7 @@ from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render import tools as render
+from tsuku_llm.cli.render import planned as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
 from tsuku_llm.operations.tools import plan_of, run_tool

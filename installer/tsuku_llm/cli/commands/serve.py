@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import click
 
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer, Failure
-from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
-from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.serve import Serving, planned, serve
+from tsuku_llm.operations.session import Session
 
 
-class _Serve(Command):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise UsageError(
-                error.format_message().rstrip("."),
-                hint="what is for the server goes after --: tsuku-llm serve -- -m MODEL.gguf",
-            ) from error
-
-
-@click.command("serve", cls=_Serve)
+@click.command("serve", cls=Launching)
+@click.option("--require-gpu", is_flag=True, help="End with exit code 8 where the GPU is not used.")
+@click.option(
+    "--fallback/--no-fallback",
+    default=None,
+    help="Go on with the next variant where a backend fails, or do not; else llm.fallback.",
+)
+@click.option("--verify", is_flag=True, help="Hash every installed file first.")
+@click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
 @click.option(
     "--exec",
     "replace",
@@ -35,9 +36,13 @@ class _Serve(Command):
 @options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(
+def command(  # noqa: PLR0913
     console: Console,
     *,
+    require_gpu: bool,
+    fallback: bool | None,
+    verify: bool,
+    dry_run: bool,
     replace: bool,
     require_fresh: str | None,
     allow_revoked: bool,
@@ -47,11 +52,34 @@ def command(
 
     ARGUMENTS are the server's own; put -- before them: tsuku-llm serve -- -m MODEL.gguf
     """
-    if replace and console.json:
+    if replace and console.json and not dry_run:
         raise UsageError("--exec and --json exclude each other", hint="leave one of them out")
-    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
-        code = serve(session, arguments, Serving(replace=replace))
-    # People have read what the server said; a program is told that it failed.
-    told = Failure("server-exit", f"the server ended with exit code {code}")
-    failure = told if code and console.json else None
-    return Answer({"server_exit_code": code}, exit_code=code, failure=failure)
+    how = Serving(replace=replace, require_gpu=require_gpu, verify=verify)
+    with open_session(
+        console,
+        require_fresh=require_fresh,
+        allow_revoked=allow_revoked,
+        fallback=_FALLBACK[fallback],
+    ) as session:
+        if dry_run:
+            return _shown(session, arguments)
+        return _served(session, arguments, how, told=console.json)
+
+
+_FALLBACK = {True: "auto", False: "off", None: None}
+
+
+def _shown(session: Session, arguments: Sequence[str]) -> Answer:
+    from tsuku_llm.cli.render import planned as render  # noqa: PLC0415 - a start does without
+
+    plan = planned(session, arguments)
+    return Answer(render.data(plan), render.lines(plan))
+
+
+def _served(session: Session, arguments: Sequence[str], how: Serving, *, told: bool) -> Answer:
+    """Serve; people have read what the server said, a program is told that it failed."""
+    reports: list[object] = []
+    code = serve(session, arguments, dataclasses.replace(how, sink=reports.append))
+    failure = Failure("server-exit", f"the server ended with exit code {code}")
+    data = {"server_exit_code": code, "start": reports[-1] if reports else None}
+    return Answer(data, exit_code=code, failure=failure if code and told else None)

@@ -1,0 +1,122 @@
+"""What to start where a backend fails: the next variant that fits, installed if need be.
+
+The active version stays the active one. That it failed is remembered together with the
+drivers on which it did, so it is tried again as soon as these or the release are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tsuku_llm import launch
+from tsuku_llm.errors import GateFailed, TsukuError, UnknownRequest
+from tsuku_llm.operations.memory import Failure, Memory
+from tsuku_llm.operations.session import Session
+from tsuku_llm.store import Installed, Store
+
+if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
+    from tsuku_llm.operations.choice import Choice
+    from tsuku_llm.selection import Candidate
+
+
+def remembered(session: Session, memory: Memory, installed: Installed) -> Installed | None:
+    """What ran instead of a version whose backend failed on these very drivers, if it is there."""
+    failure = memory.failure(installed.id)
+    if failure is None or session.fallback == "off":
+        return None
+    with suppress(TsukuError):
+        instead = session.store.find(failure.instead)
+        if instead:
+            session.note(
+                f"{installed.receipt.variant} failed on these drivers: {failure.reason}; "
+                f"using {instead.receipt.variant} until they or the release change"
+            )
+            return instead
+    return None
+
+
+def next_version(
+    session: Session,
+    memory: Memory,
+    preferred: Installed,
+    failed: Sequence[launch.FallenBack],
+    *,
+    gpu_only: bool,
+) -> Installed | None:
+    """The next variant's version, with the user's consent; None where there is none.
+
+    ``preferred`` is the version that should have run, ``failed`` what was tried, in order.
+    One that cannot be had (no network, no room) is told and no error: the first one counts.
+    """
+    if session.fallback == "off":
+        return None
+    try:
+        return _next(session, memory, preferred, failed, gpu_only=gpu_only)
+    except TsukuError as error:
+        session.note(f"no other variant can be had: {error.message}")
+        return None
+
+
+def _next(
+    session: Session,
+    memory: Memory,
+    preferred: Installed,
+    failed: Sequence[launch.FallenBack],
+    *,
+    gpu_only: bool,
+) -> Installed | None:
+    from tsuku_llm.selection import next_after  # noqa: PLC0415 - loads the manifest
+
+    choice = _choice(session, preferred)
+    reasons = {each.variant: each.reason for each in failed}
+    for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
+        found = _installed(session.store, candidate.variant.name, preferred)
+        if not _agreed(session, failed[-1], candidate, found):
+            return None
+        with suppress(GateFailed):  # it does not run here either: the one after it
+            found = found or _install(session, choice, candidate)
+            memory.keep_failure(Failure(preferred.id, reasons[preferred.receipt.variant], found.id))
+            return found
+    return None
+
+
+def _choice(session: Session, preferred: Installed) -> Choice:
+    """The variants of the same release, or of the newest where that is known no more."""
+    from tsuku_llm.operations.choice import choose  # noqa: PLC0415
+
+    session = replace(session, channel=preferred.receipt.channel)
+    try:
+        return choose(session, release=preferred.receipt.release)
+    except UnknownRequest:
+        return choose(session)
+
+
+def _installed(store: Store, variant: str, preferred: Installed) -> Installed | None:
+    """The newest version of a variant that is there, one of the same release first."""
+    same = preferred.receipt.release
+    found = [each for each in store.installed() if each.receipt.variant == variant]
+
+    def order(each: Installed) -> tuple[bool, int]:
+        return each.receipt.release == same, each.receipt.sequence
+
+    return max(found, key=order, default=None)
+
+
+def _agreed(
+    session: Session, last: launch.FallenBack, candidate: Candidate, found: Installed | None
+) -> bool:
+    name, size = candidate.variant.name, candidate.variant.download_size
+    cost = "" if found else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
+    if session.fallback == "auto":
+        session.note(f"{last.variant} failed: {last.reason}; going on with {name}{cost}")
+        return True
+    return session.ask(f"{last.variant} failed: {last.reason}. Go on with {name}{cost}?")
+
+
+def _install(session: Session, choice: Choice, candidate: Candidate) -> Installed:
+    from tsuku_llm.operations.install import install_beside  # noqa: PLC0415
+
+    return install_beside(session, choice, candidate)

@@ -1,0 +1,154 @@
+"""``serve`` as a user meets it: what it shows, asks for, refuses and says aloud."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.builds import NO_DEVICE_STEPS
+from support.program import COMMAND, Result, environment, run_program
+from support.servers import install_stand_in
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o755)
+    return folder
+
+
+def serve(home: Path, *words: str, **extra: str) -> Result:
+    return run_program("serve", *words, env=environment(home, **extra))
+
+
+def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
+    home: Path, tmp_path: Path
+) -> None:
+    build = install_stand_in(home / "llm", device="Vulkan0", serve=("kill 9",))
+    extra = {
+        "LLAMA_ARG_CTX_SIZE": "512",
+        "LLAMA_API_KEY": "secret",
+        "GGML_VK_VISIBLE_DEVICES": "0",
+        "GGML_BACKEND_PATH": "/evil.so",
+        "LD_PRELOAD": "",
+    }
+    env = environment(home, **extra)
+    words = ("serve", "--dry-run", "--", "-m", "a b.gguf")
+    told = run_program(*words[:2], "--json", *words[2:], env=env, cwd=tmp_path).document["data"]
+    server = str(build.tree / "llama-server")
+    model = str(tmp_path / "a b.gguf")
+    assert told == {
+        "version": build.id,
+        "argv": [server, "--device", "Vulkan0", "-m", model],
+        "cwd": str(build.tree),
+        "environment": {
+            "GGML_VK_VISIBLE_DEVICES": "0",
+            "LLAMA_API_KEY": "***",
+            "LLAMA_ARG_CTX_SIZE": "512",
+        },
+        "removed": ["GGML_BACKEND_PATH", "LD_PRELOAD"],
+    }
+    shown = run_program(*words, env=env, cwd=tmp_path)
+    assert (shown.code, shown.stderr) == (0, "")
+    assert shown.stdout.splitlines() == [
+        build.receipt.line,
+        f"in {build.tree}",
+        "with GGML_VK_VISIBLE_DEVICES=0",
+        "with LLAMA_API_KEY=***",
+        "with LLAMA_ARG_CTX_SIZE=512",
+        "without GGML_BACKEND_PATH",
+        "without LD_PRELOAD",
+        f"would run: {server} --device Vulkan0 -m '{model}'",
+    ]
+
+
+@pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
+def test_a_start_that_requires_a_gpu_ends_with_8_where_none_is_listed(
+    flags: tuple[str, ...], home: Path
+) -> None:
+    install_stand_in(home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started",))
+    done = serve(home, "--require-gpu", *flags, VK_DRIVER_FILES="/nowhere.json")
+    assert done.code == 8
+    _, error, *facts, hint = done.stderr.splitlines()
+    assert error.startswith("error[silent-cpu]: the vulkan build would run on the CPU: it lists no")
+    assert "  VK_DRIVER_FILES=/nowhere.json is set and can hide devices" in facts
+    assert hint.endswith("tsuku-llm config set llm.backend cpu")
+
+
+def test_a_server_that_slips_to_the_processor_ends_with_8(home: Path) -> None:
+    steps = ("err load_tensors:   CPU_Mapped model buffer size =  4096.00 MiB", "listen")
+    install_stand_in(home / "llm", serve=("err offloaded 0/33 layers to GPU", *steps))
+    done = serve(home, "--require-gpu", "--json", "--", "--port", "0")
+    assert (done.code, done.document["error"]["code"]) == (8, "silent-cpu")
+    assert "layers: offloaded 0/33 layers to GPU" in done.document["error"]["facts"]
+
+
+def test_it_is_said_once_where_it_is_let_pass(home: Path) -> None:
+    install_stand_in(home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started",))
+    done = serve(home)
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
+    assert (done.code, len(warnings)) == (0, 1)
+    assert "it was started" in done.stderr
+
+
+def test_every_file_is_hashed_on_request(home: Path) -> None:
+    build = install_stand_in(home / "llm", backend="cpu", serve=("exit 0",))
+    told = serve(home, "--verify", "--json").document["data"]["start"]
+    assert (told["verification"], told["version"]) == ("hash", build.id)
+    assert serve(home, "--json").document["data"]["start"]["verification"] == "fingerprint"
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+def test_X12_a_start_leaves_the_same_whatever_the_umask(mask: int, home: Path) -> None:
+    """The state folder is 0755 and its files are 0644: nobody else may write there."""
+    install_stand_in(home / "llm", serve=("exit 0",))
+    command = [*COMMAND, "serve"]
+    subprocess.run(command, env=environment(home), umask=mask, check=True, capture_output=True)
+    state = home / "llm" / "state"
+    assert oct(state.stat().st_mode & 0o777) == "0o755"
+    assert {oct(path.stat().st_mode & 0o777) for path in state.iterdir()} <= {"0o644"}
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
+def test_X11_root_does_not_run_what_a_user_installed(flags: tuple[str, ...], home: Path) -> None:
+    build = install_stand_in(home / "llm", backend="cpu", serve=("out it was started",))
+    for path in (home / "llm", *(home / "llm").rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    done = serve(home, *flags)
+    assert (done.code, done.stdout) == (6, "")
+    assert done.stderr.startswith("error[unsafe-location]: ")
+    assert build.tree.is_dir()
+
+
+def answer(home: Path, typed: bytes, *words: str) -> tuple[int, str]:
+    """Run it on a terminal on which somebody types."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, typed)
+        child = subprocess.Popen(
+            [*COMMAND, "serve", *words],
+            env=environment(home, TERM="xterm"),
+            stdin=theirs,
+            stderr=theirs,
+            stdout=subprocess.PIPE,
+        )
+        os.close(theirs)
+        said = b""
+        while chunk := _read(ours):
+            said += chunk
+        child.communicate()
+    finally:
+        os.close(ours)
+    return child.returncode, said.decode()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # Linux says so when the other end is closed
+        return b""

@@ -1,0 +1,91 @@
+"""Stand-ins for the server in a store, and starts of them that end as soon as they are judged."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from support.builds import stand_in
+from support.stored import install
+
+from tsuku_llm.host import LocalHost
+from tsuku_llm.launch import Leash, StartReport
+from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.session import Session
+from tsuku_llm.store import Installed, Store
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
+
+
+def install_stand_in(  # noqa: PLR0913
+    data: Path,
+    *,
+    release: str = "b100",
+    backend: str = "vulkan",
+    device: str | None = None,
+    files: Mapping[str, bytes] | None = None,
+    activate: bool = True,
+    **steps: Sequence[str],
+) -> Installed:
+    """Install a stand-in that takes these steps, with more ``files`` beside it."""
+    build = stand_in(data.parent / f"{release}-{backend}", backend=backend, **steps)
+    found = {path.name: path.read_bytes() for path in build.tree.iterdir()}
+    return install(
+        Store(data),
+        release,
+        backend,
+        {**found, **(files or {})},
+        {},
+        activate=activate,
+        backend=backend,
+        device=device,
+    )
+
+
+@dataclass
+class Starter:
+    """Starts what is installed in ``data`` as ``serve`` does, and ends it when it was judged.
+
+    ``notes`` are what people were told, ``reports`` every state of the start; ``on_note`` is
+    called at each note, the first of which comes between the check and the start.
+    """
+
+    data: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    fallback: str = "off"
+    notes: list[str] = field(default_factory=list)
+    reports: list[StartReport] = field(default_factory=list)
+    on_note: Callable[[], None] = lambda: None
+
+    def start(self, *arguments: str, require_gpu: bool = False, become: bool = False) -> int:
+        """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
+        leash = Leash()
+
+        def told(report: StartReport) -> None:
+            self.reports.append(report)
+            if report.ready:
+                leash.end("it was judged")
+
+        how = Serving(replace=become, require_gpu=require_gpu, sink=told, leash=leash)
+        return serve(self._session(), ("--port", "0", *arguments), how)
+
+    @property
+    def report(self) -> StartReport:
+        """The last state."""
+        return self.reports[-1]
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.on_note()
+
+    def _session(self) -> Session:
+        return Session(
+            data=self.data,
+            state=self.data / "state",
+            environ=self.environ,
+            host=LocalHost(None, self.environ),
+            now=NOW,
+            note=self._note,
+            progress=None,  # type: ignore[arg-type]  # nothing is fetched
+            fallback=self.fallback,
+        )
