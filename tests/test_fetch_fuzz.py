@@ -1,13 +1,24 @@
 """Any part left behind, any sequence of servers: the signed bytes, or an error of ours."""
 
+import dataclasses
+import json
 import os
 import tempfile
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.downloads import Clock, artifact_at
-from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, head, raw
+from support.downloads import QUICK, Clock, artifact_at, pieces_of
+from support.http_faults import (
+    Behaviour,
+    Exchange,
+    FaultServer,
+    answer,
+    asked_range,
+    good,
+    head,
+    raw,
+)
 
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import fetch
@@ -19,11 +30,6 @@ BODY = bytes(range(256)) * 12
 OTHER = BODY[::-1]
 
 
-def range_start(exchange: Exchange) -> int:
-    asked = exchange.request.headers.get("range", "bytes=0-")
-    return int(asked.removeprefix("bytes=").rstrip("-"))
-
-
 def partial(start: int, end: int, total: str, body: bytes) -> Behaviour:
     """A 206 that claims what it likes."""
     fields = {"Content_Range": f"bytes {start}-{end}/{total}", "Content_Length": len(body)}
@@ -32,12 +38,13 @@ def partial(start: int, end: int, total: str, body: bytes) -> Behaviour:
 
 def unvalidated(exchange: Exchange) -> None:
     """Range without ETag, as object stores behind some proxies do it."""
-    start = range_start(exchange)
-    rest = BODY[start:]
+    start, end = asked_range(exchange.request, len(BODY))
+    rest = BODY[start:end]
+    ranged = bool(rest) and "range" in exchange.request.headers
     fields: dict[str, object] = {"Content_Length": len(rest)}
-    if start:
-        fields["Content_Range"] = f"bytes {start}-{len(BODY) - 1}/{len(BODY)}"
-    exchange.send(head("206 Partial Content" if start else "200 OK", **fields) + rest)
+    if ranged:
+        fields["Content_Range"] = f"bytes {start}-{end - 1}/{len(BODY)}"
+    exchange.send(head("206 Partial Content" if ranged else "200 OK", **fields) + rest)
 
 
 PLACES = st.integers(0, len(BODY))
@@ -63,34 +70,46 @@ LEFT = st.one_of(
     PLACES.map(lambda length: OTHER[:length]),
     st.just(BODY * 2),
 )
-NOTES = st.sampled_from([None, b"{}", b'{"url": "x", "validator": "y"}', b"\xff"])
+GAPS = st.lists(st.tuples(PLACES, PLACES), max_size=4)
+NOTES = st.one_of(
+    st.sampled_from([None, b"{}", b'{"url": "x", "validator": "y"}', b"\xff"]),
+    GAPS.map(lambda gaps: json.dumps({"gaps": gaps}).encode()),
+)
+WIDE = dataclasses.replace(QUICK, wide=1, first=3, connections=4, segment=(200, 900), gain=100)
+WAYS = st.sampled_from(["one", "one, no size", "one, pieces", "lanes", "lanes, pieces"])
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(SERVERS, min_size=1, max_size=6), LEFT, NOTES, st.booleans(), st.booleans())
+@given(st.lists(SERVERS, min_size=1, max_size=6), LEFT, NOTES, WAYS, st.booleans())
 def test_C12_whatever_was_left_and_whatever_comes(
     servers: list[Behaviour],
     left: bytes,
     note: bytes | None,
-    sized: bool,
+    way: str,
     mirrored: bool,
 ) -> None:
     with tempfile.TemporaryDirectory() as name, FaultServer([*servers]) as server:
         folder = Path(name)
-        artifact = artifact_at(f"{server.url}/x", BODY, size=-1 if sized else None)
+        limits = WIDE if "lanes" in way else QUICK
+        artifact = artifact_at(
+            f"{server.url}/x",
+            BODY,
+            size=None if "no size" in way else -1,
+            pieces=pieces_of(BODY, 500) if "pieces" in way else None,
+        )
         done = folder / artifact.sha256
         if left:
             (folder / f"{artifact.sha256}.part").write_bytes(left)
         if note is not None:
             (folder / f"{artifact.sha256}.part.json").write_bytes(note)
         mirrors = (f"{server.url}/mirror",) if mirrored else ()
-        with Clock().network(mirrors=mirrors) as network:
+        with Clock().network(mirrors=mirrors, limits=limits) as network:
             try:
                 assert fetch(artifact, folder, network) == done
             except TsukuError:
                 assert not done.exists()
-        assert len(server.requests) <= 40
+        assert len(server.requests) <= (200 if "lanes" in way else 40)
         server.behaviours[:] = [good(BODY)]
-        with Clock().network() as network:
+        with Clock().network(limits=limits) as network:
             assert fetch(artifact, folder, network).read_bytes() == BODY
         assert [path.name for path in folder.iterdir()] == [artifact.sha256]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,16 +21,25 @@ from tsuku_llm.fetch import Limits, Network, fetch, get
 BODY = random.Random(11).randbytes(8 << 20)  # noqa: S311 - any bytes that do not compress
 
 
+SLOW = "location /slow/ { limit_rate 4m; }"
+ALONE = "location /alone/ { limit_conn all 1; limit_rate 16m; }"
+
+WIDE = Limits(wide=1 << 20, segment=(256 << 10, 1 << 20), gain=64 << 10)
+"""Several connections for eight megabytes."""
+
+
 @pytest.fixture
 def nginx(tmp_path: Path) -> Iterator[Nginx]:
     (tmp_path / "root").mkdir()
-    with serving(tmp_path / "root", tmp_path / "nginx") as server:
+    for place in ("slow", "alone"):
+        (tmp_path / "root" / place).symlink_to(".")
+    with serving(tmp_path / "root", tmp_path / "nginx", SLOW + ALONE) as server:
         yield server
 
 
-def network(nginx: Nginx, mirrors: tuple[str, ...] = ()) -> Network:
+def network(nginx: Nginx, mirrors: tuple[str, ...] = (), limits: Limits | None = None) -> Network:
     environ = {"SSL_CERT_FILE": str(nginx.authority)}
-    return Clock().network(environ, mirrors=mirrors, limits=Limits())
+    return Clock().network(environ, mirrors=mirrors, limits=limits or Limits())
 
 
 class PullThePlug(Seen):
@@ -69,6 +79,68 @@ def test_a_cut_at_95_percent_costs_at_most_6_percent(nginx: Nginx, tmp_path: Pat
     second = nginx.requests()[-1]
     assert (second.status, second.range[:6]) == (206, "bytes=")
     assert second.sent <= len(BODY) * 6 // 100
+
+
+def test_several_connections_where_each_is_slow(nginx: Nginx, tmp_path: Path) -> None:
+    (nginx.root / "x").write_bytes(BODY)
+    artifact = artifact_at(f"{nginx.url}/slow/x", BODY)
+    with network(nginx, limits=WIDE) as run:
+        assert fetch(artifact, tmp_path / "p", run).read_bytes() == BODY
+    lines = nginx.requests()
+    assert {line.status for line in lines} == {206}
+    assert len({line.connection for line in lines}) >= 4
+    assert sum(line.sent for line in lines) < len(BODY) + 8 * WIDE.segment[0]
+
+
+def test_H28_one_connection_where_no_more_are_allowed(nginx: Nginx, tmp_path: Path) -> None:
+    (nginx.root / "x").write_bytes(BODY)
+    artifact = artifact_at(f"{nginx.url}/alone/x", BODY)
+    with network(nginx, limits=WIDE) as run:
+        assert fetch(artifact, tmp_path / "p", run).read_bytes() == BODY
+    lines = nginx.requests()
+    refused = [line.status for line in lines].count(503)
+    assert 0 < refused < 8
+    assert sum(line.sent for line in lines if line.status == 206) == len(BODY)
+
+
+KILLED = """\
+import os, signal, sys
+from pathlib import Path
+from support.downloads import Seen
+from tsuku_llm.fetch import Network, fetch
+from tsuku_llm.manifest import Artifact
+from test_fetch_nginx import WIDE
+
+class Killed(Seen):
+    def advance(self, size):
+        super().advance(size)
+        if self.received >= int(at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+url, partials, digest, size, at = sys.argv[1:]
+artifact = Artifact(url=url, sha256=digest, size=int(size), format="zip")
+with Network(os.environ, limits=WIDE) as network:
+    fetch(artifact, Path(partials), network, Killed())
+"""
+
+
+def test_C12_killed_at_95_percent_of_several_connections(nginx: Nginx, tmp_path: Path) -> None:
+    (nginx.root / "x").write_bytes(BODY)
+    artifact = artifact_at(f"{nginx.url}/slow/x", BODY)
+    place = str(len(BODY) * 95 // 100)
+    arguments = [artifact.url, str(tmp_path / "p"), artifact.sha256, str(len(BODY)), place]
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED, *arguments],
+        env={**os.environ, "SSL_CERT_FILE": str(nginx.authority)},
+        cwd=Path(__file__).parent,
+        check=False,
+    )
+    assert child.returncode == -signal.SIGKILL
+    before = len(nginx.requests())
+    with network(nginx, limits=WIDE) as run:
+        assert fetch(artifact, tmp_path / "p", run).read_bytes() == BODY
+    second = nginx.requests()[before:]
+    assert sum(line.sent for line in second) <= len(BODY) * 6 // 100
 
 
 def test_H20_a_file_that_changed_meanwhile_is_fetched_anew(nginx: Nginx, tmp_path: Path) -> None:

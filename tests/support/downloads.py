@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tsuku_llm.fetch import Limits, Network, Timing
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.manifest import Artifact, Pieces
 
 BODY = random.Random(7).randbytes(200_000)  # noqa: S311 - any bytes that do not compress
 
@@ -26,6 +26,13 @@ def artifact_at(url: str, body: bytes = BODY, *, size: int | None = -1, **rest: 
         format="tar.gz",
         **rest,
     )
+
+
+def pieces_of(body: bytes, size: int) -> Pieces:
+    """The digests of the pieces of ``body``, of any size, also one that no manifest may have."""
+    starts = range(0, len(body), size)
+    digests = (hashlib.sha256(body[start : start + size]).hexdigest() for start in starts)
+    return Pieces(size=size, sha256=tuple(digests))
 
 
 @dataclass

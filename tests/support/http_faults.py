@@ -166,23 +166,34 @@ def answer(status: str, body: bytes = b"", **headers: object) -> Behaviour:
     return raw(head(status, **{"Content_Length": len(body), **headers}) + body)
 
 
+def asked_range(request: Request, length: int) -> tuple[int, int]:
+    """The bytes of a file of this length that a request wants: the first, one behind the last."""
+    first, _, last = request.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
+    return int(first), min(length, int(last) + 1) if last else length
+
+
 def good(body: bytes, *, cut: int | None = None, etag: str | None = None) -> Behaviour:
     """A proper server: Range, If-Range, ETag. It breaks off before byte ``cut`` of the file."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"' if etag is None else etag
 
     def behave(exchange: Exchange) -> None:
         asked = exchange.request.headers
-        start = 0
+        start, end, partial = 0, len(body), False
         if "range" in asked and asked.get("if-range", tag) == tag:
-            start = int(asked["range"].removeprefix("bytes=").rstrip("-"))
+            start, end = asked_range(exchange.request, len(body))
+            partial = True
         if start and start >= len(body):
             fields = {"Content_Length": 0, "Content_Range": f"bytes */{len(body)}"}
             exchange.send(head("416 Range Not Satisfiable", **fields))
             return
-        headers: dict[str, object] = {"Content_Length": len(body) - start, "ETag": tag}
-        if start:
-            headers["Content_Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
-        exchange.send(head("206 Partial Content" if start else "200 OK", **headers))
-        exchange.send(body[start:cut])
+        headers: dict[str, object] = {
+            "Content_Length": end - start,
+            "ETag": tag,
+            "Connection": "close",
+        }
+        if partial:
+            headers["Content_Range"] = f"bytes {start}-{end - 1}/{len(body)}"
+        exchange.send(head("206 Partial Content" if partial else "200 OK", **headers))
+        exchange.send(body[start : end if cut is None else min(cut, end)])
 
     return behave

@@ -30,6 +30,7 @@ http {{
     fastcgi_temp_path {state}/fastcgi;
     uwsgi_temp_path {state}/uwsgi;
     scgi_temp_path {state}/scgi;
+    limit_conn_zone $server_name zone=all:1m;
     server {{
         listen 127.0.0.1:{plain};
         listen 127.0.0.1:{secure} ssl;

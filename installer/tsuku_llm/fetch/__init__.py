@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tsuku_llm.fetch.network import Limits, Network, Timing
+from tsuku_llm.fetch.limits import Limits, Timing
+from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.progress import Progress, Silent
 from tsuku_llm.manifest import Artifact
 

@@ -33,6 +33,11 @@ def scheme_of(url: str) -> str:
     return url.partition(":")[0].lower() if ":" in url else ""
 
 
+def is_http(url: str) -> bool:
+    """Whether a server is to be asked; else it is a file, or a matter for pip."""
+    return scheme_of(url) not in (PACKAGE_SCHEME, "file")
+
+
 def host_of(url: str) -> str:
     """The host and port of a URL, for messages."""
     return urlsplit(shown(url)).netloc or shown(url)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-
-from tsuku_llm.errors import BodyError, DigestMismatch, DownloadError, HttpStatusError
-from tsuku_llm.fetch.addresses import PACKAGE_SCHEME, file_name, host_of, scheme_of, shown, sources
-from tsuku_llm.fetch.exchange import answered, check_framing, check_no_page, check_status
-from tsuku_llm.fetch.failures import Transient
-from tsuku_llm.fetch.index import download_package
-from tsuku_llm.fetch.local import local_chunks
+from tsuku_llm.errors import DigestMismatch, DownloadError
+from tsuku_llm.fetch.addresses import is_http, shown, sources
+from tsuku_llm.fetch.lanes import NoRanges, fetch_in_lanes
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.partial import Part, finish, opened_part, verified
 from tsuku_llm.fetch.progress import Progress
-from tsuku_llm.fetch.ranges import check_range, range_headers, validator_of
-from tsuku_llm.fetch.retries import Pace, Retries
+from tsuku_llm.fetch.segments import Plan
+from tsuku_llm.fetch.single import fetch_in_order
+from tsuku_llm.fetch.transfer import Transfer
 from tsuku_llm.manifest import Artifact
 
 _Failure = DownloadError | DigestMismatch
@@ -28,36 +23,41 @@ def download(artifact: Artifact, folder: Path, network: Network, progress: Progr
     done = folder / artifact.sha256
     if verified(done, artifact):
         return done
-    with opened_part(folder, artifact) as part:
-        _Download(artifact, part, network, progress).run()
+    with opened_part(folder, artifact) as part, network.first_connection():
+        _Download(Transfer(artifact, part, network, progress), part).run()
     return finish(folder, artifact)
 
 
 class _Download:
-    """One artifact on its way into its partial file."""
+    """One artifact on its way into its partial file, from source to source."""
 
-    def __init__(
-        self, artifact: Artifact, part: Part, network: Network, progress: Progress
-    ) -> None:
-        self._artifact = artifact
+    def __init__(self, transfer: Transfer, part: Part) -> None:
+        self._transfer = transfer
         self._part = part
-        self._network = network
-        self._progress = progress
-        self._deadline = network.clock() + network.limits.total
-        self._told = 0
-        self._cap = network.limits.largest if artifact.size is None else artifact.size
+        self._plan: Plan | None = None
 
     def run(self) -> None:
         """Try the sources in turn; raises the last one's error, a wrong digest before others."""
-        self._show()
+        self._look_at_the_part()
         try:
             self._from_any()
         finally:
-            self._progress.end()
+            self._transfer.end()
+
+    def _look_at_the_part(self) -> None:
+        size, limits = self._transfer.artifact.size, self._transfer.network.limits
+        gaps = self._part.load()
+        if size is not None and size >= limits.wide:
+            self._plan = Plan(size, gaps, limits.segment)
+            self._transfer.show(size - self._plan.missing)
+        else:
+            self._part.settle(gaps)
+            self._transfer.show(self._part.size)
 
     def _from_any(self) -> None:
         failures: list[tuple[str, _Failure]] = []
-        for url in sources(self._artifact.url, self._network.mirrors):
+        artifact, network = self._transfer.artifact, self._transfer.network
+        for url in sources(artifact.url, network.mirrors):
             failure = self._attempt(url)
             if failure is None:
                 return
@@ -76,107 +76,37 @@ class _Download:
         if self._complete_from(url):
             return
         mixed, error = self._part.mixed, self._part.mismatch(url)
-        self._restart()
+        self._start_over()
         if mixed and self._complete_from(url):
             return
         if self._part.size:
             error = self._part.mismatch(url)
-            self._restart()
+            self._start_over()
         raise error
+
+    def _start_over(self) -> None:
+        """Empty the part: what it had was no good, so now one connection is used, in order."""
+        self._plan = None
+        self._transfer.restart()
 
     def _complete_from(self, url: str) -> bool:
         """Fetch what is missing; whether the whole is the artifact."""
+        if self._plan and is_http(url):
+            try:
+                fetch_in_lanes(self._transfer, self._plan, url)
+            except NoRanges:
+                self._in_order_from_now_on()
+        elif self._plan:
+            self._in_order_from_now_on()
         if not self._part.complete:
-            self._from(url)
+            fetch_in_order(self._transfer, url)
         return self._part.matches()
 
-    def _from(self, url: str) -> None:
-        scheme = scheme_of(url)
-        if scheme == PACKAGE_SCHEME:
-            self._restart()
-            folder = self._part.path.parent
-            with download_package(url, self._artifact, folder, self._network, self._tell) as chunks:
-                self._take(chunks, url)
-        elif scheme == "file":
-            self._restart()
-            self._take(local_chunks(url), url)
-        else:
-            retries = Retries(self._network, self._deadline)
-            retries.run(lambda: self._once(url), received=lambda: self._part.size)
-
-    def _once(self, url: str) -> None:
-        headers = range_headers(self._part, url)
-        with answered(self._network, url, headers, self._deadline) as response:
-            if response.status_code == 416 and headers:  # noqa: PLR2004
-                if self._part.matches():
-                    return
-                self._restart()
-                raise Transient(_not_satisfied(url))
-            check_status(response, url, (200, 206) if headers else (200,))
-            start = self._start(response, url)
-            if start == 0 and self._part.size:
-                self._restart()
-            self._part.mixed = start > 0
-            length = check_framing(response, url)
-            self._part.remember(url, validator_of(response.headers))
-            self._take(self._body(response, url, start, length), url)
-        if self._artifact.size is not None and self._part.size < self._artifact.size:
-            raise Transient(_short(url, self._part.size, self._artifact.size))
-
-    def _start(self, response: httpx.Response, url: str) -> int:
-        if response.status_code == 200:  # noqa: PLR2004
-            return 0
-        try:
-            return check_range(response.headers, self._part, self._artifact.size, url)
-        except Transient:
-            self._restart()
-            raise
-
-    def _body(
-        self, response: httpx.Response, url: str, start: int, length: int | None
-    ) -> Iterator[bytes]:
-        """The bytes of an answer; those that cannot be the artifact's are refused at once."""
-        pace = Pace(self._network.limits, self._network.timing.clock)
-        first = True
-        for chunk in response.iter_raw():
-            if first and start == 0:
-                check_no_page(chunk, url)
-                self._check_length(length, url)
-            first = False
-            yield chunk
-            pace.check(len(chunk), url)
-            self._network.check()
-            if self._network.clock() > self._deadline:
-                raise _too_slow(url, self._network.limits.total)
-
-    def _check_length(self, length: int | None, url: str) -> None:
-        expected = self._artifact.size
-        if length is not None and (length > self._cap or expected not in (None, length)):
-            raise _wrong_size(url, length, expected or self._cap)
-
-    def _take(self, chunks: Iterator[bytes], url: str) -> None:
-        for chunk in chunks:
-            if self._part.size + len(chunk) > self._cap:
-                self._restart()
-                raise _wrong_size(url, None, self._cap)
-            self._part.write(chunk)
-            self._tell(self._part.size)
-
-    def _restart(self) -> None:
-        if self._part.size:
-            self._part.restart()
-            self._show()
-
-    def _show(self) -> None:
-        self._told = 0
-        self._progress.begin(file_name(self._artifact.url), self._artifact.size)
-        self._tell(self._part.size)
-
-    def _tell(self, size: int) -> None:
-        """Say that ``size`` bytes are there in all."""
-        if size > self._told:
-            self._progress.advance(size - self._told)
-            self._told = size
+    def _in_order_from_now_on(self) -> None:
+        """Keep of the part what is verified, for a source that gives no ranges."""
+        self._plan = None
+        self._part.keep_verified()
+        self._transfer.show(self._part.size)
 
 
 def _decisive(failures: list[tuple[str, _Failure]]) -> _Failure:
@@ -188,37 +118,3 @@ def _decisive(failures: list[tuple[str, _Failure]]) -> _Failure:
         if other != url
     )
     return error
-
-
-def _not_satisfied(url: str) -> HttpStatusError:
-    return HttpStatusError(
-        f"{host_of(url)} cannot continue a partial download",
-        status=416,
-        facts=(f"url: {shown(url)}",),
-        hint="try again: it starts from the beginning",
-    )
-
-
-def _short(url: str, received: int, expected: int) -> BodyError:
-    return BodyError(
-        f"{host_of(url)} ended the file early",
-        facts=(f"received: {received} of {expected} bytes", f"url: {shown(url)}"),
-        hint="run the command again: what came is kept and resumed",
-    )
-
-
-def _wrong_size(url: str, length: int | None, expected: int) -> BodyError:
-    announced = "more" if length is None else f"{length} bytes"
-    return BodyError(
-        f"{host_of(url)} has a file of another size than the signed one",
-        facts=(f"offered: {announced}, expected: {expected} bytes", f"url: {shown(url)}"),
-        hint="the file there was replaced, or something on the way alters it: set llm.mirror",
-    )
-
-
-def _too_slow(url: str, total: float) -> BodyError:
-    return BodyError(
-        f"the download from {host_of(url)} took too long",
-        facts=(f"limit: {total:.0f} seconds", f"url: {shown(url)}"),
-        hint="run the command again: what came is kept and resumed",
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timezone
 
 import httpx
@@ -32,9 +32,16 @@ _HINTS = {
 
 @contextlib.contextmanager
 def answered(
-    network: Network, url: str, headers: Mapping[str, str], deadline: float
+    network: Network,
+    url: str,
+    headers: Mapping[str, str],
+    deadline: float,
+    check: Callable[[], None] | None = None,
 ) -> Iterator[httpx.Response]:
     """GET a URL, following at most five redirects; the body is not read yet.
+
+    ``check`` is called from time to time while there is nothing but waiting, and raises
+    when nobody wants the answer any more; the network's own is the default.
 
     Raises ``HttpStatusError`` for a redirect to another scheme, from https to http, to
     nowhere, or in a circle; and what the transport raises.
@@ -43,7 +50,7 @@ def answered(
     status = 0
     for _ in range(MAX_REDIRECTS + 1):
         request = network.client.build_request("GET", current, headers=dict(headers))
-        request.extensions["deadline"] = deadline
+        request.extensions |= {"deadline": deadline, "check": check or network.check}
         response = _sent(network, request)
         with contextlib.closing(response):
             if response.status_code not in _REDIRECTS:

@@ -3,56 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import Interrupted
+from tsuku_llm.fetch.limits import Limits, Timing
 
 if TYPE_CHECKING:
     import httpx
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How long and how much; seconds and bytes.
-
-    ``connect`` bounds one connection attempt, ``silence`` the wait for the next byte,
-    ``answer`` the wait for an answer's headers, ``total`` one artifact with all its tries,
-    ``metadata`` one small file. A transfer below ``slowest`` bytes per second over
-    ``window`` seconds is broken off, as a drip never times out. ``tries`` counts attempts
-    in a row that brought less than ``gain`` bytes; ``wait`` is the longest Retry-After
-    that is obeyed; ``largest`` caps artifacts whose size is not known.
-    """
-
-    connect: float = 10.0
-    silence: float = 20.0
-    answer: float = 60.0
-    total: float = 6 * 3600.0
-    metadata: float = 30.0
-    slowest: int = 4096
-    window: float = 30.0
-    tries: int = 4
-    gain: int = 1 << 20
-    wait: float = 60.0
-    largest: int = 4 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Time as the downloads see it; tests bring their own.
-
-    ``sleep`` is None for a wait that closing the network ends; ``jitter`` gives a factor
-    for each back-off.
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] | None = None
-    jitter: Callable[[], float] = lambda: random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
 
 class Network:
@@ -77,6 +37,7 @@ class Network:
         self.timing = timing or Timing()
         self._stopped = threading.Event()
         self._users = 0
+        self._connections = 0
         self._changed = threading.Condition()
         self._client: httpx.Client | None = None
 
@@ -110,6 +71,28 @@ class Network:
                 self._users -= 1
                 self._changed.notify_all()
 
+    @contextlib.contextmanager
+    def first_connection(self) -> Iterator[None]:
+        """Count the connection that every artifact may have, whatever the others use."""
+        with self._changed:
+            self._connections += 1
+        try:
+            yield
+        finally:
+            self.drop_connection()
+
+    def further_connection(self) -> bool:
+        """Whether there may be one more; ``drop_connection`` ends it."""
+        with self._changed:
+            free = self._connections < self.limits.connections
+            self._connections += free
+        return free
+
+    def drop_connection(self) -> None:
+        """One is not used any more."""
+        with self._changed:
+            self._connections -= 1
+
     @property
     def client(self) -> httpx.Client:
         """The run's one client: each costs 30 ms for its certificates."""
@@ -117,7 +100,7 @@ class Network:
 
         with self._changed:
             if self._client is None:
-                self._client = make_client(self.environ, self.limits, self.timing, self.check)
+                self._client = make_client(self.environ, self.limits, self.timing)
             return self._client
 
     def check(self) -> None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import operator
 import os
 import re
 import stat
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, NotWritable
 from tsuku_llm.fetch.addresses import shown
+from tsuku_llm.fetch.prefix import Prefix, WrongPiece
+from tsuku_llm.fetch.segments import Gap, gaps_of
 from tsuku_llm.manifest import Artifact
 
 CHUNK = 1 << 20
@@ -25,8 +32,9 @@ _FLAGS = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_CLOEXEC", 0)
 )
-_LONGEST_NOTE = 4096
+_LONGEST_NOTE = 1 << 16
 _VALIDATOR = re.compile(r"[ -~]{1,500}")
+_ALTERED = "nothing was installed; if it happens again, somebody alters files on the way"
 
 
 def verified(path: Path, artifact: Artifact) -> bool:
@@ -57,20 +65,58 @@ def allocated(path: Path) -> int:
     return status.st_size if blocks is None else min(status.st_size, blocks * 512)
 
 
+@dataclass(frozen=True, slots=True)
+class _Note:
+    url: str
+    validator: str
+    gaps: list[Gap]
+
+
+def _parse_note(note: Any) -> _Note:
+    """Raises ``TypeError`` or ``ValueError`` for what no run of ours wrote."""
+    if not isinstance(note, dict):
+        raise TypeError("no object")
+    validator = str(note.get("validator", ""))
+    gaps = [(operator.index(start), operator.index(end)) for start, end in note.get("gaps", ())]
+    return _Note(
+        str(note.get("url", "")), validator if _VALIDATOR.fullmatch(validator) else "", gaps
+    )
+
+
+if sys.platform == "win32":
+    _POSITION = threading.Lock()
+
+    def _read_at(descriptor: int, length: int, offset: int) -> bytes:
+        with _POSITION:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.read(descriptor, length)
+
+    def _write_at(descriptor: int, data: memoryview, offset: int) -> int:
+        with _POSITION:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.write(descriptor, data)
+
+else:
+    _read_at = os.pread
+    _write_at = os.pwrite
+
+
 class Part:
-    """An open partial file ``<sha256>.part``, hashed up to its end.
+    """An open partial file ``<sha256>.part``.
 
     Beside it, ``<sha256>.part.json`` keeps the validator (ETag or Last-Modified) that the
-    server gave, for If-Range. Both are hints: the digest at the end decides. ``mixed`` says
-    that what is there came by more than one answer, or in an earlier run.
+    server gave, for If-Range, and the gaps where bytes came out of order. All are hints:
+    the digests decide. ``mixed`` says that what is there came by more than one answer, or
+    in an earlier run; ``prefix`` is what was hashed of it, and must be kept up to date by
+    whoever writes.
     """
 
     def __init__(self, folder: Path, artifact: Artifact, descriptor: int) -> None:
         self._folder = folder
         self._artifact = artifact
         self._descriptor = descriptor
-        self._hasher = hashlib.sha256()
-        self.size = 0
+        self._kept: dict[str, str] = {}
+        self.prefix = Prefix(artifact)
         self.mixed = False
 
     @property
@@ -83,12 +129,20 @@ class Part:
         return self._folder / f"{self._artifact.sha256}.part.json"
 
     @property
+    def size(self) -> int:
+        """How far it is hashed."""
+        return self.prefix.size
+
+    @property
     def complete(self) -> bool:
-        """Whether all bytes are there, as far as the size is known."""
+        """Whether all bytes are there and hashed, as far as the size is known."""
         return self._artifact.size is not None and self.size == self._artifact.size
 
-    def load(self) -> None:
-        """Hash what an earlier run left; more than there should be is thrown away."""
+    def load(self) -> list[Gap]:
+        """The gaps of what an earlier run left; more than there should be is thrown away.
+
+        Where the size is not known, what is there has no end and no gaps are known.
+        """
         with disk_errors("reading a partial download", self._folder):
             found = os.fstat(self._descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -97,57 +151,104 @@ class Part:
                     facts=(f"path: {self.path}",),
                     hint="remove it",
                 )
-            if self._artifact.size is not None and found.st_size > self._artifact.size:
+            there = found.st_size
+            if self._artifact.size is None:
+                return []
+            if there > self._artifact.size:
                 self.restart()
-                return
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
-            while chunk := os.read(self._descriptor, CHUNK):
-                self._hasher.update(chunk)
-                self.size += len(chunk)
-            self.mixed = bool(self.size)
+                there = 0
+            note = self._read_note()
+            if note.validator:
+                self._kept = {"url": note.url, "validator": note.validator}
+            self.mixed = bool(there)
+            return gaps_of(self._artifact.size, there, note.gaps)
 
-    def write(self, chunk: bytes) -> None:
-        """Append."""
+    def settle(self, gaps: list[Gap]) -> None:
+        """Hash what is there up to the first gap or wrong piece; what lies behind goes."""
+        end = gaps[0][0] if gaps else None
+        with contextlib.suppress(WrongPiece):
+            while self.hash_on(end):
+                pass
+        self.mixed = bool(self.size)
+        self._cut()
+
+    def hash_on(self, end: int | None) -> bool:
+        """Hash the next bytes of what is there, up to ``end``; False when there are none.
+
+        Raises ``WrongPiece``.
+        """
+        length = CHUNK if end is None else min(CHUNK, end - self.size)
+        with disk_errors("reading a partial download", self._folder):
+            chunk = _read_at(self._descriptor, length, self.size)
+        self.prefix.update(chunk)
+        return bool(chunk)
+
+    def append(self, chunk: bytes) -> None:
+        """Write behind what is hashed, and hash it. Raises ``WrongPiece``, the piece dropped."""
+        self.write_at(chunk, self.size)
+        try:
+            self.prefix.update(chunk)
+        except WrongPiece:
+            self._cut()
+            raise
+
+    def write_at(self, chunk: bytes, offset: int) -> None:
+        """Write somewhere; any thread may."""
         with disk_errors("writing a partial download", self._folder):
             view = memoryview(chunk)
             while view:
-                view = view[os.write(self._descriptor, view) :]
-        self._hasher.update(chunk)
-        self.size += len(chunk)
+                written = _write_at(self._descriptor, view, offset)
+                view, offset = view[written:], offset + written
 
     def restart(self) -> None:
         """Throw away what is there."""
+        self.prefix.restart()
+        self._cut()
+
+    def keep_verified(self) -> None:
+        """Throw away all but the first pieces that are verified."""
+        self.prefix.rewind()
+        self._cut()
+
+    def _cut(self) -> None:
         with disk_errors("emptying a partial download", self._folder):
-            os.ftruncate(self._descriptor, 0)
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
-            self._note.unlink(missing_ok=True)
-        self._hasher = hashlib.sha256()
-        self.size = 0
-        self.mixed = False
+            os.ftruncate(self._descriptor, self.size)
+            if not self.size:
+                self._kept = {}
+                self._note.unlink(missing_ok=True)
+        self.mixed = self.mixed and bool(self.size)
+
+    def _read_note(self) -> _Note:
+        try:
+            with self._note.open("rb") as file:
+                return _parse_note(json.loads(file.read(_LONGEST_NOTE)))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return _Note("", "", [])
 
     def validator(self, url: str) -> str | None:
         """What to send as If-Range to this URL; other servers' validators mean nothing to it."""
-        try:
-            note = json.loads(self._note.read_bytes()[:_LONGEST_NOTE])
-            validator = str(note["validator"]) if note["url"] == shown(url) else ""
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-        return validator if _VALIDATOR.fullmatch(validator) else None
+        note = self._read_note()
+        return note.validator if note.validator and note.url == shown(url) else None
 
-    def remember(self, url: str, validator: str | None) -> None:
-        """Keep a validator for the next run; without one, forget the one before."""
+    def remember(self, url: str, validator: str | None, gaps: Sequence[Gap] = ()) -> None:
+        """Keep a validator for the next run, or forget the one before; and the gaps."""
+        self._kept = {"url": shown(url), "validator": validator} if validator else {}
+        self.save(gaps)
+
+    def save(self, gaps: Sequence[Gap]) -> None:
+        """Keep the gaps for the next run, which sees these or those kept before."""
+        note: dict[str, object] = {**self._kept, **({"gaps": gaps} if gaps else {})}
+        beside = self._note.with_name(f"{self._note.name}.new")
         with disk_errors("writing a partial download", self._folder):
-            if validator:
-                note = {"url": shown(url), "validator": validator}
-                self._note.write_text(json.dumps(note), encoding="utf-8")
+            if note:
+                beside.write_text(json.dumps(note), encoding="utf-8")
+                beside.replace(self._note)
             else:
                 self._note.unlink(missing_ok=True)
 
     def matches(self) -> bool:
         """Whether what is there is the artifact."""
-        return self._hasher.hexdigest() == self._artifact.sha256 and (
-            self._artifact.size in (None, self.size)
-        )
+        return self.prefix.matches()
 
     def mismatch(self, url: str) -> DigestMismatch:
         """The error for complete bytes that are not the artifact's."""
@@ -156,10 +257,19 @@ class Part:
             facts=(
                 f"url: {shown(url)}",
                 f"expected: sha256 {self._artifact.sha256}",
-                f"received: sha256 {self._hasher.hexdigest()}, {self.size} bytes",
+                f"received: sha256 {self.prefix.sha256}, {self.size} bytes",
             ),
-            hint="nothing was installed; if it happens again, somebody alters files on the way",
+            hint=_ALTERED,
         )
+
+
+def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:
+    """The error for bytes that are not those of their piece."""
+    return DigestMismatch(
+        "a piece of a download is not the one that was signed",
+        facts=(f"url: {shown(url)}", f"bytes: {piece.start} to {piece.end - 1}"),
+        hint=_ALTERED,
+    )
 
 
 @contextlib.contextmanager
@@ -171,13 +281,14 @@ def opened_part(folder: Path, artifact: Artifact) -> Iterator[Part]:
         descriptor = os.open(path, _FLAGS, 0o644)
     part = Part(folder, artifact, descriptor)
     try:
-        part.load()
         yield part
     finally:
         with disk_errors("closing a partial download", folder):
+            empty = not (os.fstat(descriptor).st_size or part.complete)
             os.close(descriptor)
-            if not (part.size or part.complete):
+            if empty:
                 path.unlink(missing_ok=True)
+                path.with_name(f"{path.name}.json").unlink(missing_ok=True)
 
 
 def finish(folder: Path, artifact: Artifact) -> Path:

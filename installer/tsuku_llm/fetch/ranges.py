@@ -1,4 +1,4 @@
-"""Resuming: what to ask for, and whether the answer continues what is there (RFC 9110, 14)."""
+"""Ranges: what to ask for, and whether the answer is that part of the file (RFC 9110, 14)."""
 
 from __future__ import annotations
 
@@ -40,17 +40,7 @@ def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: s
     Raises ``Transient`` for one that does not continue the part: several parts, another
     start, another total, another version of the file.
     """
-    found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
-    start, end, total = found.groups() if found else ("", "", "")
-    validator = part.validator(url)
-    fits = (
-        found is not None
-        and int(start) == part.size
-        and (size is None or int(end) == size - 1)
-        and (total == "*" or int(total) == (size or int(end) + 1))
-        and validator in (None, validator_of(headers) or validator)
-    )
-    if not fits:
+    if not _fits(headers, (part.size, size), size, part.validator(url)):
         raise Transient(
             BodyError(
                 f"{host_of(url)} answers a request to resume with something else",
@@ -59,3 +49,34 @@ def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: s
             )
         )
     return part.size
+
+
+def segment_headers(start: int, end: int, validator: str | None) -> dict[str, str]:
+    """The headers that ask for the bytes before ``end``, of the same version of the file."""
+    headers = {"Range": f"bytes={start}-{end - 1}"}
+    if validator:
+        headers["If-Range"] = validator
+    return headers
+
+
+def is_segment(
+    headers: Mapping[str, str], start: int, end: int, size: int, validator: str | None
+) -> bool:
+    """Whether a 206 answer has exactly these bytes of that version of the file."""
+    length = headers.get("content-length")
+    return _fits(headers, (start, end), size, validator) and length in (None, str(end - start))
+
+
+def _fits(
+    headers: Mapping[str, str], gap: tuple[int, int | None], size: int | None, validator: str | None
+) -> bool:
+    found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+    if found is None:
+        return False
+    start, end, total = found.groups()
+    return (
+        int(start) == gap[0]
+        and gap[1] in (None, int(end) + 1)
+        and (total == "*" or int(total) == (size or int(end) + 1))
+        and validator in (None, validator_of(headers) or validator)
+    )

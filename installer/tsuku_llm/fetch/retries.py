@@ -9,7 +9,8 @@ from typing import TypeVar
 from tsuku_llm.errors import BodyError
 from tsuku_llm.fetch.addresses import host_of, shown
 from tsuku_llm.fetch.failures import Transient
-from tsuku_llm.fetch.network import Limits, Network
+from tsuku_llm.fetch.limits import Limits
+from tsuku_llm.fetch.network import Network
 
 _BASE = 0.5
 _LONGEST = 20.0

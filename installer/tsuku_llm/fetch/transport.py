@@ -24,7 +24,7 @@ from tsuku_llm import __version__
 from tsuku_llm.errors import BodyError, HostUnreachable, ProxyError
 from tsuku_llm.fetch.addresses import host_of, shown
 from tsuku_llm.fetch.failures import Transient
-from tsuku_llm.fetch.network import Limits, Timing
+from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.proxies import proxy_for
 from tsuku_llm.fetch.tls import certificate_error, client_context
 
@@ -41,15 +41,13 @@ _OFFLINE_TRIES = 2
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol)
 
 
-def make_client(
-    environ: Mapping[str, str], limits: Limits, timing: Timing, check: Callable[[], None]
-) -> httpx.Client:
-    """The client of a run. ``check`` raises when nobody waits for answers any more.
+def make_client(environ: Mapping[str, str], limits: Limits, timing: Timing) -> httpx.Client:
+    """The client of a run. Requests have the extensions ``deadline`` and ``check``.
 
     Raises ``TlsError`` for certificates in the environment that do not exist.
     """
     return httpx.Client(
-        transport=_Transport(environ, limits, Watch(timing.clock, check)),
+        transport=_Transport(environ, limits, Watch(timing.clock)),
         headers={"User-Agent": f"tsuku-llm/{__version__}", "Accept-Encoding": "identity"},
         timeout=httpx.Timeout(limits.silence, connect=limits.connect, pool=None),
         trust_env=False,
@@ -59,9 +57,9 @@ def make_client(
 class Watch(threading.local):
     """What the exchange that this thread is in may still use."""
 
-    def __init__(self, clock: Callable[[], float], check: Callable[[], None]) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.check = check
+        self.check: Callable[[], None] = lambda: None
         self.deadline = math.inf
         self.header_bytes: float = 0
 
@@ -86,7 +84,8 @@ class _Transport(httpx.BaseTransport):
         port = url.port or (443 if url.scheme == "https" else 80)
         proxy = proxy_for(url.scheme, url.host, port, self._environ)
         pool = self._pool(proxy)
-        deadline = request.extensions.get("deadline", math.inf)
+        deadline = request.extensions["deadline"]
+        self._watch.check = request.extensions["check"]
         self._watch.deadline = min(deadline, self._watch.clock() + self._limits.answer)
         self._watch.header_bytes = _HEADER_BYTES
         with _failures(str(url), proxy):

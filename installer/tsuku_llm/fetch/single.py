@@ -1,0 +1,126 @@
+"""An artifact over one connection at a time, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+
+from tsuku_llm.errors import BodyError, HttpStatusError
+from tsuku_llm.fetch.addresses import PACKAGE_SCHEME, host_of, is_http, scheme_of, shown
+from tsuku_llm.fetch.exchange import answered, check_framing, check_status
+from tsuku_llm.fetch.failures import Transient
+from tsuku_llm.fetch.index import download_package
+from tsuku_llm.fetch.local import local_chunks
+from tsuku_llm.fetch.partial import wrong_piece
+from tsuku_llm.fetch.prefix import WrongPiece
+from tsuku_llm.fetch.ranges import check_range, range_headers, validator_of
+from tsuku_llm.fetch.retries import Retries
+from tsuku_llm.fetch.transfer import Transfer, ended_early
+
+
+def fetch_in_order(transfer: Transfer, url: str) -> None:
+    """Fetch what is missing behind the part's hashed prefix, which is all of the part."""
+    _Single(transfer, url).run()
+
+
+class _Single:
+    def __init__(self, transfer: Transfer, url: str) -> None:
+        self._transfer = transfer
+        self._part = transfer.part
+        self._size = transfer.artifact.size
+        self._network = transfer.network
+        self._url = url
+
+    def run(self) -> None:
+        if is_http(self._url):
+            retries = Retries(self._network, self._transfer.deadline)
+            retries.run(self._attempt, received=lambda: self._part.size)
+            return
+        self._transfer.restart()
+        try:
+            self._elsewhere()
+        except WrongPiece as piece:
+            raise wrong_piece(self._url, piece) from piece
+
+    def _elsewhere(self) -> None:
+        if scheme_of(self._url) != PACKAGE_SCHEME:
+            self._take(local_chunks(self._url))
+            return
+        folder, artifact = self._part.path.parent, self._transfer.artifact
+        with download_package(
+            self._url, artifact, folder, self._network, self._transfer.tell
+        ) as chunks:
+            self._take(chunks)
+
+    def _attempt(self) -> None:
+        try:
+            self._once()
+        except WrongPiece as piece:
+            tries = self._network.limits.piece_tries
+            raise Transient(wrong_piece(self._url, piece), tries=tries) from piece
+
+    def _once(self) -> None:
+        url, part = self._url, self._part
+        headers = range_headers(part, url)
+        with answered(self._network, url, headers, self._transfer.deadline) as response:
+            if response.status_code == 416 and headers:  # noqa: PLR2004
+                if part.matches():
+                    return
+                self._transfer.restart()
+                raise Transient(_not_satisfied(url))
+            check_status(response, url, (200, 206) if headers else (200,))
+            start = self._start(response)
+            if start == 0:
+                self._transfer.restart()
+            part.mixed = start > 0
+            length = check_framing(response, url)
+            part.remember(url, validator_of(response.headers))
+            chunks = self._transfer.body(response, url, at_start=start == 0)
+            self._take(chunks if start else self._of_size(chunks, length))
+        if self._size is not None and part.size < self._size:
+            raise Transient(ended_early(url, part.size, self._size))
+
+    def _start(self, response: httpx.Response) -> int:
+        if response.status_code == 200:  # noqa: PLR2004
+            return 0
+        try:
+            return check_range(response.headers, self._part, self._size, self._url)
+        except Transient:
+            self._transfer.restart()
+            raise
+
+    def _of_size(self, chunks: Iterator[bytes], length: int | None) -> Iterator[bytes]:
+        """The chunks, the first of which was looked at: a page is named before its length."""
+        cap = self._transfer.cap
+        for chunk in chunks:
+            if length is not None and (length > cap or self._size not in (None, length)):
+                raise _wrong_size(self._url, length, self._size or cap)
+            yield chunk
+
+    def _take(self, chunks: Iterator[bytes]) -> None:
+        cap = self._transfer.cap
+        for chunk in chunks:
+            if self._part.size + len(chunk) > cap:
+                self._transfer.restart()
+                raise _wrong_size(self._url, None, cap)
+            self._part.append(chunk)
+            self._transfer.tell(self._part.size)
+
+
+def _not_satisfied(url: str) -> HttpStatusError:
+    return HttpStatusError(
+        f"{host_of(url)} cannot continue a partial download",
+        status=416,
+        facts=(f"url: {shown(url)}",),
+        hint="try again: it starts from the beginning",
+    )
+
+
+def _wrong_size(url: str, length: int | None, expected: int) -> BodyError:
+    announced = "more" if length is None else f"{length} bytes"
+    return BodyError(
+        f"{host_of(url)} has a file of another size than the signed one",
+        facts=(f"offered: {announced}, expected: {expected} bytes", f"url: {shown(url)}"),
+        hint="the file there was replaced, or something on the way alters it: set llm.mirror",
+    )

@@ -1,0 +1,98 @@
+"""What one connection and several have in common: an artifact on its way into its part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+
+from tsuku_llm.errors import BodyError
+from tsuku_llm.fetch.addresses import file_name, host_of, shown
+from tsuku_llm.fetch.exchange import check_no_page
+from tsuku_llm.fetch.network import Network
+from tsuku_llm.fetch.partial import Part
+from tsuku_llm.fetch.progress import Progress
+from tsuku_llm.fetch.retries import Pace
+from tsuku_llm.manifest import Artifact
+
+
+class Transfer:
+    """One artifact, its part, and who is told how far it is."""
+
+    def __init__(
+        self, artifact: Artifact, part: Part, network: Network, progress: Progress
+    ) -> None:
+        self.artifact = artifact
+        self.part = part
+        self.network = network
+        self.deadline = network.clock() + network.limits.total
+        self._progress = progress
+        self._told = 0
+
+    @property
+    def cap(self) -> int:
+        """The most bytes that are taken."""
+        size = self.artifact.size
+        return self.network.limits.largest if size is None else size
+
+    def show(self, there: int) -> None:
+        """Start to show the progress, or start over, with so many bytes there."""
+        self._told = 0
+        self._progress.begin(file_name(self.artifact.url), self.artifact.size)
+        self.tell(there)
+
+    def tell(self, there: int) -> None:
+        """Say how many bytes are there in all."""
+        if there > self._told:
+            self._progress.advance(there - self._told)
+            self._told = there
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._progress.end()
+
+    def restart(self) -> None:
+        """Throw away what is there."""
+        if self.part.size:
+            self.part.restart()
+            self.show(0)
+
+    def body(
+        self,
+        response: httpx.Response,
+        url: str,
+        *,
+        at_start: bool,
+        check: Callable[[], None] | None = None,
+    ) -> Iterator[bytes]:
+        """The bytes of an answer, as long as they come fast enough and somebody wants them.
+
+        ``at_start``: they are the artifact's first ones, which may show that it is a page.
+        """
+        pace = Pace(self.network.limits, self.network.timing.clock)
+        for chunk in response.iter_raw():
+            if at_start:
+                check_no_page(chunk, url)
+            at_start = False
+            yield chunk
+            pace.check(len(chunk), url)
+            (check or self.network.check)()
+            self.check_deadline(url)
+
+    def check_deadline(self, url: str) -> None:
+        """Raise when the time for the whole artifact is up."""
+        if self.network.clock() > self.deadline:
+            raise BodyError(
+                f"the download from {host_of(url)} took too long",
+                facts=(f"limit: {self.network.limits.total:.0f} seconds", f"url: {shown(url)}"),
+                hint="run the command again: what came is kept and resumed",
+            )
+
+
+def ended_early(url: str, received: int, expected: int) -> BodyError:
+    """The error for an answer that has fewer bytes than it must."""
+    return BodyError(
+        f"{host_of(url)} ended the file early",
+        facts=(f"received: {received} of {expected} bytes", f"url: {shown(url)}"),
+        hint="run the command again: what came is kept and resumed",
+    )

@@ -1,0 +1,174 @@
+"""Gaps, segments and the number of connections: whatever lanes do, every byte is written once."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsuku_llm.fetch.limits import Limits
+from tsuku_llm.fetch.segments import Plan, Segment, gaps_of
+from tsuku_llm.fetch.width import Width
+
+SIZES = st.integers(0, 300)
+NOTED = st.lists(st.tuples(st.integers(-9, 309), st.integers(-9, 309)), max_size=6)
+LIMITS = Limits(first=4, connections=8, look=1.0)
+
+
+def covered(gaps: list[tuple[int, int]]) -> set[int]:
+    return {byte for start, end in gaps for byte in range(start, end)}
+
+
+@given(SIZES, SIZES, NOTED)
+def test_gaps_are_what_was_noted_and_what_the_disk_lacks(
+    size: int, there: int, noted: list[tuple[int, int]]
+) -> None:
+    there = min(there, size)
+    gaps = gaps_of(size, there, noted)
+    assert covered(gaps) == {b for b in covered([*noted, (there, size)]) if 0 <= b < size}
+    assert gaps == sorted(gaps)
+    assert all(start < end for start, end in gaps)
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(gaps))
+
+
+LENGTHS = st.tuples(st.integers(2, 60), st.integers(60, 200))
+
+
+@given(SIZES, NOTED, st.integers(1, 8), st.integers(), LENGTHS)
+def test_every_byte_is_written_once(
+    size: int, noted: list[tuple[int, int]], lanes: int, seed: int, lengths: tuple[int, int]
+) -> None:
+    """Lanes in any order, some of which give up; bytes behind a divided segment are not claimed."""
+    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
+    gaps = gaps_of(size, size, noted)
+    plan = Plan(size, gaps, lengths)
+    written: list[int] = []
+    working: list[Segment] = []
+    while True:
+        if len(working) < lanes and (segment := plan.take(lanes)):
+            working.append(segment)
+        if not working:
+            break
+        segment = chance.choice(working)
+        place = segment.done
+        length = plan.claim(segment, chance.randint(1, 90))
+        if chance.random() < 0.5 and (other := plan.take(lanes)):
+            working.append(other)
+        written += range(place, place + length)
+        plan.written(segment)
+        assert plan.missing == len(covered(gaps)) - len(written)
+        if segment.done == segment.end or chance.random() < 0.1:
+            plan.release(segment)
+            working.remove(segment)
+    assert sorted(written) == sorted(covered(gaps))
+    assert not plan.gaps
+    assert not plan.work
+
+
+def test_segments_come_in_order_and_shrink_towards_the_end() -> None:
+    plan = Plan(1000, [(0, 1000)], (10, 100))
+    taken = []
+    while segment := plan.take(4):
+        taken.append((segment.done, segment.end))
+        plan.claim(segment, 1000)
+        plan.written(segment)
+        plan.release(segment)
+    assert [start for start, _ in taken] == [0, *[end for _, end in taken[:-1]]]
+    lengths = [end - start for start, end in taken]
+    assert lengths[0] == 100
+    assert lengths[-1] < 20
+    assert lengths[:-1] == sorted(lengths[:-1], reverse=True)
+
+
+def test_a_lane_without_work_divides_the_longest_segment() -> None:
+    plan = Plan(100, [(0, 100)], (100, 100))
+    slow = plan.take(2)
+    assert slow is not None
+    plan.claim(slow, 10)
+    helper = plan.take(2)
+    assert helper is not None
+    assert (slow.done, slow.end, helper.done, helper.end) == (0, 55, 55, 100)
+    assert plan.claim(slow, 100) == 55
+
+
+def test_a_segment_grows_over_the_whole_only_when_it_is_alone() -> None:
+    plan = Plan(100, [(0, 100)], (10, 10))
+    first = plan.take(2)
+    assert first is not None
+    assert plan.take_all(first)
+    assert first.end == 100
+    plan = Plan(100, [(0, 100)], (10, 10))
+    first, second = plan.take(2), plan.take(2)
+    assert first is not None
+    assert second is not None
+    assert not plan.take_all(first)
+    resumed = Plan(100, [(50, 100)], (10, 10))
+    first = resumed.take(2)
+    assert first is not None
+    assert not resumed.take_all(first)
+
+
+def widths(speeds: list[int], *, limits: Limits = LIMITS) -> list[int]:
+    """The lanes after each look, a second apart, when so many bytes came meanwhile."""
+    width = Width(limits)
+    width.answered()
+    received, seen = 0, []
+    for second, speed in enumerate([0, *speeds]):
+        received += speed
+        width.look(received, second, width.lanes)
+        if second:
+            seen.append(width.lanes)
+        width.look(received, second, width.lanes)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("speeds", "lanes"),
+    [
+        ([40, 60, 80, 80], [6, 8, 8, 8]),
+        ([40, 40, 80, 80], [6, 6, 6, 6]),
+        ([40, 41, 80, 80], [6, 6, 6, 6]),
+        ([0, 60, 80, 80], [4, 4, 4, 4]),
+    ],
+    ids=["each_brings_more", "no_more", "hardly_more", "nothing_comes"],
+)
+def test_more_connections_while_they_bring_more(speeds: list[int], lanes: list[int]) -> None:
+    assert widths(speeds) == lanes
+
+
+def test_one_connection_until_a_range_was_answered() -> None:
+    width = Width(LIMITS)
+    for second in range(5):
+        width.look(second * 100, second, 1)
+        assert width.lanes == 1
+    width.lost()
+    width.answered()
+    assert width.lanes == 4
+
+
+def test_one_connection_after_a_refusal_whatever_comes() -> None:
+    width = Width(LIMITS)
+    width.answered()
+    width.refused()
+    width.answered()
+    for second in range(5):
+        width.look(second * second * 100, second, 1)
+    assert width.lanes == 1
+
+
+def test_a_connection_that_came_to_nothing_is_done_without() -> None:
+    width = Width(LIMITS)
+    width.answered()
+    width.lost()
+    for second in range(5):
+        width.look(second * second * 100, second, 3)
+    assert width.lanes == 3
+
+
+def test_only_a_full_width_is_judged() -> None:
+    width = Width(LIMITS)
+    width.answered()
+    for second in range(5):
+        width.look(second * 100, second, 3)
+    assert width.lanes == 4
