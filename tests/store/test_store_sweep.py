@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from support.stored import install, snapshot
 
 from tsuku_llm.store import Store
@@ -64,6 +65,21 @@ def test_C01_leftovers_of_every_sort_are_swept(store: Store) -> None:
     assert set(snapshot(store.data / "versions")) == before_names
     assert snapshot(store.data / "versions") == before
     store.sweep()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(20), b"12", b"x y"])
+def test_C08_a_note_about_a_holder_that_lost_its_bytes_is_swept(
+    store: Store, content: bytes
+) -> None:
+    install(store)
+    note = store.data / "locks" / f"{'a' * 64}.pid"
+    with store.lock("a" * 64):
+        note.write_bytes(content)
+        store.sweep()
+        assert note.read_bytes() == content, "somebody may be about to write it"
+    note.write_bytes(content)
+    store.sweep()
+    assert not note.exists()
 
 
 def test_a_link_in_staging_is_not_followed(store: Store, tmp_path: Path) -> None:

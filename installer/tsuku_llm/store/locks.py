@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _LONGEST_NAME = 300
+_LOCK_SUFFIX = ".lock"
 _HOLDER_SUFFIX = ".pid"
 _NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -82,8 +83,16 @@ def forget_dead_holders(folder: Path) -> None:
     with suppress(OSError):
         for path in folder.glob(f"*{_HOLDER_SUFFIX}"):
             holder = holder_of(path)
-            if holder and holder.is_here and _is_dead(holder.pid):
+            if holder is None:
+                _replace_unreadable(path)
+            elif holder.is_here and _is_dead(holder.pid):
                 path.unlink(missing_ok=True)
+
+
+def _replace_unreadable(holder: Path) -> None:
+    """A note without its bytes, after a power loss: whoever can take the lock has his own."""
+    with suppress(StoreError), exclusive(holder.with_suffix(_LOCK_SUFFIX), timeout=0):
+        pass
 
 
 def _is_dead(pid: int) -> bool:
