@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
-from tsuku_llm.durable import make_folder, read_small, replace_file
+from tsuku_llm.durable import make_folder, read_small
 from tsuku_llm.errors import StoreError
 from tsuku_llm.operations.session import Session
 
@@ -42,9 +42,9 @@ def remember(session: Session, installed: str, offer: Offer | None) -> None:
     document = {"format": _FORMAT, "installed": installed, "release": None, "version": None}
     if offer:
         document |= {"release": offer.release, "version": offer.version}
-    with suppress(StoreError, OSError):  # without it there is no notice
+    with suppress(StoreError, OSError):  # without it, or with half of it, there is no notice
         make_folder(session.state)
-        replace_file(session.state / _FOUND, json.dumps(document).encode("ascii") + b"\n")
+        (session.state / _FOUND).write_text(f"{json.dumps(document)}\n", encoding="ascii")
 
 
 def remembered(session: Session, installed: str) -> Offer | None:
