@@ -1,11 +1,11 @@
 """Start the program thousands of times without paying for its imports each time.
 
 ``python -m ci.faultlab.fork_server DESCRIPTOR`` imports the program and waits on a socket.
-Each order comes with descriptors of its own (stdout, stderr, one that holds the program
-back until it can be read, one to answer on). A keeper is forked for it, which forks the
-program and tells its process id, then how it ended. The child runs the program's own entry
-point and ends as an interpreter ends. What is skipped is what the faults are not about:
-finding and reading modules.
+Each order comes with descriptors of its own (stdout, stderr, one to answer on). A keeper is
+forked for it, which forks the program and tells its process id, then how it ended. The
+child waits for a signal, as no system call that faults are injected into would do, runs the
+program's own entry point and ends as an interpreter ends. What is skipped is what the
+faults are not about: finding and reading modules.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from typing import Any
 
 import tsuku_llm
 
+RELEASE = signal.SIGUSR1
+_PATIENCE = 600.0
+"""Seconds after which nobody will release the program any more."""
+
 _LARGEST_ORDER = 1 << 18
 _NEVER = ("tsuku_llm.__main__", "tsuku_llm.probe.worker")
 _FOREIGN = (
@@ -40,7 +44,7 @@ def main(descriptor: int) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     with socket.socket(fileno=descriptor) as channel:
         while True:
-            message, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_ORDER, 4)
+            message, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_ORDER, 3)
             if not message:
                 return 0
             if os.fork() == 0:
@@ -60,6 +64,7 @@ def _import_all(names: Iterable[str]) -> None:
 
 def _keep(order: dict[str, Any], descriptors: list[int]) -> int:
     *streams, answer = descriptors
+    signal.pthread_sigmask(signal.SIG_BLOCK, {RELEASE})
     child = os.fork()
     if child == 0:
         os.close(answer)
@@ -72,7 +77,7 @@ def _keep(order: dict[str, Any], descriptors: list[int]) -> int:
     os._exit(0)
 
 
-def _be_the_program(order: dict[str, Any], stdout: int, stderr: int, release: int) -> int:
+def _be_the_program(order: dict[str, Any], stdout: int, stderr: int) -> int:
     os.setsid()
     for source, target in ((stdout, 1), (stderr, 2)):
         os.dup2(source, target)
@@ -83,8 +88,9 @@ def _be_the_program(order: dict[str, Any], stdout: int, stderr: int, release: in
     sys.argv = ["tsuku-llm", *order["argv"]]
     from tsuku_llm.cli import main as program  # noqa: PLC0415
 
-    os.read(release, 1)
-    os.close(release)
+    if not signal.sigtimedwait({RELEASE}, _PATIENCE):
+        return 1
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {RELEASE})
     program()
     return 0
 

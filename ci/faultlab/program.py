@@ -16,6 +16,7 @@ from pathlib import Path
 
 from support.tools import require_tool
 
+from ci.faultlab.fork_server import RELEASE
 from ci.faultlab.suite import ROOT
 
 RSS_LIMIT = 150 << 20
@@ -51,18 +52,15 @@ class Running:
 
     def __init__(self, send: socket.socket, order: Mapping[str, object]) -> None:
         self._streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
-        held, self._release = os.pipe()
         answers, answer = os.pipe()
-        descriptors = [*self._streams, held, answer]
-        socket.send_fds(send, [json.dumps(order).encode()], descriptors)
-        os.close(held)
+        socket.send_fds(send, [json.dumps(order).encode()], [*self._streams, answer])
         os.close(answer)
         self._answers = os.fdopen(answers)
         self.pid = int(self._answers.readline())
 
     def release(self) -> None:
         """Let the program begin."""
-        os.close(self._release)
+        os.kill(self.pid, RELEASE)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send it a signal, if it is still there."""
