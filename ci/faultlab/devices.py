@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,9 @@ _WATCHED = (
 )
 _SIGNALLED = re.compile(r"(\d+) --- SIGSTOP \{")
 _STOPPED = re.compile(r"(\d+) --- stopped by SIGSTOP ---")
+
+_SILENCE = 2.0
+"""Seconds without a word, after which whoever may stand is told to go on."""
 
 _DISK = 4 << 20
 _UNPACKED = 1_500_000
@@ -75,32 +79,53 @@ class _Steps:
 
     def __iter__(self) -> Iterator[int]:
         os.mkfifo(self._pipe)
-        reader = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK)  # strace waits for a reader
+        log = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK)  # strace waits for a reader
         running = self._home.hold(*self._argv)
         options = ("-o", str(self._pipe), "-e", f"trace={_WATCHED}")
         with attached(running.pid, *options, "-e", f"inject={_WATCHED}:signal=STOP"):
-            os.set_blocking(reader, True)
+            os.set_blocking(log, True)
             running.release()
-            with os.fdopen(reader, encoding="utf-8", errors="replace") as log:
-                yield from _stops(log)
+            yield from _stops(log, running.pid)
             self.code = running.end().code
+        os.close(log)
         self._pipe.unlink()
 
 
-def _stops(log: Iterator[str]) -> Iterator[int]:
+def _stops(log: int, pid: int) -> Iterator[int]:
     """Each time that a process got the signal and stands; other threads stop with it."""
-    signalled: set[str] = set()
+    signalled: set[int] = set()
     number = 0
-    for line in log:
+    for line in _lines(log):
         got, stands = _SIGNALLED.match(line), _STOPPED.match(line)
         if got:
-            signalled.add(got[1])
-        if stands and stands[1] in signalled:
-            signalled.remove(stands[1])
+            signalled.add(int(got[1]))
+        if stands and int(stands[1]) in signalled:
+            signalled.remove(int(stands[1]))
             number += 1
             yield number
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(stands[1]), signal.SIGCONT)
+            _continue(int(stands[1]))
+        if not line:  # threads that were stopped at once may have been told to go on too early
+            for each in (pid, *signalled):
+                _continue(each)
+
+
+def _lines(pipe: int) -> Iterator[str]:
+    """The lines that come through a pipe; an empty one whenever none came for a while."""
+    rest = b""
+    while True:
+        if not select.select([pipe], [], [], _SILENCE)[0]:
+            yield ""
+            continue
+        data = os.read(pipe, 1 << 16)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in lines)
+
+
+def _continue(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGCONT)
 
 
 class _Device:

@@ -1,4 +1,8 @@
-"""C12 by its figures: a large download that is killed near its end, and the next run."""
+"""C12 by its figures: a large download that is killed near its end, and the next run.
+
+Several connections may fill a part out of order, so what counts is how much of it the disk
+has, and what the server says that it sent.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,14 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.builds import NO_DEVICE_STEPS, Packed, stand_in
+from support.nginx import Logged
 
 from ci.faultlab.bench import Bench, Home
+from ci.faultlab.program import Ended
 from ci.faultlab.verdict import Tally
 
 _WHOLE = 600_000_000
@@ -24,10 +31,42 @@ _LIMIT = 300.0
 _CHUNK = 1 << 20
 
 
+@dataclass(frozen=True)
+class _Runs:
+    """Two runs for one archive: the bytes that were there between them, and the second run."""
+
+    packed: Packed
+    kept: int
+    second: list[Logged]
+    ended: Ended
+
+    @property
+    def again(self) -> int:
+        """Bytes that the server sent to the second run."""
+        return sum(line.sent for line in self.second)
+
+    def __str__(self) -> str:
+        size = self.packed.size
+        return (
+            f"{self.kept / size:.2%} of {size:,} bytes were there, "
+            f"the second run transferred {self.again:,} of them ({self.again / size:.2%}) "
+            f"over {len({line.connection for line in self.second})} connections"
+        )
+
+    def wrong(self) -> list[str]:
+        """What of it must not be."""
+        wrong = self.ended.wrong()
+        if self.ended.code:
+            wrong.append(f"the second run ended with {self.ended.code}: {self.ended.stderr!r}")
+        if {line.status for line in self.second} != {206}:
+            wrong.append(f"the second run asked for {[line.status for line in self.second]}")
+        return [*wrong, *([str(self)] if self.again > _MOST * self.packed.size else [])]
+
+
 def resume(bench: Bench, _ids: Collection[str], one_in: int) -> dict[str, Tally]:
     """Kill an install at 95 % of its archive; the next transfers 6 % of it at most."""
     size = _WHOLE if one_in == 1 else _SAMPLE
-    tally = Tally(f"cuts at 95 % of {size // 1_000_000} MB")
+    tally = Tally("cuts of a large download")
     (tag,) = bench.new_tags(1)
     with tempfile.TemporaryDirectory(prefix="faults-large-") as name:
         folder = Path(name).resolve()
@@ -35,33 +74,38 @@ def resume(bench: Bench, _ids: Collection[str], one_in: int) -> dict[str, Tally]
         packed = _pack(folder, tag, size)
         bench.shop.publish(tag, {"cpu": bench.shop.variant(packed, folder="large")})
         home = bench.customer(f"large-{tag}", folder)
-        tally.add(_cut_and_resume(bench, home, packed, tag), where="killed")
+        runs = _cut_and_resume(bench, home, packed)
+        wrong = [*runs.wrong(), *home.wrong({tag}), *home.runs(), *home.leftovers()]
+        tally.add(wrong, where="killed at 95 %")
+        tally.figures = str(runs)
     (bench.shop.nginx.root / "large").unlink()
     return {"C12": tally}
 
 
-def _cut_and_resume(bench: Bench, home: Home, packed: Packed, tag: str) -> list[str]:
-    part = home.data / "partials" / f"{packed.sha256}.part"
+def _cut_and_resume(bench: Bench, home: Home, packed: Packed) -> _Runs:
     running = home.start("install")
     limit = time.monotonic() + _LIMIT
-    while not part.exists() or part.stat().st_size < _CUT * packed.size:
+    while _there(home, packed) < _CUT * packed.size:
         if time.monotonic() > limit:
             running.kill()
-            return [f"the first run did not get to 95 %: {running.end().stderr!r}"]
+            raise TimeoutError(f"the first run did not get to 95 %: {running.end().stderr!r}")
         time.sleep(0.001)
     running.kill()
     running.end()
-    kept = part.stat().st_size if part.exists() else 0
+    kept = _there(home, packed)
     before = len(bench.shop.nginx.requests())
     ended = home.run("install")
-    second = bench.shop.nginx.requests()[before:]
-    sent = sum(line.sent for line in second)
-    wrong = [*ended.wrong(), *home.wrong({tag}), *home.runs(), *home.leftovers()]
-    if [line.status for line in second] != [206]:
-        wrong.append(f"the second run asked for {[line.status for line in second]}")
-    if sent > _MOST * packed.size:
-        wrong.append(f"{sent} of {packed.size} bytes sent again, {kept} were there")
-    return wrong
+    return _Runs(packed, kept, bench.shop.nginx.requests()[before:], ended)
+
+
+def _there(home: Home, packed: Packed) -> int:
+    """Bytes of the part that the disk has: holes between them take no blocks."""
+    part = home.data / "partials" / f"{packed.sha256}.part"
+    try:
+        status = part.stat()
+    except FileNotFoundError:
+        return 0
+    return min(status.st_size, status.st_blocks * 512)
 
 
 def _pack(folder: Path, tag: str, size: int) -> Packed:

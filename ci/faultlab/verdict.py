@@ -23,19 +23,24 @@ class Status(Enum):
 class Tally:
     """One way to show a row: how often the fault was injected, and what went wrong.
 
-    ``what`` names what is counted ("tests", "kills"). ``missing`` says why it could not
-    run here; then nothing was counted.
+    ``what`` names what is counted ("tests", "kills"), ``figures`` is what was measured on
+    the way. ``missing`` says why it could not run here; then nothing was counted.
     """
 
     what: str
     count: int = 0
     wrong: list[str] = field(default_factory=list)
     missing: str = ""
+    figures: str = ""
 
     def add(self, wrong: Iterable[str], *, where: str) -> None:
         """Count one injection and what was wrong after it."""
         self.count += 1
         self.wrong += [f"{where}: {text}" for text in wrong]
+
+    def __str__(self) -> str:
+        """Such as ``12 kills`` or ``1 cuts (at 95 %)``."""
+        return f"{self.count:,} {self.what}{f' ({self.figures})' if self.figures else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def judge(row: Row, tallies: Sequence[Tally]) -> Verdict:
         return Verdict(row, Status.NOT_RUN, row.unshown)
     wrong = [text for tally in tallies for text in tally.wrong]
     ran = [tally for tally in tallies if tally.count]
-    how = ", ".join(f"{tally.count:,} {tally.what}" for tally in ran)
+    how = ", ".join(map(str, ran))
     if wrong:
         return Verdict(row, Status.FAILED, f"{how}: {wrong[0]}", tuple(wrong))
     missing = [f"{tally.what}: {tally.missing}" for tally in tallies if tally.missing]
