@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from support.archives import Tar, tar_gz
+from support.builds import Packed
 from support.program import COMMAND
 from support.release_server import ReleaseServer, User, is_root
 from support.serving import serving
@@ -60,30 +62,90 @@ def leave_half(user: User, archive: Path) -> None:
     part.write_bytes(content[: len(content) // 2])
 
 
-@pytest.mark.parametrize("fault", ["digest", "missing", "truncated", "gate"])
+def publish_hostile(shop: ReleaseServer, tag: str) -> None:
+    """A release that is signed, and whose archive would write beside its folder."""
+    data = tar_gz([Tar(name="llama-server", data=b"x", mode=0o755), Tar(name="../evil", data=b"x")])
+    path = shop.nginx.root / "archives" / f"{tag}.tar.gz"
+    path.write_bytes(data)
+    packed = Packed(path, hashlib.sha256(data).hexdigest(), len(data), "tar.gz", "")
+    shop.publish(tag, {"cpu": shop.variant(packed)})
+
+
+def cut_in_half(shop: ReleaseServer, tag: str) -> None:
+    archive = publish(shop, tag)
+    os.truncate(archive, archive.stat().st_size // 2)
+
+
+def forge(shop: ReleaseServer, tag: str) -> None:
+    """Somebody without the keys publishes."""
+    publish(shop, tag)
+    (newest,) = sorted(shop.nginx.root.glob("repository/metadata/*.targets.json"))[-1:]
+    flip(newest)
+
+
+NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+
+FAILURES: dict[str, tuple[int, str, Callable[[ReleaseServer, str], object]]] = {
+    "network": (4, "proxy", publish),
+    "missing": (4, "http-status", lambda shop, tag: publish(shop, tag).unlink()),
+    "cut": (4, "bad-body", cut_in_half),
+    "digest": (5, "digest-mismatch", lambda shop, tag: flip(publish(shop, tag))),
+    "signature": (5, "bad-metadata", forge),
+    "archive": (5, "unsafe-archive", publish_hostile),
+    "gate": (3, "no-variant", lambda shop, tag: publish(shop, tag, version=FAILS)),
+}
+"""How an update ends, and what the publisher does before it.
+
+A full disk and a killed update have tests of their own below.
+"""
+
+
+@pytest.mark.parametrize("kind", FAILURES)
 def test_a_failed_update_leaves_the_old_version_active_and_serving(
-    fault: str, shop: ReleaseServer, installed: User
+    kind: str, shop: ReleaseServer, installed: User, tmp_path: Path
 ) -> None:
     (version,) = installed.versions()
-    archive = publish(shop, "b2", version=FAILS) if fault == "gate" else publish(shop, "b2")
-    spoil = {
-        "digest": flip,
-        "missing": Path.unlink,
-        "truncated": lambda path: os.truncate(path, 99),
-    }
-    spoil.get(fault, lambda _: None)(archive)
-    code = {"digest": 5, "missing": 4, "truncated": 4, "gate": 3}[fault]
+    code, slug, spoil = FAILURES[kind]
+    spoil(shop, "b2")
+    env = NOWHERE if kind == "network" else {}
     with serving(installed) as (server, port):
-        done = installed.run("update", "--json")
-        assert done.code == code, done.stderr
-        assert answers(port)
-        assert server.poll() is None
-        assert installed.versions() == [version]
-        assert installed.run("verify").code == 0
-        assert version in installed.run("which").stdout
+        done = installed.run("update", "--json", **env)
+        assert (done.code, done.document["error"]["code"]) == (code, slug), done.stderr
+        assert_old_version_serves(installed, version, server, port)
     assert installed.leftovers() == []
+    assert not list(tmp_path.rglob("evil"))
     with serving(installed) as (_, port):
         assert answers(port)
+
+
+def test_C01_a_killed_update_leaves_the_old_version_active_and_serving(
+    shop: ReleaseServer, installed: User
+) -> None:
+    (version,) = installed.versions()
+    packed = shop.stand_in("b2-cpu", padding=900_000)
+    shop.publish("b2", {"cpu": shop.variant(packed, folder="slow")})
+    part = installed.data / "partials" / f"{packed.sha256}.part"
+    with serving(installed) as (server, port):
+        with subprocess.Popen([*COMMAND, "update"], env=dict(installed.env)) as update:
+            while update.poll() is None and not (part.exists() and part.stat().st_size):
+                os.sched_yield()
+            update.kill()
+        assert update.returncode == -signal.SIGKILL
+        assert_old_version_serves(installed, version, server, port)
+        shop.publish("b2", {"cpu": shop.variant(packed)})
+        assert installed.run("update").code == 0
+        assert answers(port), "the old files stay as long as somebody runs from them"
+    assert installed.leftovers() == []
+
+
+def assert_old_version_serves(
+    user: User, version: str, server: subprocess.Popen[str], port: int
+) -> None:
+    assert answers(port)
+    assert server.poll() is None
+    assert user.versions() == [version]
+    assert user.run("verify").code == 0
+    assert version in user.run("which").stdout
 
 
 @root
@@ -171,12 +233,11 @@ def test_force_repairs_what_verify_found(shop: ReleaseServer, installed: User) -
 def test_rollback_is_offline_and_update_comes_back(shop: ReleaseServer, installed: User) -> None:
     publish(shop, "b2")
     assert installed.run("update").code == 0
-    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
     before = len(shop.nginx.requests())
-    assert "of b1" in installed.run("rollback", **nowhere).stdout
+    assert "of b1" in installed.run("rollback", **NOWHERE).stdout
     with serving(installed) as (_, port):
         assert answers(port)
-    assert "of b2" in installed.run("use", "b2", **nowhere).stdout
+    assert "of b2" in installed.run("use", "b2", **NOWHERE).stdout
     assert len(shop.nginx.requests()) == before
 
 
