@@ -52,7 +52,7 @@ class Change:
 
     ``kind`` is create, mkdir, symlink, link, rename, remove, write, truncate or flush;
     ``node`` is what it is about, ``entry`` the name that changes, ``source`` the old one of
-    a rename, ``data`` the bytes.
+    a rename, ``data`` the bytes and ``offset`` where they go, None for the end.
     """
 
     kind: str
@@ -60,6 +60,14 @@ class Change:
     entry: Entry | None = None
     source: Entry | None = None
     data: bytes = b""
+    offset: int | None = None
+
+    def written(self, content: bytes) -> bytes:
+        """What a file's content becomes by this write or truncation."""
+        if self.kind == "truncate":
+            return self.data
+        at = len(content) if self.offset is None else self.offset
+        return content[:at].ljust(at, b"\0") + self.data + content[at + len(self.data) :]
 
 
 @dataclass(slots=True)
@@ -205,7 +213,7 @@ class Journal:
         if node is None:
             self._change("create", path)
         elif "O_TRUNC" in arguments:
-            self._bytes("truncate", node, b"")
+            self._bytes(Change("truncate", node))
 
     def _read_file_call(self, name: str, arguments: str) -> None:
         found = _FILE.match(arguments)
@@ -215,19 +223,21 @@ class Journal:
             return
         if name in _UNKNOWN:
             raise RuntimeError(f"the journal cannot read {name}({arguments[:200]}")
+        last = arguments.rpartition(", ")[2]
         if name in ("fsync", "fdatasync"):
             self.changes.append(Change("flush", node))
         elif name == "ftruncate":
-            size = int(arguments.rpartition(", ")[2])
-            self._bytes("truncate", node, (self._after.nodes[node] or b"")[:size])
+            content = self._after.nodes[node] or b""
+            self._bytes(Change("truncate", node, data=content[: int(last)].ljust(int(last), b"\0")))
         else:
             text = re.search(_STRING, arguments)
-            self._bytes("write", node, _decoded(text[1] if text else ""))
+            data = _decoded(text[1] if text else "")
+            offset = int(last) if name == "pwrite64" else None
+            self._bytes(Change("write", node, data=data, offset=offset))
 
-    def _bytes(self, kind: str, node: int, data: bytes) -> None:
-        old = self._after.nodes[node] or b""
-        self._after.nodes[node] = old + data if kind == "write" else data
-        self.changes.append(Change(kind, node, data=data))
+    def _bytes(self, change: Change) -> None:
+        self._after.nodes[change.node] = change.written(self._after.nodes[change.node] or b"")
+        self.changes.append(change)
 
     def _change(self, kind: str, path: str | None, source: str = "", data: bytes = b"") -> None:
         if path is None:
@@ -292,10 +302,8 @@ class Journal:
             old = now.get(node, self.before.nodes.get(node) or b"")
             if change.kind == "create":
                 now[node], flushed[node] = b"", b""
-            elif change.kind == "write":
-                now[node] = old + change.data
-            elif change.kind == "truncate":
-                now[node] = change.data
+            elif change.kind in ("write", "truncate"):
+                now[node] = change.written(old)
             elif change.kind == "flush" and node in now:
                 flushed[node] = now[node]
         for node, content in now.items():
