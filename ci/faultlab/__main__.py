@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ _QUICK = 80
 def main() -> int:
     """Inject, print the table, and end with 1 when a row did not survive."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of everything's clean-up
     began = time.monotonic()
     try:
         rows = chosen(load_rows(), options.rows)

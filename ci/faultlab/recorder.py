@@ -1,7 +1,7 @@
 """A pytest plugin: runs only tests that carry one of the wanted ids, and writes what came.
 
 ``FAULT_ROWS`` has the ids, ``FAULT_REPORT`` the file for ``{node id: outcome}``; an outcome
-is ``passed``, ``skipped: why`` or ``failed: why``.
+is ``passed``, ``skipped: why`` or ``failed: why``. A file that cannot be read has one, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if ids_in(item.nodeid) & _WANTED]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Nobody knows which rows a file that cannot be imported would have shown."""
+    if report.failed:
+        _outcomes[report.nodeid] = "failed: it cannot be collected"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

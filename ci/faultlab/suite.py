@@ -31,7 +31,10 @@ def run_tests(ids: Collection[str]) -> dict[str, Tally]:
         )
         if done.returncode not in (0, 1, _NO_TESTS) or not report.exists():
             sys.exit(f"the tests could not be run: pytest ended with {done.returncode}")
-        return _tallies(json.loads(report.read_text("utf-8")), ids)
+        outcomes = json.loads(report.read_text("utf-8"))
+        if lost := [node for node in outcomes if "::" not in node]:
+            sys.exit(f"the tests could not be run: pytest cannot read {', '.join(lost)}")
+        return _tallies(outcomes, ids)
 
 
 def _tallies(outcomes: Mapping[str, str], ids: Collection[str]) -> dict[str, Tally]:
