@@ -326,6 +326,8 @@ def _root_objections(root: Root) -> Iterator[str]:
     if any((key.keytype, key.scheme) != ("ed25519", "ed25519") for key in root.keys.values()):
         yield "it has a key that is not Ed25519"
         return
+    if any(role.threshold > len(role.keyids) for role in root.roles.values()):
+        yield "it asks for more signatures than it has keys"
     public = [str(key.keyval.get("public")) for key in root.keys.values()]
     if len({text.lower() for text in public}) != len(public):
         yield "it lists one public key twice"
