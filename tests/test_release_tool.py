@@ -1,10 +1,7 @@
 """From upstream's facts to the signed repository in manifests/, and what must never be in it."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -12,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from securesystemslib.signer import CryptoSigner
+from support.release_data import public_of, release_tool, signers_file
 from support.repository import signer
 
-from ci.release import build, classify, facts, folder, packages, signers, signing
+from ci.release import build, checking, classify, copies, facts, folder, packages, signers, signing
 from ci.release import plan as plans
 from ci.release.errors import ReleaseError
 from tsuku_llm import catalog, manifest, trust
@@ -89,9 +86,14 @@ def test_it_holds_for_as_long_as_the_plan_says(embedded: catalog.Catalog) -> Non
     assert left == {
         name: days - (SIGNED_DAY - PLAN.roles[name].issued).days for name, days in lifetimes.items()
     }
-    assert folder.too_old(left, PLAN) == []
-    later = folder.days_left(embedded.trusted, SIGNED_DAY + timedelta(days=24))
-    assert folder.too_old(later, PLAN) == ["timestamp"]
+    copy = copies.Folder(MANIFESTS)
+    late = [
+        checking.late_roles(copy, embedded.trusted, PLAN, SIGNED_DAY + timedelta(days=days))
+        for days in (23, 24, 305, 306)
+    ]
+    assert late[:2] == [[], ["timestamp (6 days left)"]]
+    assert late[2] == ["timestamp (-275 days left)"]
+    assert late[3][1:] == ["snapshot (59 days left)", "targets (59 days left)"]
 
 
 def test_thresholds_and_signers() -> None:
@@ -174,11 +176,6 @@ def test_every_long_hexadecimal_text_is_a_digest_a_key_or_a_signature() -> None:
         found = {text[m.start() : m.start() + 64] for m in re.finditer(r"(?=[0-9a-f]{64})", text)}
         for candidate in found:
             assert public_of(candidate) not in public, path
-
-
-def public_of(seed: str) -> str:
-    key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)).public_key()
-    return key.public_bytes_raw().hex()
 
 
 # --- what the releases say ----------------------------------------------------------------
@@ -477,10 +474,10 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
             assert len(json.loads(files[name])["signatures"]) == 3
     document = json.loads(files["metadata/1.root.json"])
     del document["signatures"][0]
-    folder.verify(folder.Files(files), json.dumps(document).encode())
+    folder.verify(copies.Files(files), json.dumps(document).encode())
     del document["signatures"][0]
     with pytest.raises(ReleaseError, match="2 are needed"):
-        folder.verify(folder.Files(files), json.dumps(document).encode())
+        folder.verify(copies.Files(files), json.dumps(document).encode())
 
 
 def test_a_missing_signer_stops_the_tool() -> None:
@@ -495,7 +492,7 @@ def test_a_written_repository_is_the_same_when_written_again(tmp_path: Path) -> 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     folder.write(tmp_path, signed())
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
-    repository = folder.verify(folder.Folder(tmp_path), before[tmp_path / "metadata/1.root.json"])
+    repository = folder.verify(copies.Folder(tmp_path), before[tmp_path / "metadata/1.root.json"])
     assert len(repository.targets) == 7
 
 
@@ -547,7 +544,7 @@ def test_a_changed_repository_does_not_pass_the_check(tmp_path: Path, name: str)
     (tmp_path / name).write_bytes(data)
     root = (tmp_path / "metadata" / "1.root.json").read_bytes()
     with pytest.raises(ReleaseError):
-        folder.verify(folder.Folder(tmp_path), root)
+        folder.verify(copies.Folder(tmp_path), root)
 
 
 def test_a_repository_without_a_release_file_does_not_pass_the_check() -> None:
@@ -556,22 +553,12 @@ def test_a_repository_without_a_release_file_does_not_pass_the_check() -> None:
     root = files["metadata/1.root.json"]
     del files[name]
     with pytest.raises(ReleaseError, match="is missing"):
-        folder.verify(folder.Files(files), root)
+        folder.verify(copies.Files(files), root)
 
 
 # --- signers ------------------------------------------------------------------------------
 
 SEED = "5e" * 32
-
-
-def signers_file(path: Path, **changes: str) -> dict[str, str]:
-    """The environment that names a file of throwaway signers."""
-    made = {}
-    for name in throwaway():
-        seed = signer(name)._private_key.private_bytes_raw().hex()
-        made[name] = {"scheme": "ed25519", "seed": seed, "public": public_of(seed)} | changes
-    path.write_text(json.dumps(made))
-    return {signers.VARIABLE: str(path)}
 
 
 def test_signers_are_read_from_the_file_that_the_environment_names(tmp_path: Path) -> None:
@@ -621,21 +608,10 @@ def test_without_a_file_of_signers(tmp_path: Path) -> None:
 # --- the commands -------------------------------------------------------------------------
 
 
-def run(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ci.release", *arguments],
-        cwd=ROOT,
-        env=os.environ | (environ or {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
     for name in ("one", "two"):
-        done = run("sign", "--into", str(tmp_path / name), environ=environ)
+        done = release_tool("sign", "--into", str(tmp_path / name), **environ)
         assert done.returncode == 0, done.stderr
     one, two = (
         {path.relative_to(tmp_path / name): path.read_bytes() for path in files}
@@ -647,7 +623,7 @@ def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
 
 
 def test_the_command_builds_what_is_to_be_reviewed(tmp_path: Path) -> None:
-    done = run("build", str(tmp_path))
+    done = release_tool("build", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for path in (tmp_path / "releases").iterdir():
         (published,) = MANIFESTS.glob(f"targets/releases/*.{path.name}")
@@ -656,18 +632,18 @@ def test_the_command_builds_what_is_to_be_reviewed(tmp_path: Path) -> None:
 
 def test_the_command_checks_a_folder(tmp_path: Path) -> None:
     folder.write(tmp_path, signed())
-    done = run("check", "--folder", str(tmp_path))
+    done = release_tool("check", str(tmp_path))
     assert re.search(r"root +version 1, -?\d+ days left \(2028-11-19\)", done.stdout)
     (tmp_path / "metadata" / "timestamp.json").write_bytes(b"{}")
-    done = run("check", "--folder", str(tmp_path))
+    done = release_tool("check", str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.startswith("error: the timestamp metadata is not trusted")
 
 
 def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
-    done = run("sign", "--into", str(tmp_path), environ={signers.VARIABLE: ""})
+    done = release_tool("sign", "--into", str(tmp_path), **{signers.VARIABLE: ""})
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("error: TSUKU_LLM_SIGNERS")
-    done = run("check", "--folder", str(tmp_path))
+    done = release_tool("check", str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert list(tmp_path.iterdir()) == []

@@ -3,24 +3,47 @@
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
+from ci.release.checking import compare, first_root, late_roles, walk
+from ci.release.copies import Folder, copy_at
 from ci.release.errors import ReleaseError
-from ci.release.folder import Folder, days_left, too_old, verify, write
-from ci.release.plan import DATA, load_plan, release_files
+from ci.release.folder import days_left, verify, write
+from ci.release.folder import publish as publish_folder
+from ci.release.plan import (
+    DATA,
+    Plan,
+    caught_up,
+    load_plan,
+    raised,
+    release_files,
+    save_roles,
+    with_signers,
+)
+from ci.release.signers import load_signers
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
+ONLINE = ("snapshot", "timestamp")
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+DAY = click.DateTime(["%Y-%m-%d"])
+TODAY = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+
 data_option = click.option(
     "--data", type=FOLDER, default=DATA, help="Where rules, facts and the plan lie."
 )
-
 root_option = click.option(
     "--trusted-root", type=FILE, help="Sigstore's trusted root; sigstore-python's without it."
+)
+into_option = click.option(
+    "--into", type=FOLDER, default=MANIFESTS, help="Where the repository lies."
+)
+issued_option = click.option(
+    "--issued", type=DAY, default=TODAY, help="The day that new versions carry; today."
 )
 
 
@@ -96,37 +119,111 @@ def build(data: Path, trusted_root: Path | None, into: Path) -> None:
 @cli.command()
 @data_option
 @root_option
-@click.option("--into", type=FOLDER, default=MANIFESTS, help="Where the repository lies.")
-def sign(data: Path, trusted_root: Path | None, into: Path) -> None:
+@into_option
+@issued_option
+@click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
+def sign(
+    *, data: Path, trusted_root: Path | None, into: Path, issued: datetime, higher: bool
+) -> None:
     """Build and sign the repository with the signers that TSUKU_LLM_SIGNERS names."""
-    from ci.release.signers import load_signers  # noqa: PLC0415
     from ci.release.signing import sign as sign_files  # noqa: PLC0415
 
     plan = load_plan(data)
-    files = sign_files(plan, release_files(plan, data, trusted_root), load_signers())
-    write(into, files)
-    click.echo(f"{into}: {len(files)} files, signed and checked")
+    if higher:
+        plan = raised(_caught_up(plan, into), issued.date(), ("targets", *ONLINE))
+    files = release_files(plan, data, trusted_root)
+    _write(sign_files(plan, files, load_signers(), Folder(into)), plan, into, data)
 
 
 @cli.command()
-@click.option("--folder", type=FOLDER, default=MANIFESTS, help="Where the repository lies.")
-def check(folder: Path) -> None:
-    """Verify the repository as a client would, and say how long each role holds.
+@data_option
+@into_option
+@issued_option
+def resign(data: Path, into: Path, issued: datetime) -> None:
+    """Sign snapshot and timestamp anew, with the online signer alone: what a week needs."""
+    from ci.release.signing import sign_again  # noqa: PLC0415
 
-    Ends with 1 when a role must be signed anew.
+    copy = Folder(into)
+    repository = verify(copy, first_root(copy))
+    plan = raised(_caught_up(load_plan(data), into), issued.date(), ONLINE)
+    _write(sign_again(plan, repository, copy, load_signers()), plan, into, data)
+
+
+@cli.command()
+@data_option
+@root_option
+@into_option
+@issued_option
+@click.argument("changes", nargs=-1, required=True, metavar="ROLE=NAME,NAME,NAME...")
+def rotate(
+    *,
+    data: Path,
+    trusted_root: Path | None,
+    into: Path,
+    issued: datetime,
+    changes: tuple[str, ...],
+) -> None:
+    """Give roles (root, targets, online) new signers, in a next root that the old ones sign too."""
+    from ci.release.signing import sign as sign_files  # noqa: PLC0415
+
+    parts = (change.partition("=") for change in changes)
+    signers = {role: names.split(",") for role, _, names in parts}
+    plan = with_signers(_caught_up(load_plan(data), into), signers)
+    plan = raised(plan, issued.date(), plan.roles.keys())
+    files = release_files(plan, data, trusted_root)
+    _write(sign_files(plan, files, load_signers(), Folder(into)), plan, into, data)
+
+
+@cli.command()
+@click.argument("target", type=FOLDER)
+@click.option("--from", "source", type=FOLDER, default=MANIFESTS, help="The signed repository.")
+def publish(target: Path, source: Path) -> None:
+    """Bring a folder that a web server serves to the state of the signed repository."""
+    repository = publish_folder(source, target)
+    click.echo(f"{target}: timestamp {repository.roles['timestamp'].version} is served")
+
+
+@cli.command()
+@data_option
+@click.argument("place", default=str(MANIFESTS))
+@click.option("--published", metavar="PLACE", help="Compare with what is published there.")
+@click.option("--on", "now", type=DAY, default=TODAY, help="As if it were that day.")
+def check(data: Path, place: str, published: str | None, now: datetime) -> None:
+    """Verify a repository as a client would, and say how long each role holds.
+
+    PLACE is a folder, a wheel or a URL. Ends with 1 when a role must be signed anew, when a
+    client of any root would be stuck, or when a package would refuse what is published.
     """
-    copy = Folder(folder)
-    root = copy.read("metadata/1.root.json")
-    if root is None:
-        raise ReleaseError(f"{folder} has no root")
-    repository = verify(copy, root)
-    left = days_left(repository, datetime.now(timezone.utc))
-    for role, days in left.items():
+    now = now.replace(tzinfo=timezone.utc)
+    copy = copy_at(place)
+    repository = verify(copy, first_root(copy))
+    for role, days in days_left(repository, now).items():
         state = repository.roles[role]
         click.echo(f"{role:9} version {state.version}, {days} days left ({state.expires:%Y-%m-%d})")
-    late = too_old(left, load_plan())
+    click.echo(f"every root leads to root {walk(copy)}")
+    if published:
+        other = copy_at(published)
+        for line in compare(copy, other):
+            click.echo(line)
+        click.echo(f"every published root leads to root {walk(other)}")
+    late = late_roles(copy, repository, load_plan(data), now)
     if late:
         raise ReleaseError(f"sign anew: {', '.join(late)}")
+
+
+def _caught_up(plan: Plan, into: Path) -> Plan:
+    copy = Folder(into)
+    if copy.read("metadata/1.root.json") is None:
+        return plan
+    roles = verify(copy, first_root(copy)).roles
+    return caught_up(plan, {name: state.version for name, state in roles.items()})
+
+
+def _write(files: Mapping[str, bytes], plan: Plan, into: Path, data: Path) -> None:
+    write(into, files)
+    if plan != load_plan(data):
+        save_roles(plan, data)
+    click.echo(f"{into}: {len(files)} files, signed and checked")
 
 
 def main() -> None:

@@ -1,40 +1,19 @@
-"""A repository as a folder of static files: written, and checked as a client would."""
+"""A repository as a folder of static files: written, published, and checked as a client would."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
+from ci.release.copies import Files, Folder
 from ci.release.errors import ReleaseError
-from ci.release.plan import Plan
 from tsuku_llm import manifest, trust
-from tsuku_llm.errors import TrustError
+from tsuku_llm.durable import make_folder, replace_file
+from tsuku_llm.errors import TrustError, TsukuError
 
 METADATA = ("metadata/*.json", "targets/**/*.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A copy of a repository, for ``trust.load``."""
-
-    path: Path
-
-    def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
-        file = self.path / name
-        return file.read_bytes() if file.is_file() else None
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """A repository that is not written yet."""
-
-    files: Mapping[str, bytes]
-
-    def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
-        return self.files.get(name)
+_FIRST_ROOT = "metadata/1.root.json"
+_TIMESTAMP = "metadata/timestamp.json"
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -46,18 +25,35 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
     roots = {
         f"metadata/{path.name}": path.read_bytes() for path in folder.glob("metadata/*.root.json")
     }
-    taken = [name for name, data in files.items() if _is_taken(folder / name, data)]
-    if taken:
-        names = ", ".join(sorted(taken))
-        raise ReleaseError(f"other content exists under the same version, raise it: {names}")
-    verify(Files(roots | dict(files)), (roots | dict(files))["metadata/1.root.json"])
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    whole = roots | dict(files)
+    _put(folder, whole)
     for path in (found for pattern in METADATA for found in folder.glob(pattern)):
-        if path.relative_to(folder).as_posix() not in files.keys() | roots.keys():
+        if path.relative_to(folder).as_posix() not in whole:
             path.unlink()
+
+
+def publish(source: Path, target: Path) -> trust.TrustedRepository:
+    """Bring a folder that a web server serves to the state of the repository in ``source``.
+
+    Every file is put in place whole, and the timestamp last: a client sees the old state or
+    the new one, and whoever is in the middle of the old one still finds its files, which stay.
+    Raises ``ReleaseError`` for what ``write`` refuses, and for an older state than the served.
+    """
+    files = {
+        path.relative_to(source).as_posix(): path.read_bytes()
+        for pattern in METADATA
+        for path in source.glob(pattern)
+    }
+    if _FIRST_ROOT not in files:
+        raise ReleaseError(f"{source} has no root")
+    if (target / _TIMESTAMP).exists():
+        served = verify(Folder(target), files[_FIRST_ROOT])
+        new = verify(Files(files), files[_FIRST_ROOT])
+        older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]
+        if older:
+            raise ReleaseError(f"{target} has newer versions of: {', '.join(older)}")
+    _put(target, files)
+    return verify(Folder(target), files[_FIRST_ROOT])
 
 
 def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
@@ -82,9 +78,24 @@ def days_left(repository: trust.TrustedRepository, now: datetime) -> dict[str, i
     return {role: (state.expires - now).days for role, state in repository.roles.items()}
 
 
-def too_old(left: Mapping[str, int], plan: Plan) -> list[str]:
-    """The roles that must be signed anew."""
-    return [role for role, days in left.items() if days < plan.warn[role]]
+def _put(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files that belong together, the timestamp last, after checking the whole."""
+    taken = [name for name, data in files.items() if _is_taken(folder / name, data)]
+    if taken:
+        names = ", ".join(sorted(taken))
+        raise ReleaseError(f"other content exists under the same version, raise it: {names}")
+    verify(Files(files), files[_FIRST_ROOT])
+    try:
+        for name in _in_order(files):
+            make_folder((folder / name).parent)
+            replace_file(folder / name, files[name])
+    except (OSError, TsukuError) as error:
+        raise ReleaseError(f"{folder} cannot be written: {error}") from error
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Release files first, then what names them, and the timestamp last."""
+    return sorted(names, key=lambda name: (name.startswith("metadata/"), name == _TIMESTAMP, name))
 
 
 def _is_taken(path: Path, data: bytes) -> bool:

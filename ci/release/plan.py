@@ -1,7 +1,7 @@
 """What the repository is to say: ``repository.toml`` and the release files of its channels."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ci.release.attest import check_origin
 from ci.release.build import ReleaseFile, check_listed, release_document, release_file
 from ci.release.classify import load_rules
 from ci.release.contents import load_contents
+from ci.release.errors import ReleaseError
 from ci.release.facts import Facts, release_of
 from ci.release.packages import load_packages
 
@@ -46,6 +47,60 @@ def load_plan(data: Path = DATA) -> Plan:
         roles={name: _role(**role) for name, role in raw["roles"].items()},
         warn=raw["warn"],
     )
+
+
+def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
+    """The plan with the next version of these roles, signed on that day."""
+    new = {
+        name: replace(
+            role,
+            version=role.version + 1,
+            issued=_midnight(issued),
+            expires=_midnight(issued) + (role.expires - role.issued),
+        )
+        for name, role in plan.roles.items()
+        if name in roles
+    }
+    return replace(plan, roles={**plan.roles, **new})
+
+
+def caught_up(plan: Plan, versions: Mapping[str, int]) -> Plan:
+    """The plan with no version below those that are published (role → version)."""
+    roles = {
+        name: replace(role, version=max(role.version, versions.get(name, 0)))
+        for name, role in plan.roles.items()
+    }
+    return replace(plan, roles=roles)
+
+
+def with_signers(plan: Plan, signers: Mapping[str, Collection[str]]) -> Plan:
+    """The plan with other signers for these roles.
+
+    ``online`` stands for snapshot and timestamp. Raises ``ReleaseError`` for what is no role,
+    and for a number of signers that the role does not have.
+    """
+    roles = dict(plan.roles)
+    for word, names in signers.items():
+        for name in ("snapshot", "timestamp") if word == "online" else (word,):
+            role = roles.get(name)
+            if role is None or len({*names}) != len(role.signers):
+                raise ReleaseError(f"{word}={','.join(names)}: not a role with all its signers")
+            roles[name] = replace(role, signers=tuple(names))
+    return replace(plan, roles=roles)
+
+
+def save_roles(plan: Plan, data: Path) -> None:
+    """Write versions, days and signers into ``repository.toml``, whose comments stay."""
+    import tomlkit  # noqa: PLC0415
+
+    path = data / "repository.toml"
+    document = tomlkit.parse(path.read_text("utf-8"))
+    for name, role in plan.roles.items():
+        table = document["roles"][name]  # type: ignore[index]
+        table["version"] = role.version
+        table["issued"] = role.issued.date()
+        table["signers"] = list(role.signers)
+    path.write_text(tomlkit.dumps(document), "utf-8")
 
 
 def release_files(
@@ -84,5 +139,9 @@ def _channels(plan: Plan) -> dict[str, list[str]]:
 
 
 def _role(version: int, issued: date, days: int, signers: list[str], threshold: int) -> RolePlan:
-    start = datetime(issued.year, issued.month, issued.day, tzinfo=timezone.utc)
+    start = _midnight(issued)
     return RolePlan(version, start, start + timedelta(days=days), tuple(signers), threshold)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc)

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.builds import Packed
+from support.repository import signer
 
 from ci.release.facts import UpstreamRelease
-from ci.release.plan import DATA
+from ci.release.plan import DATA, load_plan
+from ci.release.signers import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DOWNLOADS = "https://github.com/ggml-org/llama.cpp/releases/download"
@@ -22,6 +25,23 @@ def copied_data(folder: Path) -> Path:
     """A copy of rules, facts and plan."""
     ignored = shutil.ignore_patterns("*.py", "__pycache__")
     return Path(shutil.copytree(DATA, folder, ignore=ignored))
+
+
+def signers_file(path: Path, *names: str, **changes: str) -> dict[str, str]:
+    """The environment that names a file of throwaway signers; those of the plan for none."""
+    wanted = names or {name for role in load_plan().roles.values() for name in role.signers}
+    made = {}
+    for name in wanted:
+        seed = signer(name)._private_key.private_bytes_raw().hex()
+        made[name] = {"scheme": "ed25519", "seed": seed, "public": public_of(seed)} | changes
+    path.write_text(json.dumps(made))
+    return {VARIABLE: str(path)}
+
+
+def public_of(seed: str) -> str:
+    """The public key of an Ed25519 seed, both in hexadecimal digits."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)).public_key()
+    return key.public_bytes_raw().hex()
 
 
 def forget_releases(data: Path) -> None:

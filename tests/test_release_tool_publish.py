@@ -1,0 +1,506 @@
+"""Signing anew, rotating, publishing and checking, by the commands that maintainers type."""
+
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.builds import NO_DEVICE_STEPS, Packed, pack_tar, stand_in
+from support.nginx import Nginx, serving
+from support.program import environment
+from support.release_data import (
+    answer,
+    asset,
+    copied_data,
+    forget_releases,
+    release_tool,
+    signers_file,
+)
+from support.release_server import User
+from support.sigstore_instance import SigstoreInstance
+
+from ci.release import checking, copies, folder, plan
+from ci.release.errors import ReleaseError
+from tsuku_llm import trust
+
+ROOT, TARGETS = (tuple(f"{role}-{number}" for number in (1, 2, 3)) for role in ("root", "targets"))
+
+
+@dataclass(frozen=True)
+class Maintainer:
+    """Somebody with a copy of the data, throwaway signers and a repository of their own."""
+
+    home: Path
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def repository(self) -> Path:
+        return self.home / "manifests"
+
+    def run(self, command: str, *arguments: str | Path, signers: tuple[str, ...] = ()) -> str:
+        """Run a command that ends well; ``signers`` are those at hand, all for none."""
+        done = self.tried(command, *arguments, signers=signers)
+        assert not done, done
+        return self.files()["metadata/timestamp.json"].decode()
+
+    def tried(self, command: str, *arguments: str | Path, signers: tuple[str, ...] = ()) -> str:
+        """What the command complained of; nothing if it ended well."""
+        environ = signers_file(self.home / "signers.json", *signers)
+        options = ("--data", self.data, "--into", self.repository)
+        done = release_tool(command, *arguments, *options, **environ)
+        assert done.returncode == bool(done.stderr), done.stderr
+        assert done.stderr.count("\n") <= 1, done.stderr
+        return done.stderr
+
+    def files(self) -> dict[str, bytes]:
+        return files_of(self.repository)
+
+    def versions(self) -> dict[str, int]:
+        copy = copies.Folder(self.repository)
+        repository = folder.verify(copy, checking.first_root(copy))
+        return {role: state.version for role, state in repository.roles.items()}
+
+
+def files_of(place: Path) -> dict[str, bytes]:
+    found = (path for path in place.rglob("*") if path.is_file())
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.fixture
+def maintainer(tmp_path: Path) -> Maintainer:
+    """With a repository that is signed as it is in ``repository.toml``."""
+    made = Maintainer(tmp_path)
+    copied_data(made.data)
+    made.run("sign")
+    return made
+
+
+BEFORE = {role: state.version for role, state in plan.load_plan().roles.items()}
+ONE_MORE = {role: version + (role != "root") for role, version in BEFORE.items()}
+
+
+# --- signing ------------------------------------------------------------------------------
+
+
+def test_a_new_state_has_the_next_versions_and_its_day(maintainer: Maintainer) -> None:
+    path = maintainer.data / "repository.toml"
+    channels = re.sub(r"nightly = .*", 'nightly = ["b11541"]', path.read_text())
+    path.write_text(channels)
+    maintainer.run("sign", "--raise", "--issued", "2026-12-01")
+    assert maintainer.versions() == ONE_MORE
+    timestamp = json.loads(maintainer.files()["metadata/timestamp.json"])["signed"]
+    assert (timestamp["issued"], timestamp["expires"]) == (
+        "2026-12-01T00:00:00Z",
+        "2026-12-31T00:00:00Z",
+    )
+    said = path.read_text()
+    assert "issued = 2026-12-01" in said
+    assert "# A version is raised with every change" in said
+    assert "b11347" not in "".join(maintainer.files())
+
+
+def test_R09_what_was_raised_is_signed_again_to_the_same_bytes(maintainer: Maintainer) -> None:
+    maintainer.run("sign", "--raise", "--issued", "2026-12-01")
+    before = maintainer.files()
+    maintainer.run("sign")
+    assert maintainer.files() == before
+    shutil.rmtree(maintainer.repository)
+    maintainer.run("sign")
+    assert maintainer.files() == before
+
+
+def test_R08_other_content_without_raised_versions_is_refused(maintainer: Maintainer) -> None:
+    path = maintainer.data / "repository.toml"
+    path.write_text(re.sub(r"nightly = .*", 'nightly = ["b11541"]', path.read_text()))
+    before = maintainer.files()
+    said = maintainer.tried("sign")
+    assert said.startswith("error: other content exists under the same version, raise it")
+    assert maintainer.files() == before
+
+
+def test_the_root_signers_are_not_needed_for_a_release(maintainer: Maintainer) -> None:
+    maintainer.run("sign", "--raise", signers=(*TARGETS, "online-1"))
+    assert maintainer.versions() == ONE_MORE
+    assert "targets-2" in maintainer.tried("sign", "--raise", signers=("targets-1", "online-1"))
+
+
+def test_a_plan_with_other_root_signers_needs_a_rotation(maintainer: Maintainer) -> None:
+    path = maintainer.data / "repository.toml"
+    path.write_text(path.read_text().replace('"targets-3"', '"targets-4"'))
+    signers = (*ROOT, *TARGETS, "targets-4", "online-1")
+    assert "rotate" in maintainer.tried("sign", "--raise", signers=signers)
+
+
+# --- every week ---------------------------------------------------------------------------
+
+
+def test_a_week_needs_the_online_signer_alone(maintainer: Maintainer) -> None:
+    before = maintainer.files()
+    for version, day in enumerate(("2026-12-01", "2026-12-08"), BEFORE["timestamp"] + 1):
+        maintainer.run("resign", "--issued", day, signers=("online-1",))
+        after = maintainer.versions()
+        assert (after["timestamp"], after["snapshot"]) == (version, version)
+    kept = {name for name in before if "snapshot" not in name and "timestamp" not in name}
+    after_files = maintainer.files()
+    assert {name: after_files[name] for name in kept} == {name: before[name] for name in kept}
+    assert len(after_files) == len(before)
+    maintainer.run("sign")
+    assert maintainer.files() == after_files
+
+
+def test_a_week_passes_while_a_release_is_being_prepared(maintainer: Maintainer) -> None:
+    """Facts that nobody signed yet do not keep the timestamp from being signed."""
+    path = maintainer.data / "repository.toml"
+    path.write_text(re.sub(r"nightly = .*", 'nightly = ["b99999"]', path.read_text()))
+    maintainer.run("resign", signers=("online-1",))
+    assert "b99999" in maintainer.tried("sign")
+
+
+def test_a_week_follows_what_is_published_not_what_was_written_down(
+    maintainer: Maintainer,
+) -> None:
+    written = (maintainer.data / "repository.toml").read_text()
+    maintainer.run("resign", signers=("online-1",))
+    (maintainer.data / "repository.toml").write_text(written)
+    maintainer.run("resign", signers=("online-1",))
+    assert maintainer.versions()["timestamp"] == BEFORE["timestamp"] + 2
+
+
+def test_nothing_is_signed_over_a_damaged_repository(maintainer: Maintainer) -> None:
+    path = maintainer.repository / "metadata" / "timestamp.json"
+    path.write_bytes(path.read_bytes().replace(b'"sig": "', b'"sig": "00', 1))
+    before = maintainer.files()
+    assert "timestamp" in maintainer.tried("resign", signers=("online-1",))
+    assert maintainer.files() == before
+
+
+# --- rotation -----------------------------------------------------------------------------
+
+PEOPLE = ("anna", "ben", "chris")
+EVERYBODY = (*ROOT, *TARGETS, "online-1", *PEOPLE)
+
+
+def changed(role: str, names: tuple[str, ...]) -> str:
+    return f"{role}={','.join(names)}"
+
+
+def test_a_rotation_needs_two_of_the_old_root_signers(maintainer: Maintainer) -> None:
+    pinned = maintainer.files()["metadata/1.root.json"]
+    others = (*TARGETS, "online-1", *PEOPLE)
+    said = maintainer.tried("rotate", changed("root", PEOPLE), signers=("root-2", *others))
+    assert "old keys: 1 valid signatures, 2 are needed" in said
+    assert maintainer.versions() == BEFORE
+    maintainer.run("rotate", changed("root", PEOPLE), signers=("root-2", "root-3", *others))
+    copy = copies.Folder(maintainer.repository)
+    assert folder.verify(copy, pinned).roles["root"].version == 2
+    assert checking.walk(copy) == 2
+
+
+def test_everybody_is_replaced_and_the_oldest_client_follows(maintainer: Maintainer) -> None:
+    """From pre-production signers to the maintainers' own, and on, five times."""
+    pinned = maintainer.files()["metadata/1.root.json"]
+    roots, rest = ROOT, (*TARGETS, "online-1")
+    for year in range(1, 6):
+        new = tuple(f"{name}-{year}" for name in PEOPLE)
+        signing, online = tuple(f"{name}-t{year}" for name in PEOPLE), f"host-{year}"
+        changes = [changed("root", new), changed("targets", signing), f"online={online}"]
+        at_hand = (*roots[1:], *new, *signing, online)
+        maintainer.run("rotate", *changes, signers=at_hand)
+        roots, rest = new, (*signing, online)
+    repository = folder.verify(copies.Folder(maintainer.repository), pinned)
+    assert repository.roles["root"].version == 6
+    assert checking.walk(copies.Folder(maintainer.repository)) == 6
+    maintainer.run("sign", "--raise", signers=rest)
+    maintainer.run("resign", signers=(rest[-1],))
+    assert set(TARGETS) & set(maintainer.tried("sign", "--raise", signers=rest[1:])) == set()
+
+
+def test_a_stolen_targets_signer_is_replaced_by_the_root_signers(maintainer: Maintainer) -> None:
+    kept = (*TARGETS[:2], "targets-4")
+    maintainer.run("rotate", changed("targets", kept), signers=(*ROOT, *kept, "online-1"))
+    root = trust.newest_root(
+        copies.Folder(maintainer.repository), maintainer.files()["metadata/1.root.json"]
+    )
+    before = trust.check_root(maintainer.files()["metadata/1.root.json"])
+    assert len(set(root.roles["targets"].keyids) & set(before.roles["targets"].keyids)) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["root=anna,ben", "root=anna,anna,ben", "roots=anna,ben,chris", "online=a,b", "root", "=a"],
+)
+def test_a_change_that_is_none_stops_the_tool(maintainer: Maintainer, change: str) -> None:
+    assert "not a role with all its signers" in maintainer.tried("rotate", change)
+    assert maintainer.versions() == BEFORE
+
+
+# --- publishing ---------------------------------------------------------------------------
+
+
+def published(maintainer: Maintainer, target: Path) -> str:
+    done = release_tool("publish", target, "--from", maintainer.repository)
+    assert done.stderr.count("\n") <= 1
+    return done.stderr
+
+
+def test_what_is_published_is_the_whole_repository(maintainer: Maintainer, tmp_path: Path) -> None:
+    target = tmp_path / "www" / "llm"
+    assert not published(maintainer, target)
+    assert files_of(target) == maintainer.files()
+    maintainer.run("sign", "--raise")
+    before = files_of(target)
+    assert not published(maintainer, target)
+    after = files_of(target)
+    assert after.items() >= maintainer.files().items()
+    assert after.keys() >= before.keys(), "somebody may be in the middle of the old state"
+
+
+def test_the_timestamp_is_what_switches_to_the_new_state(
+    maintainer: Maintainer, tmp_path: Path
+) -> None:
+    """Whatever else of it lies there: clients see the old state until the very last file."""
+    target = tmp_path / "www"
+    published(maintainer, target)
+    maintainer.run(
+        "rotate", changed("root", PEOPLE), signers=(*ROOT, *TARGETS, "online-1", *PEOPLE)
+    )
+    new = maintainer.files()
+    order = folder._in_order(new)
+    assert order[-1] == "metadata/timestamp.json"
+    pinned = new["metadata/1.root.json"]
+    for name in order[:-1]:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(new[name])
+        served = folder.verify(copies.Folder(target), pinned)
+        assert served.roles["timestamp"].version == BEFORE["timestamp"], name
+
+
+def test_R08_an_older_state_is_not_published(maintainer: Maintainer, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(maintainer.repository, older)
+    maintainer.run("sign", "--raise")
+    target = tmp_path / "www"
+    assert not published(maintainer, target)
+    before = files_of(target)
+    done = release_tool("publish", target, "--from", older)
+    assert done.stderr == f"error: {target} has newer versions of: timestamp, snapshot, targets\n"
+    assert files_of(target) == before
+
+
+def test_another_repository_is_not_published_over_one(
+    maintainer: Maintainer, tmp_path: Path
+) -> None:
+    target = tmp_path / "www"
+    target.mkdir()
+    shutil.copytree(folder_of_the_package(), target, dirs_exist_ok=True)
+    before = files_of(target)
+    assert published(maintainer, target).startswith("error: ")
+    assert files_of(target) == before
+
+
+def folder_of_the_package() -> Path:
+    return Path(plan.__file__).parents[2] / "manifests"
+
+
+@pytest.mark.parametrize("name", ["metadata/1.root.json", "metadata/timestamp.json"])
+def test_a_damaged_repository_is_not_published(
+    maintainer: Maintainer, tmp_path: Path, name: str
+) -> None:
+    (maintainer.repository / name).unlink()
+    assert published(maintainer, tmp_path / "www").startswith("error: ")
+    assert not (tmp_path / "www").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    maintainer: Maintainer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert published(maintainer, tmp_path / "file" / "www").startswith("error: ")
+
+
+# --- checking -----------------------------------------------------------------------------
+
+
+def check(*arguments: str | Path) -> tuple[int, str, str]:
+    done = release_tool("check", *arguments)
+    assert done.stderr.count("\n") <= 1
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_sixty_days_before_a_role_expires_the_job_fails(maintainer: Maintainer) -> None:
+    maintainer.run("resign", "--issued", "2027-09-21")
+    ends = {"2027-09-21": 0, "2027-09-22": 0, "2027-09-23": 1}
+    for day, code in ends.items():
+        found = check(maintainer.repository, "--on", day)
+        assert found[0] == code, (day, found)
+    assert found[2] == "error: sign anew: targets (59 days left)\n"
+
+
+def test_an_expired_role_is_named(maintainer: Maintainer) -> None:
+    code, _, said = check(maintainer.repository, "--on", "2027-01-01")
+    assert (code, "timestamp (-1" in said) == (1, True)
+
+
+def wheel(path: Path, repository: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as made:
+        for name, content in files_of(repository).items():
+            made.writestr(f"tsuku_llm/manifests/{name}", content)
+    return path
+
+
+def test_a_wheels_copy_is_judged_by_what_it_may_not_lack(
+    maintainer: Maintainer, tmp_path: Path
+) -> None:
+    """Its timestamp is old on any day but the first: whoever is on line fetches another."""
+    made = wheel(tmp_path / "one.whl", maintainer.repository)
+    assert check(made, "--on", "2027-03-01")[0] == 0
+    code, _, said = check(made, "--on", "2027-10-01")
+    assert code == 1
+    assert re.fullmatch(r"error: sign anew: snapshot \(\d+ .*, targets \(\d+ days left\)\n", said)
+    (tmp_path / "bad.whl").write_text("no zip")
+    assert check(tmp_path / "bad.whl")[2].endswith("is no wheel: File is not a zip file\n")
+
+
+def test_a_wheel_is_compared_with_what_is_published(maintainer: Maintainer, tmp_path: Path) -> None:
+    made, target = wheel(tmp_path / "one.whl", maintainer.repository), tmp_path / "www"
+    maintainer.run(
+        "rotate", changed("root", PEOPLE), signers=(*ROOT, *TARGETS, "online-1", *PEOPLE)
+    )
+    published(maintainer, target)
+    code, said, _ = check(made, "--published", target, "--on", "2026-12-01")
+    assert code == 0
+    number = BEFORE["targets"]
+    assert f"targets   {number} embedded, {number + 1} published\n" in said
+    assert "every root leads to root 1\n" in said
+    assert "every published root leads to root 2\n" in said
+
+
+def test_a_package_that_is_ahead_of_what_is_published_fails(
+    maintainer: Maintainer, tmp_path: Path
+) -> None:
+    target = tmp_path / "www"
+    published(maintainer, target)
+    maintainer.run("sign", "--raise")
+    code, _, said = check(maintainer.repository, "--published", target, "--on", "2026-12-01")
+    number = BEFORE["timestamp"]
+    said_so = f"error: timestamp {number + 1} is embedded, and only {number} is published\n"
+    assert (code, said) == (1, said_so)
+
+
+def test_a_published_repository_that_lost_a_root_fails(
+    maintainer: Maintainer, tmp_path: Path
+) -> None:
+    target = tmp_path / "www"
+    maintainer.run(
+        "rotate", changed("root", PEOPLE), signers=(*ROOT, *TARGETS, "online-1", *PEOPLE)
+    )
+    published(maintainer, target)
+    (target / "metadata" / "2.root.json").unlink()
+    options = ("--published", target, "--on", "2026-12-01")
+    code, _, said = check(maintainer.repository, *options)
+    assert (code, said) == (1, "error: root 2 is published with other content, or not at all\n")
+
+
+def test_a_root_that_leads_nowhere_is_named(maintainer: Maintainer) -> None:
+    """A root that lost the signatures of the old signers: who is at the one before is stuck."""
+    maintainer.run("rotate", changed("root", PEOPLE), signers=EVERYBODY)
+    path = maintainer.repository / "metadata" / "2.root.json"
+    document = json.loads(path.read_text())
+    document["signatures"] = document["signatures"][:3]
+    path.write_text(json.dumps(document))
+    with pytest.raises(ReleaseError, match="clients at root 1 are stuck"):
+        checking.walk(copies.Folder(maintainer.repository))
+
+
+# --- from upstream to a user --------------------------------------------------------------
+
+SIGSTORE = SigstoreInstance()
+
+
+@pytest.fixture
+def nginx(tmp_path: Path) -> Iterator[Nginx]:
+    root = tmp_path / "www"
+    (root / "archives").mkdir(parents=True)
+    (tmp_path / "nginx").mkdir()
+    with serving(root, tmp_path / "nginx") as server:
+        yield server
+
+
+def upstream(nginx: Nginx, tag: str) -> Packed:
+    """A build that runs, packed as upstream packs it, where users will download it."""
+    build = stand_in(nginx.root.parent / tag, backend="cpu", devices=NO_DEVICE_STEPS)
+    name = f"llama-{tag}-bin-ubuntu-x64.tar.gz"
+    return pack_tar(build.tree, nginx.root / "archives" / name, root=f"llama-{tag}")
+
+
+def released(maintainer: Maintainer, nginx: Nginx, tag: str) -> None:
+    """Everything that a maintainer types for one upstream release."""
+    packed = upstream(nginx, tag)
+    entry = asset(tag, packed.path.name, packed.sha256, packed.size)
+    entry["browser_download_url"] = f"{nginx.url}/archives/{packed.path.name}"
+    home, data = maintainer.home, maintainer.data
+    (home / "answer.json").write_bytes(answer(tag, [entry]))
+    bundle = SIGSTORE.attest({packed.path.name: packed.sha256})
+    (home / "bundle.json").write_text(json.dumps(bundle))
+    (home / "root.json").write_bytes(SIGSTORE.trusted_root())
+    commands: list[tuple[str | Path, ...]] = [
+        ("refresh", tag, "--json", home / "answer.json", "--download", "--data", data),
+        ("attest", tag, "--bundle", home / "bundle.json", "--trusted-root", home / "root.json",
+         "--data", data),
+    ]  # fmt: skip
+    for command in commands:
+        done = release_tool(*command, SSL_CERT_FILE=str(nginx.authority))
+        assert done.returncode == 0, done.stderr
+    path = data / "repository.toml"
+    path.write_text(re.sub(r"stable = .*", f'stable = ["{tag}"]', path.read_text()))
+    maintainer.run("sign", "--raise", "--trusted-root", home / "root.json")
+    done = release_tool("publish", nginx.root / "repository", "--from", maintainer.repository)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Maintainer:
+    """Somebody who starts with one channel and no release, and whose root outlasts this test."""
+    made = Maintainer(tmp_path / "maintainer")
+    made.home.mkdir()
+    forget_releases(copied_data(made.data))
+    path = made.data / "repository.toml"
+    text = re.sub(r"(nightly|index) = .*", r"\1 = []", path.read_text())
+    path.write_text(text.replace("days = 730", "days = 36500"))
+    return made
+
+
+def test_from_an_upstream_release_to_a_users_update(
+    publisher: Maintainer, nginx: Nginx, tmp_path: Path
+) -> None:
+    released(publisher, nginx, "b99001")
+    user = User(
+        tmp_path / "home", environment(tmp_path / "home", SSL_CERT_FILE=str(nginx.authority))
+    )
+    root = publisher.repository / "metadata" / "1.root.json"
+    url = f"{nginx.url}/repository/"
+    at = ("--repository", "test")
+    for command in (
+        ("repository", "add", "test", url, "--root", str(root)),
+        ("install", *at, "--backend", "cpu", "--yes"),
+    ):
+        done = user.run(*command)
+        assert done.code == 0, done.stderr
+    assert [name.partition("-")[0] for name in user.versions()] == ["b99001"]
+
+    released(publisher, nginx, "b99002")
+    updated = user.run("update", *at)
+    assert updated.code == 0, updated.stderr
+    assert {name.partition("-")[0] for name in user.versions()} == {"b99001", "b99002"}
+
+    options = ("--data", publisher.data, "--published", url)
+    done = release_tool("check", publisher.repository, *options, SSL_CERT_FILE=str(nginx.authority))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "every published root leads to root 1" in done.stdout
