@@ -444,6 +444,9 @@ BAD_TIMESTAMPS: dict[str, Edit] = {
     "M26_text": lambda text: text.replace('"version":2', '"version":"2"'),
     "M26_surrogate": lambda text: text.replace('"spec_', '"x":"\\ud800","spec_'),
     "M26_nesting": lambda text: text.replace('"spec_', f'"x":{NESTED},"spec_'),
+    "M26_nesting_that_json_reads": lambda text: text.replace(
+        '"spec_', f'"x":{"[" * 1200}{"]" * 1200},"spec_'
+    ),
     "M26_junk": lambda _: "\x00",
     "M26_empty": lambda _: "",
     "M26_list": lambda _: "[]",
@@ -466,6 +469,21 @@ def test_M26_a_signed_bool_is_no_version(simulator: RepositorySimulator) -> None
     simulator.timestamp.version = True
     simulator.sign_timestamp()
     assert "not an integer" in refusal(simulator)
+
+
+def test_M26_nesting_is_limited_before_another_reader_gives_up(
+    simulator: RepositorySimulator,
+) -> None:
+    """From 3.12 on json reads deeper than Python code recurses, python-tuf's for one."""
+    deep: list[object] = []
+    for _ in range(28):
+        deep = [deep]
+    simulator.timestamp.unrecognized_fields["x"] = deep
+    simulator.sign_timestamp()
+    load(simulator)
+    simulator.timestamp.unrecognized_fields["x"] = [[[deep]]]
+    simulator.sign_timestamp()
+    assert "nested more than 32 deep" in refusal(simulator)
 
 
 @pytest.mark.parametrize("where", ["threshold", "target length", "meta version", "meta length"])

@@ -163,6 +163,17 @@ def remove_tree(path: Path) -> None:
     rmtree(path)
 
 
+def remove(path: Path) -> None:
+    """Remove whatever has that name, if anything has; a link is not followed.
+
+    Raises ``OSError``.
+    """
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def drop_tree(path: Path) -> None:
     """Remove of a folder what can be removed; the rest is for a later sweep."""
     from shutil import rmtree  # noqa: PLC0415

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NewType, Protocol
@@ -42,7 +42,12 @@ MAX_ROTATIONS = 256
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 _LARGEST_INTEGER = 2**53
+_DEEPEST = 32
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_PATH = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*")
+_LONGEST_PATH = 150
+"""What every file system and every URL takes as it is, a digest before the name included."""
+
 _HINT = "fetch the metadata anew: tsuku-llm repository refresh"
 
 _P = 2**255 - 19
@@ -195,7 +200,9 @@ def decode_json(data: bytes) -> Any:
     """Decode JSON of which two readers cannot have two opinions.
 
     As RFC 7493 (I-JSON) asks: UTF-8, no key twice, integers within 53 bits only, no lone
-    surrogates. Raises ``ValueError`` or ``RecursionError``.
+    surrogates. Nested no deeper than any signed file, as readers give up at depths of their
+    own: ``json`` takes what python-tuf then cannot verify. Raises ``ValueError`` or
+    ``RecursionError``.
     """
     value = json.loads(
         data.decode("utf-8"),
@@ -204,6 +211,7 @@ def decode_json(data: bytes) -> Any:
         parse_float=_no_number,
         parse_constant=_no_number,
     )
+    _require_shallow(value)
     json.dumps(value, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be encoded
     return value
 
@@ -219,6 +227,21 @@ def _integer(text: str) -> int:
     if len(text) > len(str(_LARGEST_INTEGER)) + 1 or abs(int(text)) > _LARGEST_INTEGER:
         raise ValueError("a number has more than 53 bits")
     return int(text)
+
+
+def _require_shallow(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for each in level for inner in _within(each)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_DEEPEST} deep")
+
+
+def _within(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _no_number(text: str) -> Any:
@@ -344,8 +367,8 @@ def _targets_objections(targets: Targets) -> Iterator[str]:
     for path, file in targets.targets.items():
         if not _SHA256.fullmatch(str(file.hashes.get("sha256"))):
             yield f"{path[:100]!r} has no SHA-256"
-        if ".." in path.split("/") or path.startswith("/") or "\\" in path:
-            yield f"{path[:100]!r} is not a path within the repository"
+        if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
+            yield f"{path[:100]!a} is not a path within the repository"
 
 
 def is_weak(public: bytes) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import (
     flush_folder,
     make_folder,
+    remove,
     rename,
     replace_file,
     unique,
@@ -60,7 +60,7 @@ def keep(folder: Path, files: Mapping[str, bytes]) -> None:
         write_new(staging / file, data)
     for parent, _, _ in os.walk(staging):
         flush_folder(Path(parent))
-    _remove(copies / name)  # if there is one it does not verify: a valid one is not kept again
+    remove(copies / name)  # if there is one it does not verify: a valid one is not kept again
     rename(staging, copies / name)
     flush_folder(copies)
     before = _name_before(folder)
@@ -68,14 +68,7 @@ def keep(folder: Path, files: Mapping[str, bytes]) -> None:
     for path in copies.iterdir():
         if path.name not in (name, before):
             with contextlib.suppress(OSError):
-                _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)
+                remove(path)
 
 
 def _name_before(folder: Path) -> str | None:

@@ -103,17 +103,19 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A copy that verified."""
+    """A copy that verified, and whose entries (newest first) this version can read."""
 
     source: str
     copy: Copy
     trusted: TrustedRepository
+    entries: tuple[ReleaseEntry, ...]
 
 
 def load(repository: Repository, data: Path) -> Catalog:
     """The newest valid copy of a repository, from disk only.
 
-    An updated copy that does not verify is passed over with a note. Raises
+    An updated copy that does not verify, or has entries that this version cannot read, is
+    passed over with a note. Raises ``ManifestError`` for such an entry of the embedded copy,
     ``MetadataError`` when there is no valid copy at all.
     """
     notes: list[str] = []
@@ -122,8 +124,7 @@ def load(repository: Repository, data: Path) -> Catalog:
         if updated is None:
             raise _nothing_valid(repository, notes)
         return _catalog(repository, updated, notes)
-    trusted = trust.load(repository.embedded, repository.root)
-    embedded = Loaded("embedded", repository.embedded, trusted)
+    embedded = verified("embedded", repository.embedded, repository.root)
     if updated and is_later(updated, embedded, repository.root):
         return _catalog(repository, updated, notes)
     return _catalog(repository, embedded, notes)
@@ -135,8 +136,7 @@ def updated_copy(repository: Repository, data: Path, notes: list[str]) -> Loaded
         folder = current_copy(folder_of(data, repository.name))
         if folder is None:
             return None
-        copy = FolderCopy(folder)
-        return Loaded("updated", copy, trust.load(copy, repository.root))
+        return verified("updated", FolderCopy(folder), repository.root)
     except (TrustError, StoreError) as error:
         reason = ": ".join((error.message, *error.facts))
         notes.append(f"the updated metadata of {repository.name} is not used: {reason}")
@@ -163,21 +163,32 @@ def _versions(trusted: TrustedRepository) -> tuple[int, ...]:
     return tuple(trusted.roles[role].version for role in ("timestamp", "snapshot", "targets"))
 
 
-def _catalog(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
+def verified(source: str, copy: Copy, root: bytes) -> Loaded:
+    """Verify a copy and read its entries: what cannot be read is no better than unsigned.
+
+    Raises ``MetadataError``, ``ManifestError``.
+    """
+    trusted = trust.load(copy, root)
+    return Loaded(source, copy, trusted, _entries(trusted))
+
+
+def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
     from tsuku_llm.manifest import parse_entry  # noqa: PLC0415
 
     entries = []
-    for path, target in loaded.trusted.targets.items():
+    for path, target in trusted.targets.items():
         if not path.startswith("releases/"):
             continue
         entry = parse_entry(target)
         if path != f"releases/{entry.release}.json":
             raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
         entries.append(entry)
-    entries.sort(key=lambda entry: (entry.sequence, entry.release), reverse=True)
-    return Catalog(
-        repository, loaded.source, loaded.trusted, tuple(entries), loaded.copy, tuple(notes)
-    )
+    return tuple(sorted(entries, key=lambda each: (each.sequence, each.release), reverse=True))
+
+
+def _catalog(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
+    source, copy, trusted, entries = loaded.source, loaded.copy, loaded.trusted, loaded.entries
+    return Catalog(repository, source, trusted, entries, copy, tuple(notes))
 
 
 def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.client import make_safe
 from tsuku_llm.catalog.copies import LARGEST_FILE, UpdaterCopy
 from tsuku_llm.catalog.generations import keep
-from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy
+from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy, verified
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import drop_temporaries, make_folder
@@ -42,16 +43,18 @@ def refresh(
     python-tuf's updater does the fetching and the TUF client workflow; then the whole is
     verified again by ``trust`` and kept in one step, or not at all. ``alone`` says that a
     lock keeps others from doing the same: then what a crash left is removed. Raises
-    ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …) and ``StoreError``.
+    ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …), ``ManifestError``
+    for entries that this version cannot read, and ``StoreError``.
     """
     folder = folder_of(data, repository.name)
     with disk_errors("keeping the metadata", folder):
         make_folder(folder)
         if alone:
             drop_temporaries(folder, older_than=math.inf)
+        make_safe(folder / "client", alone=alone)
         _update(repository, folder / "client", download)
         copy = UpdaterCopy(folder / "client")
-        fresh = Loaded("updated", copy, trust.load(copy, repository.root))
+        fresh = verified("updated", copy, repository.root)
         known = _known(repository, data)
         for each in known:
             if is_later(each, fresh, repository.root):
@@ -65,8 +68,7 @@ def _known(repository: Repository, data: Path) -> tuple[Loaded, ...]:
     """The valid copies on this machine."""
     found = [updated_copy(repository, data, [])]
     if repository.embedded:
-        trusted = trust.load(repository.embedded, repository.root)
-        found.append(Loaded("embedded", repository.embedded, trusted))
+        found.append(verified("embedded", repository.embedded, repository.root))
     return tuple(each for each in found if each)
 
 
@@ -160,7 +162,9 @@ def _files(
 ) -> dict[str, bytes]:
     """The whole copy to keep; release files that are here already are not fetched again."""
     roles = fresh.trusted.roles
-    names = [f"metadata/{version}.root.json" for version in range(1, roles["root"].version + 1)]
+    pinned = trust.check_root(repository.root).version
+    walked = range(pinned, roles["root"].version + 1)
+    names = [f"metadata/{version}.root.json" for version in walked]
     names += [f"metadata/{roles[role].version}.{role}.json" for role in ("snapshot", "targets")]
     found = {name: fresh.copy.read(name) for name in [*names, "metadata/timestamp.json"]}
     kept = {name: data for name, data in found.items() if data is not None}
