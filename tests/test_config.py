@@ -44,6 +44,20 @@ def test_everything_lies_under_tsuku_home(tmp_path: Path) -> None:
     assert paths.home == tmp_path
 
 
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives away")
+def test_X13_in_a_home_of_somebody_else_each_user_keeps_state_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    home = tmp_path / "opt"
+    assert Paths.from_environ({"TSUKU_HOME": str(home)}).state == home / "llm" / "state"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    paths = Paths.from_environ({"TSUKU_HOME": str(home)})
+    assert paths.data == home / "llm"
+    assert paths.state == tmp_path / "mine" / "tsuku-llm"
+
+
 @pytest.mark.parametrize("home", ["", "relative", "~/tsuku", "./x"])
 def test_a_home_that_is_no_absolute_path_is_refused(home: str) -> None:
     with pytest.raises(ConfigError, match="no absolute path"):
@@ -103,6 +117,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: config.Key) -> N
         "llm.require_fresh": "true",
         "llm.update_check": "false",
         "llm.fallback": "auto",
+        "llm.idle_timeout": "5m",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert config.text_of(setting.value) == text
@@ -137,6 +152,26 @@ def test_a_time_is_a_number_or_its_text(paths: Paths, text: str) -> None:
     assert load(paths, {}).lock_timeout == LOCK_TIMEOUT
     write(paths, f"[llm]\nlock_timeout = {text}\n")
     assert load(paths, {}).lock_timeout == 90
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("90", 90),
+        ('"5m"', 300),
+        ('"1h30m"', 5400),
+        ('"0.5h1.5s"', 1802),
+        ('"1ms"', 1),
+        ('"0s"', 0),
+    ],
+)
+def test_a_span_of_time_is_written_as_tsuku_writes_it(
+    paths: Paths, text: str, seconds: int
+) -> None:
+    assert load(paths, {}).idle_timeout == 0
+    write(paths, f"[llm]\nidle_timeout = {text}\n")
+    assert load(paths, {}).idle_timeout == seconds
 
 
 def test_backends_and_policies_are_those_of_the_selection() -> None:
@@ -179,6 +214,13 @@ def test_a_switch_is_a_word_or_a_truth_of_toml(paths: Paths, text: str) -> None:
         ("mirror", '"ftp://a.example"'),
         ("mirror", '["https://a.example", "http://b.example"]'),
         ("mirror", "{}"),
+        ("idle_timeout", "-1"),
+        ("idle_timeout", "1.5"),
+        ("idle_timeout", "true"),
+        ("idle_timeout", '""'),
+        ("idle_timeout", '"5 m"'),
+        ("idle_timeout", '"5d"'),
+        ("idle_timeout", '"m"'),
         ("lock_timeout", "-1"),
         ("lock_timeout", "true"),
         ("lock_timeout", "1.5"),
@@ -377,6 +419,9 @@ TEXTS = {
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
     "llm.fallback": st.sampled_from(config.FALLBACKS),
+    "llm.idle_timeout": st.from_regex(
+        r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True
+    ),
 }
 PAIRS = st.sampled_from(KEYS).flatmap(
     lambda key: st.tuples(st.just(key.name), TEXTS.get(key.name, WORDS))

@@ -102,7 +102,7 @@ def test_a_documented_setting_exists(document: Path) -> None:
     names = {key.name for key in KEYS}
     variables = {key.variable for key in KEYS} | OF_THE_TESTS | OF_THE_RELEASE_TOOL
     for snippet in code(text_of(document)):
-        assert set(re.findall(r"\bllm\.[a-z_]+", snippet)) <= names, snippet
+        assert set(re.findall(r"(?<!-)\bllm\.[a-z_]+", snippet)) <= names, snippet
         assert set(re.findall(r"\bTSUKU_LLM_[A-Z_]+", snippet)) <= variables, snippet
 
 

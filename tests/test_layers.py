@@ -37,13 +37,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "archive": frozenset({"disk", "errors", "manifest"}),
     "store": frozenset({"disk", "durable", "errors"}),
     "launch": frozenset({"errors"}),
+    "instances": frozenset({"disk", "durable", "errors", "launch", "store"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
-    | {"_version", "child", "disk", "durable", "local", "standing", "store", "trust"},
+    | {"_version", "child", "disk", "durable", "instances", "local", "standing", "store"}
+    | {"trust"},
     "config": frozenset({"disk", "errors"}),
     "cli": VALUES
-    | {"_version", "catalog", "chain", "config", "host", "operations", "selection", "snapshot"}
-    | {"store"},
+    | {"_version", "catalog", "chain", "config", "host", "instances", "operations", "selection"}
+    | {"snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
@@ -57,6 +59,8 @@ HOMES: dict[str, frozenset[str]] = {
     "msgspec": frozenset({"manifest"}),
     "packageurl": frozenset({"fetch"}),
     "packaging": frozenset({"fetch", "selection"}),
+    "prometheus_client": frozenset({"cli"}),
+    "psutil": frozenset({"instances"}),
     "platformdirs": frozenset({"config"}),
     "rich": frozenset({"cli"}),
     "securesystemslib": frozenset({"catalog", "trust"}),
@@ -75,6 +79,8 @@ HEAVY = frozenset(
         "msgspec",
         "packaging",
         "pip",
+        "prometheus_client",
+        "psutil",
         "rich",
         "securesystemslib",
         "tomlkit",
@@ -88,8 +94,11 @@ LIGHT = (
     "cli",
     "cli.entry",
     "cli.commands.list",
+    "cli.commands.logs",
     "cli.commands.run",
     "cli.commands.serve",
+    "cli.commands.status",
+    "cli.commands.stop",
     "cli.commands.which",
     "cli.session",
     "config",

@@ -32,7 +32,10 @@ TsukuError
 ├── LaunchError           7  launch-failed
 │   ├── NotInstalled      7  not-installed
 │   ├── BackendFailed     7  backend-failed
-│   └── GateFailed        7  gate-failed
+│   ├── GateFailed        7  gate-failed
+│   ├── AlreadyRunning    7  already-running
+│   ├── NotRunning        7  not-running
+│   └── StillRunning      7  still-running
 ├── SilentCpu             8  silent-cpu
 └── Interrupted         130  interrupted
 
@@ -264,6 +267,24 @@ class GateFailed(LaunchError):
     """A staged server does not run here, or does not offer its backend."""
 
     slug = "gate-failed"
+
+
+class AlreadyRunning(LaunchError):
+    """A server in the background has the name, or the place to listen at."""
+
+    slug = "already-running"
+
+
+class NotRunning(LaunchError):
+    """There is no server in the background of that name."""
+
+    slug = "not-running"
+
+
+class StillRunning(LaunchError):
+    """A server in the background does not end, or may not be ended."""
+
+    slug = "still-running"
 
 
 class SilentCpu(TsukuError):

@@ -38,6 +38,10 @@ JSON = click.Option(
 )
 
 
+WORDS = "tsuku_llm.words"
+"""Under this name a context keeps the words that a launching command was given."""
+
+
 class Command(click.Command):
     """A command that takes ``--json`` and whose answer is an ``Answer``."""
 
@@ -56,16 +60,24 @@ class Command(click.Command):
 
 
 class Launching(Command):
-    """A command whose arguments after ``--`` are those of the program that it starts."""
+    """A command whose arguments after ``--`` are those of the program that it starts.
+
+    ``example`` is a right call.
+    """
+
+    def __init__(self, *args: Any, example: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._example = example
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say where an option belongs that is not ours."""
+        """Say where an option belongs that is not ours; keep the words as they are."""
+        ctx.meta[WORDS] = tuple(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise UsageError(
                 error.format_message().rstrip("."),
-                hint=f"what is not for tsuku-llm goes after --; see: {ctx.command_path} --help",
+                hint=f"what is not for tsuku-llm itself goes after --: {self._example}",
             ) from error
 
 

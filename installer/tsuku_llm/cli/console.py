@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.progress import Bar, Lines
@@ -17,6 +17,7 @@ class Console:
     """One per run. ``command`` is the name of the command that the arguments led to.
 
     ``host`` is this machine, if it was already asked when the run began.
+    ``stdout`` is where the document goes, while a command runs with ``--json``.
     ``simulated`` names the recorded machine that stands for this one, if one does.
     """
 
@@ -24,6 +25,7 @@ class Console:
         self.json = json
         self.host = host
         self.command = ""
+        self.stdout: TextIO | None = None
         self.simulated: str | None = None
         self.progress = Bar() if not json and _is_terminal() else Lines(self.note)
 

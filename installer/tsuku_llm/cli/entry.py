@@ -60,6 +60,7 @@ def _run_as_text(argv: Sequence[str], console: Console) -> int:
 
 def _run_as_json(argv: Sequence[str], console: Console) -> int:
     with streams.reserved_stdout() as stdout:
+        console.stdout = stdout
         answer = _answer(argv, console)
         if answer.failure:
             _tell(answer.failure)

@@ -15,11 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
 
-def setting(word: str) -> Callable[[F], F]:
+def setting(word: str, metavar: str = "NAME") -> Callable[[F], F]:
     """The flag that overrides one setting for this run."""
     key = key_named(f"llm.{word}")
     return click.option(
-        key.flag, word, metavar="NAME", help=f"{key.help[0].upper()}{key.help[1:]}."
+        key.flag, word, metavar=metavar, help=f"{key.help[0].upper()}{key.help[1:]}."
     )
 
 
@@ -30,6 +30,13 @@ require_fresh = click.option(
 )
 allow_revoked = click.option(
     "--allow-revoked", is_flag=True, help="Take a release that its publisher has revoked."
+)
+name = click.option(
+    "--name",
+    metavar="NAME",
+    default="default",
+    show_default=True,
+    help="The server's name among those in the background.",
 )
 release = click.option("--release", metavar="TAG", help="This release, such as b11429 or v0.6.0.")
 hardware = click.option(

@@ -57,6 +57,7 @@ def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoke
         repository=settings.repository if repository.chosen else None,
         repository_url=settings.repository_url,
         mirrors=settings.mirrors,
+        idle_timeout=settings.idle_timeout,
         lock_timeout=settings.lock_timeout,
         tsuku_home=paths.home,
         backend_chosen=settings.setting("llm.backend").chosen,

@@ -50,6 +50,11 @@ def say(stream: TextIO | None, text: str, *, exact: bool = False) -> None:
         raise StoreError("the output cannot be written", facts=(str(error),)) from error
 
 
+def pass_on(stream: TextIO | None, data: bytes) -> None:
+    """Write another program's output as it is. Raises ``StoreError`` as ``say`` does."""
+    say(stream, data.decode("utf-8", "surrogateescape"), exact=True)
+
+
 def note(stream: TextIO | None, text: str) -> None:
     """Write one line to people at once; where nobody can read it, nothing is lost."""
     with suppress(StoreError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ FALLBACKS = ("off", "ask", "auto")
 _WORD = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
+_SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _FILE = re.compile(r"file:///[^\s,\\]*")
 _USERINFO = re.compile(r"(?<=://)[^/?#@]*@")
 
@@ -101,6 +104,22 @@ def parse_switch(value: object) -> str:
     return text
 
 
+def parse_duration(value: object) -> str:
+    """A span as Go writes it (tsuku's own file has "5m"), or a number of seconds."""
+    text = str(value).strip() if type(value) is int else _text(value)
+    if not (_SECONDS.fullmatch(text) or _SPAN.fullmatch(text)):
+        raise ValueError("must be a span of time such as 90s, 5m or 1h30m, or 0")
+    return text
+
+
+def seconds_of(duration: str) -> int:
+    """The seconds of what ``parse_duration`` took, rounded up: only 0 is none at all."""
+    if duration.isdecimal():
+        return int(duration)
+    parts = re.findall(r"([0-9.]+)([a-z]+)", duration)
+    return math.ceil(sum(float(number) * _UNITS[unit] for number, unit in parts))
+
+
 def parse_seconds(value: object) -> str:
     """A number of seconds, which may be none."""
     text = str(value).strip() if type(value) is int else _text(value)
@@ -162,6 +181,12 @@ KEYS: tuple[Key, ...] = (
         "true",
         parse_switch,
         "whether serve looks for an update once a day, beside the server, and says so",
+    ),
+    Key(
+        "llm.idle_timeout",
+        "0",
+        parse_duration,
+        "time without a request after which a server in the background ends; 0: never",
     ),
 )
 

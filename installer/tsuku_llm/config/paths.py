@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,8 @@ from tsuku_llm.errors import ConfigError
 class Paths:
     """``config_file``, and the folders ``data`` (installs) and ``state`` (running servers).
 
-    ``home`` is ``TSUKU_HOME``, None where it is not set.
+    ``home`` is ``TSUKU_HOME``, None where it is not set. Where that is somebody else's (an
+    install of root's for everybody), each user's ``state`` lies where the system wants it.
     """
 
     config_file: Path
@@ -34,7 +37,8 @@ class Paths:
         folder = _absolute("TSUKU_HOME", home)
         # Not tools/tsuku-llm: tsuku takes that for its earlier addon and deletes it whole.
         data = folder / "llm"
-        return cls(folder / "config.toml", data, data / "state", folder)
+        state = data / "state" if _may_be_ours(folder) else cls._of_the_system().state
+        return cls(folder / "config.toml", data, state, folder)
 
     @classmethod
     def _of_the_system(cls) -> Paths:
@@ -46,6 +50,16 @@ class Paths:
             _absolute("the data folder", places.user_data_dir),
             _absolute("the state folder", places.user_state_dir),
         )
+
+
+def _may_be_ours(folder: Path) -> bool:
+    """Whether this user keeps state in a home: not in one that somebody else made for all."""
+    if sys.platform == "win32":
+        return True
+    try:
+        return folder.stat().st_uid == os.geteuid()
+    except OSError:
+        return True
 
 
 def _absolute(what: str, text: str) -> Path:

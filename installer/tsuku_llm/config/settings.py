@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.config.file import TABLE, line_of, llm_table, parse, read
-from tsuku_llm.config.keys import KEYS, Key, Value, checked, text_of
+from tsuku_llm.config.keys import KEYS, Key, Value, checked, seconds_of, text_of
 from tsuku_llm.config.paths import Paths
 
 DEFAULT = "default"
@@ -88,6 +88,11 @@ class Settings:
     def update_check(self) -> bool:
         """Whether ``serve`` looks for updates."""
         return self.setting("llm.update_check").value == "true"
+
+    @property
+    def idle_timeout(self) -> int:
+        """Seconds without a request after which a server in the background ends; 0: never."""
+        return seconds_of(text_of(self.setting("llm.idle_timeout").value))
 
 
 def load(

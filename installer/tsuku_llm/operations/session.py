@@ -38,7 +38,8 @@ class Session:
     ``note`` tells people one line at once. ``channel`` is None where the user named none:
     then ``install`` may fall to the package index. ``repository`` is None for the official
     one, or for the one that the active version came from. ``prefer`` is a policy of the manifest
-    or the user's own order of backends. ``lock_timeout`` is in seconds; ``tsuku_home`` is the
+    or the user's own order of backends. ``lock_timeout`` and ``idle_timeout`` are in
+    seconds, an ``idle_timeout`` of 0 is none; ``tsuku_home`` is the
     folder that the user named as tsuku's, None where none is named. ``backend_chosen`` tells
     whether the user named the backend for this run; ``require_fresh`` makes metadata that has
     expired an error, ``allow_revoked`` a revoked release none. ``ask`` puts a question to the
@@ -58,6 +59,7 @@ class Session:
     repository: str | None = None
     repository_url: str | None = None
     mirrors: tuple[str, ...] = ()
+    idle_timeout: int = 0
     lock_timeout: float = field(default_factory=_usual_lock_timeout)
     tsuku_home: Path | None = None
     backend_chosen: bool = False

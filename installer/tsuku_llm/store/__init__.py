@@ -7,7 +7,7 @@ manifests, no GPUs: what a receipt says about those is opaque here. ``serve``, `
 
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.legacy import LegacyAddon, find_legacy
-from tsuku_llm.store.locks import Holder
+from tsuku_llm.store.locks import Holder, exclusive
 from tsuku_llm.store.ownership import check_ancestors
 from tsuku_llm.store.receipt import (
     ArtifactRecord,
@@ -32,6 +32,7 @@ __all__ = [
     "Staging",
     "Store",
     "check_ancestors",
+    "exclusive",
     "find_legacy",
     "version_id",
 ]

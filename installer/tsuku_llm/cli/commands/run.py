@@ -14,7 +14,7 @@ from tsuku_llm.errors import UsageError
 from tsuku_llm.operations.tools import plan_of, run_tool
 
 
-@click.command("run", cls=Launching)
+@click.command("run", cls=Launching, example="tsuku-llm run llama-cli -- -m MODEL.gguf")
 @click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
 @options.require_fresh
 @options.allow_revoked

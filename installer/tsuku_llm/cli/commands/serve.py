@@ -9,7 +9,7 @@ import click
 
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer, Failure
-from tsuku_llm.cli.command import Launching
+from tsuku_llm.cli.command import WORDS, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
@@ -17,7 +17,18 @@ from tsuku_llm.operations.serve import Serving, planned, serve
 from tsuku_llm.operations.session import Session
 
 
-@click.command("serve", cls=Launching)
+def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
+    """Refuse two ways to serve at once."""
+    first = context.meta.setdefault("tsuku_llm.way", parameter) if wanted else parameter
+    if first is not parameter:
+        raise UsageError(
+            f"{first.opts[0]} and {parameter.opts[0]} exclude each other",
+            hint="leave one of them out",
+        )
+    return wanted
+
+
+@click.command("serve", cls=Launching, example="tsuku-llm serve -- -m MODEL.gguf")
 @click.option("--require-gpu", is_flag=True, help="End with exit code 8 where the GPU is not used.")
 @click.option(
     "--fallback/--no-fallback",
@@ -30,20 +41,42 @@ from tsuku_llm.operations.session import Session
     "--exec",
     "replace",
     is_flag=True,
+    callback=_exclusive,
     help="Become the server, for systemd and containers; --json has nothing to say then.",
 )
+@click.option(
+    "--detach",
+    is_flag=True,
+    callback=_exclusive,
+    help="Serve in the background; see status, logs and stop.",
+)
+@click.option(
+    "--systemd-unit",
+    "unit",
+    is_flag=True,
+    callback=_exclusive,
+    help="Print a unit of systemd that serves so for this user, and start nothing.",
+)
+@click.option("--supervised", is_flag=True, callback=_exclusive, hidden=True)
+@options.name
+@options.setting("idle_timeout", "TIME")
 @options.require_fresh
 @options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.pass_obj
+@click.pass_context
 def command(  # noqa: PLR0913
-    console: Console,
+    context: click.Context,
     *,
     require_gpu: bool,
     fallback: bool | None,
     verify: bool,
     dry_run: bool,
     replace: bool,
+    detach: bool,
+    unit: bool,
+    supervised: bool,
+    name: str,
+    idle_timeout: str | None,
     require_fresh: str | None,
     allow_revoked: bool,
     arguments: tuple[str, ...],
@@ -52,17 +85,26 @@ def command(  # noqa: PLR0913
 
     ARGUMENTS are the server's own; put -- before them: tsuku-llm serve -- -m MODEL.gguf
     """
+    console: Console = context.obj
     if replace and console.json and not dry_run:
         raise UsageError("--exec and --json exclude each other", hint="leave one of them out")
-    how = Serving(replace=replace, require_gpu=require_gpu, verify=verify)
+    how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
     with open_session(
         console,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         fallback=_FALLBACK[fallback],
+        idle_timeout=idle_timeout,
     ) as session:
         if dry_run:
             return _shown(session, arguments)
+        if detach or unit or supervised:
+            from tsuku_llm.cli import background  # noqa: PLC0415 - a start does without
+
+            if supervised:
+                return background.supervise(console, session, arguments, how)
+            way = background.detach if detach else background.unit
+            return way(session, name, context.meta[WORDS])
         return _served(session, arguments, how, told=console.json)
 
 

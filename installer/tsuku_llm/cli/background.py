@@ -1,0 +1,58 @@
+"""``serve`` in the background: the process that starts it, and the one that watches over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tsuku_llm.cli import streams
+from tsuku_llm.cli.again import serve_again
+from tsuku_llm.cli.answer import Answer, Failure
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import servers as render
+from tsuku_llm.cli.render import unit as units
+from tsuku_llm.instances import checked_name
+from tsuku_llm.operations import background
+from tsuku_llm.operations.serve import Serving
+from tsuku_llm.operations.session import Session, working_folder
+
+
+def detach(session: Session, name: str, words: Sequence[str]) -> Answer:
+    """Start a supervisor, and answer when its server is ready or did not start."""
+    line = serve_again(words, instead_of="--detach", options=("--supervised", "--json"))
+    said, code = background.start(line)
+    if code is None:
+        record = background.server(session, name)
+        return Answer(render.record_data(record), render.started_lines(record))
+    return Answer(exit_code=code or 1, failure=_failure(said, code))
+
+
+def supervise(console: Console, session: Session, arguments: Sequence[str], how: Serving) -> Answer:
+    """Be the supervisor: say that the server is ready, or in the end that it never was."""
+
+    def ready() -> None:
+        streams.say(console.stdout, json.dumps({"ready": how.name}) + "\n")
+
+    code = background.watch_over(session, arguments, how, ready)
+    failure = Failure("server-exit", f"the server ended with exit code {code}")
+    return Answer({"server_exit_code": code}, exit_code=code, failure=failure if code else None)
+
+
+def unit(session: Session, name: str, words: Sequence[str]) -> Answer:
+    """The text of a systemd unit that serves as these words say."""
+    line = serve_again(words, instead_of="--systemd-unit", options=("--exec",))
+    text = units.text(checked_name(name), line, working_folder(), session.environ)
+    return Answer({"unit": text}, tuple(text.splitlines()), exact=True)
+
+
+def _failure(said: Mapping[str, Any], code: int) -> Failure:
+    error = said.get("error")
+    if error:
+        return Failure(error["code"], error["message"], tuple(error["facts"]), error["hint"])
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return Failure(
+        "launch-failed",
+        f"the supervisor {how} before the server was ready",
+        hint="see: tsuku-llm logs",
+    )

@@ -1,0 +1,33 @@
+"""``logs``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tsuku_llm.cli import options, streams
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.errors import UsageError
+from tsuku_llm.operations.background import log_of
+
+
+@click.command("logs", cls=Command)
+@options.name
+@click.option("-f", "--follow", is_flag=True, help="Go on until the server ends.")
+@click.pass_obj
+def command(console: Console, *, name: str, follow: bool) -> Answer:
+    """Print what a server in the background has said."""
+    if follow and console.json:
+        raise UsageError("--follow and --json exclude each other", hint="leave one of them out")
+    with open_session(console) as session:
+        said = log_of(session, name, follow=follow)
+        if console.json:
+            text = b"".join(said).decode("utf-8", "replace")
+            return Answer({"name": name, "lines": text.splitlines()})
+        for data in said:
+            streams.pass_on(sys.stdout, data)
+    return Answer()

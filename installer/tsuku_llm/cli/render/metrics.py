@@ -1,0 +1,109 @@
+"""Servers in the background as metrics, in the text format that Prometheus reads.
+
+They say what a start turned out to be. What a server does (tokens, requests) it tells itself,
+at ``/metrics`` where it is started with ``--metrics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tsuku_llm.instances import Record, StartReport, State, Verdict
+
+_PREFIX = "tsuku_llm_server"
+
+
+def text(records: Sequence[Record]) -> str:
+    """All metrics of these servers; what is not known of one is left out."""
+    registry = CollectorRegistry()
+    registry.register(_Servers(records))
+    return generate_latest(registry).decode("utf-8")
+
+
+class _Servers(Collector):
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+
+    def collect(self) -> Iterable[Metric]:
+        info = InfoMetricFamily(_PREFIX, "What the start of the server turned out to be.")
+        for record in self._records:
+            info.add_metric([], _labels(record))
+        yield info
+        for name, (described, value) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", described, labels=["name"])
+            for record in self._records:
+                found = value(record)
+                if found is not None:
+                    gauge.add_metric([record.name], found)
+            yield gauge
+
+
+def _labels(record: Record) -> dict[str, str]:
+    """Everything that is a word; a label that is not known is empty, which is as if absent."""
+    report = record.report
+    words = {name: getattr(report, name, None) or "" for name in _WORDS}
+    passed = ",".join(each.variant for each in report.fallen_back_from) if report else ""
+    verdict = report.verdict.value if report else ""
+    return {
+        "name": record.name,
+        "state": record.state.value,
+        "verdict": verdict,
+        "fallen_back_from": passed,
+        **words,
+    }
+
+
+_WORDS = (
+    *("release", "version", "requested", "selected"),
+    *("backend", "device", "driver", "verification"),
+)
+
+
+def _of_report(pick: Callable[[StartReport], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: pick(record.report) if record.report else None
+
+
+def _on_gpu(report: StartReport) -> float | None:
+    return None if report.verdict is Verdict.UNKNOWN else report.verdict is Verdict.ON_GPU
+
+
+def _started(report: StartReport) -> float:
+    return datetime.strptime(f"{report.started_at[:-1]}+0000", "%Y-%m-%dT%H:%M:%S%z").timestamp()
+
+
+_GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
+    "up": (
+        "Whether the server is ready: 1, or 0 while it starts and after it has ended.",
+        lambda record: record.state in (State.RUNNING, State.UNWATCHED),
+    ),
+    "on_gpu": (
+        "Whether the server computes on a GPU; absent where that is not known.",
+        _of_report(_on_gpu),
+    ),
+    "start_time_seconds": (
+        "When the server was started, in seconds since 1970.",
+        _of_report(_started),
+    ),
+    "device_memory_bytes": (
+        "Memory of the device that the server uses.",
+        _of_report(lambda report: report.memory_total),
+    ),
+    "device_memory_used_bytes": (
+        "Memory of the device that the server used once it was ready.",
+        _of_report(lambda report: report.memory_used),
+    ),
+    "layers": ("Layers of the model.", _of_report(lambda report: report.layers_total)),
+    "layers_offloaded": (
+        "Layers of the model that are on the device.",
+        _of_report(lambda report: report.layers_offloaded),
+    ),
+    "idle_timeout_seconds": (
+        "Time without a request after which the server is ended; 0 for never.",
+        lambda record: record.idle_timeout,
+    ),
+}

@@ -1,0 +1,112 @@
+"""Servers in the background."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.instances import Record
+from tsuku_llm.operations.background import Servers, Stopped
+
+
+def data(found: Servers) -> dict[str, Any]:
+    """Every server, for programs."""
+    return {
+        "servers": [record_data(record) for record in found.records],
+        "damaged": [
+            {"name": name, "reason": error.message} for name, error in found.damaged.items()
+        ],
+    }
+
+
+def record_data(record: Record) -> dict[str, Any]:
+    """One server, for programs: ``report`` is the receipt of its start."""
+    report = json.loads(record.report.to_json()) if record.report else None
+    return {
+        "name": record.name,
+        "state": record.state.value,
+        "host": record.host,
+        "port": record.port,
+        "supervisor": record.supervisor.pid,
+        "pid": record.server.pid if record.server else None,
+        "idle_timeout": record.idle_timeout,
+        "exit_code": record.exit_code,
+        "reason": record.reason,
+        "line": line(record),
+        "report": report,
+    }
+
+
+def lines(found: Servers) -> tuple[str, ...]:
+    """Every server, for people."""
+    nothing = () if found.records else ("no server is in the background",)
+    return (
+        *nothing,
+        *(text for record in found.records for text in _paragraph(record)),
+        *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
+    )
+
+
+def started_lines(record: Record) -> tuple[str, ...]:
+    """A server that has just become ready."""
+    return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
+
+
+def stopped_data(stopped: tuple[Stopped, ...]) -> dict[str, Any]:
+    """What was stopped, for programs."""
+    return {"stopped": list(stopped)}
+
+
+_STOPPED = {
+    "stopped": "{} has ended",
+    "killed": "{} did not end in time, and was killed",
+    "gone": "{} had ended before",
+}
+
+
+def stopped_lines(stopped: tuple[Stopped, ...]) -> tuple[str, ...]:
+    """What was stopped, for people."""
+    told = tuple(_STOPPED[each.outcome].format(each.name) for each in stopped)
+    return told or ("no server is in the background",)
+
+
+def line(record: Record) -> str:
+    """The line of the decision, as the start had it."""
+    report = record.report
+    if report is None:
+        return ""
+    detected = ",".join(report.detected)
+    return f"requested={report.requested} detected=[{detected}] selected={report.selected}"
+
+
+def _paragraph(record: Record) -> tuple[str, ...]:
+    """The server in one line, and what its start turned out to be below it."""
+    first = f"{record.name}: {record.state.value} at {record.place}{_how_it_ended(record)}"
+    return (first, line(record), *table(_facts(record), indent=2))
+
+
+def _how_it_ended(record: Record) -> str:
+    if record.exit_code is None:
+        return ""
+    return f", exit code {record.exit_code}" + (f" ({record.reason})" if record.reason else "")
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    report = record.report
+    if report is None:
+        return []
+    layers = f"{report.layers_offloaded} of {report.layers_total}"
+    memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
+    facts = {
+        "build": f"{report.selected} of {report.release}, checked by {report.verification}",
+        "runs on": f"{report.backend or 'unknown'} ({report.verdict.value.replace('_', ' ')})",
+        "device": report.device,
+        "driver": report.driver,
+        "memory": memory if report.memory_total or report.memory_used else None,
+        "layers": layers if report.layers_offloaded is not None else None,
+        "since": report.started_at,
+        "processes": f"{report.pid}, watched by {record.supervisor.pid}",
+    }
+    passed = [(f"not {each.variant}", each.reason) for each in report.fallen_back_from]
+    return [*((name, text) for name, text in facts.items() if text), *passed]

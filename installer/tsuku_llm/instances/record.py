@@ -1,0 +1,168 @@
+"""What is written down about a server in the background, for whoever asks or stops it later.
+
+Written and read by hand, as the receipt is: ``status`` imports nothing for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, NoReturn
+
+from tsuku_llm.errors import CorruptStore, UsageError
+from tsuku_llm.instances.process import Process
+from tsuku_llm.launch import StartReport
+
+FORMAT = 1
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_TEXT_LIMIT = 4096
+
+
+class State(str, Enum):
+    """What a server in the background is doing.
+
+    ``STARTING`` until it answers ``/health``; ``UNWATCHED`` runs although its supervisor was
+    killed; ``ENDED`` went by itself, and its record says how; ``LOST`` was killed together with
+    its supervisor, or the machine was restarted.
+    """
+
+    STARTING = "starting"
+    RUNNING = "running"
+    UNWATCHED = "unwatched"
+    ENDED = "ended"
+    LOST = "lost"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a process to stop."""
+        return self in (State.STARTING, State.RUNNING, State.UNWATCHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One server: ``supervisor`` watches ``server``, which is None until it runs.
+
+    ``host`` and ``port`` are where it listens, or was told to (port 0: where it likes; None:
+    ``host`` is a Unix socket). ``idle_timeout`` is in seconds, 0 for none; ``report`` the last
+    one of the launcher. ``exit_code`` and ``reason`` say how it ended by itself.
+    """
+
+    name: str
+    supervisor: Process
+    host: str
+    port: int | None
+    idle_timeout: int = 0
+    server: Process | None = None
+    report: StartReport | None = None
+    exit_code: int | None = None
+    reason: str = ""
+
+    @property
+    def state(self) -> State:
+        """What the system says of its processes now."""
+        if self.exit_code is not None:
+            return State.ENDED
+        if self.supervisor.is_alive:
+            return State.RUNNING if self.report and self.report.ready else State.STARTING
+        return State.UNWATCHED if self.server and self.server.is_alive else State.LOST
+
+    @property
+    def place(self) -> str:
+        """Where it listens, in words."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.host if self.port is None else f"{host}:{self.port}"
+
+    def is_in_the_way_of(self, host: str, port: int | None) -> bool:
+        """Whether another server could not listen there beside this one."""
+        if self.port != port or port == 0:
+            return False
+        return host == self.host or (port is not None and bool({host, self.host} & _EVERYWHERE))
+
+    def to_json(self) -> bytes:
+        """The record as it is stored."""
+        document = {"format": FORMAT} | {
+            field.name: _plain(getattr(self, field.name)) for field in fields(self)
+        }
+        return json.dumps(document, indent=1).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Record:
+        """Parse a stored record. Raises CorruptStore for anything that is not one."""
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise _junk(str(error)) from error
+        if type(document) is not dict or document.get("format") != FORMAT:
+            raise _junk(f"it is not of format {FORMAT}")
+        return cls(
+            name=_text(document, "name"),
+            supervisor=_process(document, "supervisor") or _refuse(document, "supervisor"),
+            host=_text(document, "host"),
+            port=_count_or_none(document, "port"),
+            idle_timeout=_count_or_none(document, "idle_timeout") or 0,
+            server=_process(document, "server"),
+            report=_report(document),
+            exit_code=_count_or_none(document, "exit_code"),
+            reason=_text(document, "reason"),
+        )
+
+
+def checked_name(name: str) -> str:
+    """A name that can also be a file's. Raises ``UsageError``."""
+    if _NAME.fullmatch(name):
+        return name
+    raise UsageError(
+        f"{name!r} cannot be a server's name",
+        hint="use up to 64 lower-case letters, digits, _ and -",
+    )
+
+
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, StartReport):
+        return json.loads(value.to_json())
+    if isinstance(value, Process):
+        return {"pid": value.pid, "started": value.started}
+    return value
+
+
+def _junk(reason: str) -> CorruptStore:
+    return CorruptStore("the record of a server is not readable", facts=(reason,))
+
+
+def _refuse(document: Mapping[str, Any], name: str) -> NoReturn:
+    raise _junk(f"{name} is {str(document.get(name))[:80]!r}")
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document.get(name)
+    if type(value) is str and len(value) <= _TEXT_LIMIT:
+        return value
+    _refuse(document, name)
+
+
+def _count_or_none(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    _refuse(document, name)
+
+
+def _process(document: Mapping[str, Any], name: str) -> Process | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if type(value) is not dict or type(value.get("pid")) is not int or value["pid"] <= 0:
+        _refuse(document, name)
+    return Process(value["pid"], _text(value, "started"))
+
+
+def _report(document: Mapping[str, Any]) -> StartReport | None:
+    report = document.get("report")
+    return None if report is None else StartReport.from_json(json.dumps(report).encode())

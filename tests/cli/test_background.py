@@ -1,0 +1,319 @@
+"""Servers in the background, as a user starts, sees and stops them; the server is a stand-in."""
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import stand_in
+from support.processes import gone, stopped
+from support.program import COMMAND, Result, environment, run_program
+from support.stored import install
+
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.instances import Instances, Process, Record
+from tsuku_llm.operations.background import stop
+from tsuku_llm.store import Store
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
+
+SERVE = ("serve", "--detach")
+
+
+class Home:
+    """A user's home with a build in it, and what runs there."""
+
+    def __init__(self, path: Path, build: Path) -> None:
+        self.path = path
+        self.state = path / "llm" / "state"
+        self._build = build
+
+    def install(self, serve: Sequence[str] = ("listen",), release: str = "b100") -> None:
+        build = stand_in(self._build, backend="cpu", serve=serve)
+        files = {path.name: path.read_bytes() for path in build.tree.iterdir()}
+        install(Store(self.path / "llm"), release, files=files, links={})
+
+    def run(self, *arguments: str, **extra: str) -> Result:
+        return run_program(*arguments, env=environment(self.path, **extra), cwd=self._build)
+
+    def data(self, *arguments: str) -> Any:
+        result = self.run(*arguments, "--json")
+        assert result.code == 0, result.stderr
+        return result.document["data"]
+
+    def start(self, *options: str, port: str = "0") -> Any:
+        result = self.run(*SERVE, *options, "--json", "--", "--port", port)
+        assert result.code == 0, result.stderr
+        return result.document["data"]
+
+    def servers(self) -> dict[str, Any]:
+        return {each["name"]: each for each in self.data("status")["servers"]}
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.state / "servers").iterdir())
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o755)
+    home = Home(folder, tmp_path / "build")
+    home.install()
+    yield home
+    for record in Instances(home.state).all():
+        for process in (record.server, record.supervisor):
+            if process:
+                process.send(signal.SIGKILL)
+
+
+def answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/health")
+    status = connection.getresponse().status
+    connection.close()
+    return status == 200
+
+
+def test_it_is_started_seen_read_and_stopped_and_leaves_nothing(home: Home) -> None:
+    started = home.start()
+    assert (started["state"], started["report"]["ready"]) == ("running", True)
+    assert answers(started["port"])
+    assert home.servers() == {"default": started}
+    assert "listening on" in home.run("logs").stdout
+    assert f"listening on http://127.0.0.1:{started['port']}" in home.data("logs")["lines"][-1]
+    assert home.data("stop") == {"stopped": [{"name": "default", "outcome": "stopped"}]}
+    assert gone(started["pid"])
+    assert gone(started["supervisor"])
+    assert home.servers() == {}
+    assert home.files() == ["claim.lock", "default.log"]
+    assert home.run("stop").code == 7
+
+
+def test_people_are_told_what_runs_and_how_to_stop_it(home: Home) -> None:
+    told = home.run(*SERVE, "--", "--port", "0")
+    (server,) = home.servers().values()
+    assert told.stdout.splitlines()[:2] == [
+        f"default: running at 127.0.0.1:{server['port']}",
+        "requested=auto detected=[vulkan,cpu] selected=cpu",
+    ]
+    assert told.stdout.splitlines()[-1] == "stop it with: tsuku-llm stop --name default"
+    assert told.stderr == ""
+    assert home.run("stop").stdout == "default has ended\n"
+    assert home.run("status").stdout == "no server is in the background\n"
+    assert home.run("stop", "--all").stdout == "no server is in the background\n"
+
+
+def test_a_second_start_is_told_who_has_the_name_and_the_port(home: Home) -> None:
+    first = home.start()
+    again = home.run(*SERVE)
+    assert again.code == 7
+    (error, *rest) = again.stderr.splitlines()
+    who = f"the server default (process {first['supervisor']})"
+    assert error == f"error[already-running]: {who} is running already"
+    assert rest == [
+        f"  it listens at 127.0.0.1:{first['port']}",
+        "hint: tsuku-llm stop --name default, or give this one another --name",
+    ]
+    port = str(first["port"])
+    same_port = home.run(*SERVE, "--name", "second", "--", "--port", port)
+    assert same_port.code == 7
+    assert (
+        f"(process {first['supervisor']}) listens at 127.0.0.1:{port} already" in same_port.stderr
+    )
+    assert answers(first["port"])
+    assert home.files() == ["claim.lock", "default.json", "default.log"]
+
+
+def test_two_servers_have_two_names_and_are_stopped_together(home: Home) -> None:
+    first, second = home.start(), home.start("--name", "second")
+    assert first["port"] != second["port"]
+    assert home.servers() == {"default": first, "second": second}
+    assert str(second["port"]) in home.run("logs", "--name", "second").stdout
+    assert len(home.data("stop", "--all")["stopped"]) == 2
+    for server in (first, second):
+        assert gone(server["pid"])
+
+
+def test_it_can_be_started_again_and_the_log_of_before_is_kept_once(home: Home) -> None:
+    ports = []
+    for _ in range(3):
+        ports.append(str(home.start()["port"]))
+        home.run("stop")
+    said = home.run("logs").stdout
+    assert [port in said for port in ports] == [False, True, True]
+    assert home.files() == ["claim.lock", "default.log", "default.log.1"]
+
+
+def test_a_start_that_fails_is_explained_and_leaves_nothing_running(home: Home) -> None:
+    failed = "err gguf_init_from_file: failed to open GGUF file '/no.gguf' (No such file)"
+    home.install((failed, "exit 1"), "b101")
+    result = home.run(*SERVE, "--json")
+    assert (result.code, result.document["data"]) == (7, {})
+    assert "/no.gguf does not exist" in result.document["error"]["message"]
+    assert home.servers() == {}
+    assert "failed to open GGUF file" in home.run("logs").stdout
+
+
+def test_an_exit_code_before_it_is_ready_is_passed_on(home: Home) -> None:
+    home.install(("err what it says is not known", "exit 42"), "b101")
+    result = home.run(*SERVE, "--json")
+    assert (result.code, result.document["error"]["code"]) == (42, "server-exit")
+    assert home.servers() == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [(("--name", "A B"), 2), (("--idle-timeout", "soon"), 2), (("--exec",), 2)]
+)
+def test_bad_words_are_one_error(options: tuple[str, ...], code: int, home: Home) -> None:
+    result = home.run(*SERVE, *options)
+    assert result.code == code
+    assert result.stderr.count("error[") == 1
+    assert not (home.state / "servers").exists()
+
+
+def test_an_interrupted_start_leaves_nothing(home: Home) -> None:
+    home.install(("hang",), "b101")
+    line = [*COMMAND, *SERVE]
+    with subprocess.Popen(line, env=environment(home.path), stderr=subprocess.PIPE) as child:
+        record = waited_for(home, lambda record: record.server is not None)
+        child.send_signal(signal.SIGINT)
+        assert child.wait() == 130
+    assert record.server
+    assert gone(record.server.pid)
+    assert gone(record.supervisor.pid)
+    assert home.servers() == {}
+
+
+def waited_for(home: Home, is_so: Callable[[Record], bool], name: str = "default") -> Record:
+    """The record, once it is as it should be."""
+    while True:
+        record = Instances(home.state).find(name)
+        if record and is_so(record):
+            return record
+        os.sched_yield()
+
+
+def test_a_server_that_dies_is_shown_with_its_end(home: Home) -> None:
+    started = home.start()
+    os.kill(started["pid"], signal.SIGKILL)
+    assert gone(started["supervisor"])
+    server = home.servers()["default"]
+    assert (server["state"], server["exit_code"]) == ("ended", 137)
+    assert "ended at 127.0.0.1" in home.run("status").stdout
+    assert home.data("stop")["stopped"] == [{"name": "default", "outcome": "gone"}]
+    assert home.servers() == {}
+
+
+def test_a_killed_supervisor_takes_its_server_along_and_the_name_is_free(home: Home) -> None:
+    started = home.start()
+    os.kill(started["supervisor"], signal.SIGKILL)
+    assert gone(started["supervisor"])
+    assert gone(started["pid"])
+    assert home.servers()["default"]["state"] == "lost"
+    again = home.start(port=str(started["port"]))
+    assert answers(again["port"])
+    home.run("stop")
+
+
+def test_a_server_without_its_supervisor_is_found_and_stopped(home: Home) -> None:
+    started = home.start()
+    instances = Instances(home.state)
+    record = instances.find("default")
+    assert record
+    assert record.server
+    with subprocess.Popen(["sleep", "1000"]) as orphan:
+        server = Process.of(orphan.pid)
+        dead = Process(record.supervisor.pid, "another-boot:1")
+        instances.write(Record(name="orphan", supervisor=dead, host="h", port=1, server=server))
+        assert home.servers()["orphan"]["state"] == "unwatched"
+        assert home.data("stop", "--name", "orphan")["stopped"][0]["outcome"] == "stopped"
+        assert orphan.wait() == -signal.SIGTERM
+    assert answers(started["port"])
+
+
+def test_a_stale_pid_is_recognised_and_a_stranger_never_killed(home: Home) -> None:
+    home.start()
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        stale = Process(stranger.pid, "another-boot:1")
+        Instances(home.state).write(
+            Record(name="stale", supervisor=stale, host="h", port=1, server=stale)
+        )
+        assert home.servers()["stale"]["state"] == "lost"
+        assert home.data("stop", "--name", "stale")["stopped"][0]["outcome"] == "gone"
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_what_does_not_end_in_time_is_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = home.start()
+    os.kill(started["pid"], signal.SIGSTOP)
+    assert stopped(started["pid"])
+    monkeypatch.setenv("TSUKU_HOME", str(home.path))
+    with open_session(Console()) as session:
+        assert stop(session, "default", grace=0.05).outcome == "killed"
+    assert gone(started["pid"])
+    assert gone(started["supervisor"])
+    assert home.servers() == {}
+
+
+def test_an_idle_server_ends_and_says_why(home: Home) -> None:
+    started = home.start("--idle-timeout", "1s")
+    assert started["idle_timeout"] == 1
+    followed = home.run("logs", "--follow")
+    assert "listening on" in followed.stdout
+    assert "stand-in: signal 15" in followed.stdout
+    assert gone(started["supervisor"])
+    server = home.servers()["default"]
+    assert (server["state"], server["exit_code"]) == ("ended", 0)
+    assert server["reason"] == "no request for 1 seconds"
+
+
+def test_the_log_of_a_running_server_is_followed_until_its_end(home: Home) -> None:
+    home.start()
+    line = [*COMMAND, "logs", "-f"]
+    with subprocess.Popen(line, env=environment(home.path), stdout=subprocess.PIPE) as reader:
+        assert reader.stdout
+        while b"listening on" not in reader.stdout.readline():
+            pass
+        home.run("stop")
+        assert b"stand-in: signal 15" in reader.stdout.read()
+        assert reader.wait() == 0
+
+
+@pytest.mark.parametrize("words", [("logs",), ("stop",), ("logs", "-f")], ids=" ".join)
+def test_a_server_that_never_was_is_answered_with_those_that_are(
+    words: tuple[str, ...], home: Home
+) -> None:
+    home.start()
+    result = home.run(*words, "--name", "nobody")
+    assert result.code == 7
+    assert result.stderr.splitlines() == [
+        "error[not-running]: there is no server called nobody",
+        "  server: default",
+        "hint: see: tsuku-llm status",
+    ]
+    home.run("stop")
+
+
+def test_a_server_in_the_background_holds_its_version(home: Home) -> None:
+    home.start()
+    home.install(release="b101")
+    refused = home.run("uninstall", "b100", "--json")
+    assert (refused.code, refused.document["error"]["code"]) == (6, "in-use")
+    home.run("stop")
+    assert home.run("uninstall", "b100").code == 0
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_error(home: Home) -> None:
+    home.state.write_bytes(b"a file in its place")
+    assert home.servers() == {}
+    for words, code in ((SERVE, 6), (("stop",), 7), (("logs",), 7)):
+        result = home.run(*words)
+        assert (result.code, result.stdout) == (code, "")
+        assert result.stderr.count("error[") == 1

@@ -1,0 +1,168 @@
+"""Servers in the background with the real server and a tiny model."""
+
+import http.client
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import REAL_SERVER, real_build
+from support.processes import gone
+from support.program import Result, environment, run_program
+from support.stored import install
+from support.tiny_model import write_tiny_model
+
+from tsuku_llm.instances import Instances
+from tsuku_llm.store import Store
+
+pytestmark = [
+    pytest.mark.index,
+    pytest.mark.skipif(sys.platform != "linux", reason="the real build is Linux's"),
+]
+
+
+class Home:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.servers = path / "llm" / "state" / "servers"
+
+    def run(self, *arguments: str) -> Result:
+        return run_program(*arguments, env=environment(self.path), cwd=self.path)
+
+    def start(self, *options: str, port: int = 0) -> Any:
+        """Start a server with the model, whose path is relative to the user's folder."""
+        words = ("-m", "tiny.gguf", "--port", str(port))
+        done = self.run("serve", "--detach", *options, "--json", "--", *words)
+        assert done.code == 0, done.stderr + done.stdout
+        return done.document["data"]
+
+    def status(self) -> dict[str, Any]:
+        told = self.run("status", "--json").document["data"]["servers"]
+        return {each["name"]: each for each in told}
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.servers.iterdir())
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    folder = tmp_path_factory.mktemp("real")
+    binaries = (real_build(folder / "unpacked") / REAL_SERVER).parent
+    files = {path.name: path.read_bytes() for path in binaries.iterdir()}
+    home = Home(folder / "home")
+    home.path.mkdir(mode=0o755)
+    store = Store(home.path / "llm")
+    install(store, "b10434", files=files, links={}, arguments=("--device", "none"))
+    write_tiny_model(home.path / "tiny.gguf")
+    return home
+
+
+@pytest.fixture
+def home(installed: Home) -> Iterator[Home]:
+    yield installed
+    installed.run("stop", "--all")
+    for record in Instances(installed.path / "llm" / "state").all():
+        for process in (record.server, record.supervisor):
+            if process:
+                process.send(signal.SIGKILL)
+
+
+def complete(port: int) -> int:
+    """How many tokens the server has predicted."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/completion", json.dumps({"prompt": "hi", "n_predict": 4}))
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return int(answer["tokens_predicted"])
+
+
+def test_started_asked_read_stopped_and_started_again(home: Home) -> None:
+    for _ in range(2):
+        server = home.start()
+        assert complete(server["port"]) == 4
+        assert home.status() == {"default": server}
+        report = server["report"]
+        assert (report["backend"], report["verdict"]) == ("cpu", "on_cpu")
+        assert (report["release"], report["verification"]) == ("b10434", "fingerprint")
+        assert server["line"] == "requested=auto detected=[vulkan,cpu] selected=cpu"
+        assert "model loaded" in home.run("logs").stdout
+        assert home.run("stop").code == 0
+        assert gone(server["pid"])
+        assert gone(server["supervisor"])
+        assert home.status() == {}
+    assert home.files() == ["claim.lock", "default.log", "default.log.1"]
+
+
+def test_two_names_and_one_port(home: Home) -> None:
+    first = home.start()
+    second = home.start("--name", "second")
+    assert complete(first["port"]) == complete(second["port"]) == 4
+    words = ("-m", "tiny.gguf", "--port", str(second["port"]))
+    third = home.run("serve", "--detach", "--name", "third", "--", *words)
+    assert third.code == 7
+    assert f"the server second (process {second['supervisor']}) listens at" in third.stderr
+    assert sorted(home.status()) == ["default", "second"]
+
+
+def test_a_port_that_a_stranger_has_is_named(home: Home) -> None:
+    import socket  # noqa: PLC0415
+
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        words = ("-m", "tiny.gguf", "--port", str(port))
+        done = home.run("serve", "--detach", "--", *words)
+    assert done.code == 7
+    assert f"nothing can listen on 127.0.0.1 port {port}" in done.stderr
+    assert home.status() == {}
+
+
+def test_a_model_that_is_not_there_is_exit_code_7(home: Home) -> None:
+    done = home.run("serve", "--detach", "--", "-m", "absent.gguf", "--port", "0")
+    assert done.code == 7
+    assert f"the model {home.path / 'absent.gguf'} does not exist" in done.stderr
+    assert home.status() == {}
+
+
+def test_a_killed_supervisor_leaves_no_server(home: Home) -> None:
+    server = home.start()
+    os.kill(server["supervisor"], signal.SIGKILL)
+    assert gone(server["supervisor"])
+    assert gone(server["pid"])
+    assert home.status()["default"]["state"] == "lost"
+    assert home.run("stop").code == 0
+    assert home.status() == {}
+
+
+def test_an_idle_server_ends_and_a_busy_one_does_not(home: Home) -> None:
+    server = home.start("--idle-timeout", "1s")
+    until = time.monotonic() + 2 * server["idle_timeout"]
+    while time.monotonic() < until:
+        assert complete(server["port"]) == 4
+    assert "cleaning up before exit" in home.run("logs", "--follow").stdout
+    assert home.status()["default"]["reason"] == "no request for 1 seconds"
+    assert gone(server["pid"])
+
+
+def test_the_server_s_own_metrics_are_beside_ours(home: Home) -> None:
+    words = ("-m", "tiny.gguf", "--port", "0", "--metrics")
+    done = home.run("serve", "--detach", "--json", "--", *words)
+    port = done.document["data"]["port"]
+    complete(port)
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/metrics")
+    assert b"llamacpp:tokens_predicted_total 4" in connection.getresponse().read()
+    connection.close()
+    assert 'tsuku_llm_server_up{name="default"} 1.0' in home.run("status", "--prometheus").stdout
+
+
+def test_a_tool_of_the_real_build_runs(home: Home) -> None:
+    done = home.run("run", "llama-server", "--", "--version")
+    assert done.code == 0
+    assert "version: " in done.stdout + done.stderr
+    done = home.run("run", "llama-quantize")
+    assert "tool: llama-server" in done.stderr

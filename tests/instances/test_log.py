@@ -1,0 +1,69 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tsuku_llm.instances import follow_log, open_log, read_log, turn
+from tsuku_llm.instances.log import older
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "server.log"
+
+
+@pytest.fixture
+def writer(log: Path) -> Iterator[int]:
+    descriptor = open_log(log)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_it_stays_within_twice_its_limit_and_keeps_the_end(log: Path, writer: int) -> None:
+    for number in range(1000):
+        os.write(writer, b"line %03d\n" % number)
+        turn(log, (writer,), limit=900)
+    assert log.stat().st_size <= 900
+    assert older(log).stat().st_size <= 909
+    said = b"".join(read_log(log)).splitlines()
+    assert said == [b"line %03d" % number for number in range(1000 - len(said), 1000)]
+    assert len(said) >= 100
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes")
+def test_only_the_user_can_read_it(log: Path, writer: int) -> None:
+    os.write(writer, b"secret")
+    assert turn(log, (writer,), limit=1)
+    assert [path.stat().st_mode & 0o777 for path in (log, older(log))] == [0o600, 0o600]
+
+
+def test_a_log_that_is_not_full_is_left(log: Path, writer: int) -> None:
+    os.write(writer, b"12345")
+    assert not turn(log, (writer,), limit=6)
+    assert turn(log, (writer,), limit=5)
+
+
+def test_a_log_that_cannot_be_turned_is_written_on(log: Path, writer: int) -> None:
+    os.write(writer, b"first ")
+    older(log).mkdir()
+    (older(log) / "in the way").touch()
+    assert not turn(log, (writer,), limit=1)
+    os.write(writer, b"second")
+    assert log.read_bytes() == b"first second"
+
+
+def test_who_follows_misses_nothing_when_it_is_turned(log: Path, writer: int) -> None:
+    steps = iter(range(50))
+    over = False
+
+    def write_more() -> None:
+        nonlocal over
+        number = next(steps, None)
+        over = number is None
+        os.write(writer, b"%s " % (b"end" if number is None else b"%02d" % number))
+        turn(log, (writer,), limit=7)
+
+    os.write(writer, b"begin ")
+    said = b"".join(follow_log(log, lambda: over, write_more))
+    assert said.split() == [b"begin", *(b"%02d" % number for number in range(50)), b"end"]

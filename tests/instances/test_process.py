@@ -1,0 +1,74 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.processes import gone
+
+from tsuku_llm.instances import Process, see
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="sleep and signals of POSIX")
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        yield child
+        child.kill()
+
+
+def test_a_process_is_known_by_its_number_and_its_start(sleeper: subprocess.Popen[bytes]) -> None:
+    process = Process.of(sleeper.pid)
+    assert process == Process.of(sleeper.pid)
+    assert process
+    assert process.is_alive
+    assert process != Process.of(os.getpid())
+
+
+def test_a_stranger_with_the_same_number_is_not_signalled(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    another = Process(sleeper.pid, "an-earlier-boot:17")
+    assert not another.is_alive
+    assert not another.send(signal.SIGKILL)
+    assert another.is_gone_within(0)
+    assert sleeper.poll() is None
+
+
+def test_a_signal_arrives_and_the_end_is_seen_before_it_is_collected(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    process = Process.of(sleeper.pid)
+    assert process
+    assert not process.is_gone_within(0)
+    assert process.send(signal.SIGTERM)
+    assert gone(sleeper.pid)
+    assert not process.is_alive, "nobody has collected it, and yet it is gone"
+    assert process.is_gone_within(0)
+    sleeper.wait()
+    assert not process.send(signal.SIGTERM)
+    assert Process.of(sleeper.pid) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how the test looks")
+def test_the_work_and_the_connections_of_a_process_are_seen() -> None:
+    code = (
+        "import socket, sys\n"
+        "a = socket.create_server(('127.0.0.1', 0))\n"
+        "b = socket.create_connection(a.getsockname()); c = a.accept()\n"
+        "while sum(__import__('os').times()[:2]) < 0.1: pass\n"
+        "print('done', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"done\n"
+        sight = see(child.pid)
+        assert sight
+        assert sight.processor >= 0.1
+        assert len(sight.connections) == 2, "both ends are its own; the listening one is none"
+        child.communicate()
+    assert see(child.pid) is None

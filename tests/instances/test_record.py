@@ -1,0 +1,142 @@
+import json
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsuku_llm.errors import AlreadyRunning, CorruptStore, UsageError
+from tsuku_llm.instances import Instances, Process, Record, StartReport, State, checked_name
+
+US = Process.of(os.getpid())
+assert US
+DEAD = Process(US.pid, "another-boot:1")
+REPORT = StartReport(
+    name="default",
+    release="b1",
+    version="b1-cpu-0123456789ab",
+    requested="auto",
+    detected=("cpu",),
+    selected="cpu",
+    verification="fingerprint",
+    supervisor=1,
+    pid=2,
+    host="127.0.0.1",
+    port=8080,
+    started_at="2026-11-21T12:00:00Z",
+)
+RECORD = Record(name="default", supervisor=US, host="127.0.0.1", port=8080)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    full = replace(
+        RECORD, idle_timeout=300, server=DEAD, report=REPORT, exit_code=137, reason="killed"
+    )
+    instances = Instances(tmp_path)
+    instances.claim(RECORD)
+    assert instances.find("default") == RECORD
+    instances.write(full)
+    assert instances.find("default") == full
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, State.STARTING),
+        ({"report": REPORT}, State.STARTING),
+        ({"report": replace(REPORT, ready=True), "server": US}, State.RUNNING),
+        ({"supervisor": DEAD, "server": US}, State.UNWATCHED),
+        ({"supervisor": DEAD}, State.LOST),
+        ({"supervisor": DEAD, "server": DEAD}, State.LOST),
+        ({"supervisor": DEAD, "server": DEAD, "exit_code": 0}, State.ENDED),
+    ],
+)
+def test_the_system_says_what_became_of_it(changes: dict[str, object], state: State) -> None:
+    assert replace(RECORD, **changes).state is state
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "apart"),
+    [
+        ("127.0.0.1", 8080, False),
+        ("127.0.0.1", 8081, True),
+        ("10.0.0.1", 8080, True),
+        ("0.0.0.0", 8080, False),  # noqa: S104 - compared
+        ("::", 8080, False),
+    ],
+)
+def test_two_servers_do_not_listen_at_the_same_place(
+    host: str, port: int, apart: bool, tmp_path: Path
+) -> None:
+    instances = Instances(tmp_path)
+    instances.claim(RECORD)
+    second = replace(RECORD, name="second", host=host, port=port)
+    if apart:
+        instances.claim(second)
+        return
+    with pytest.raises(AlreadyRunning, match=rf"default \(process {RECORD.supervisor.pid}\)"):
+        instances.claim(second)
+    assert instances.find("second") is None
+
+
+def test_ports_of_the_server_s_choice_and_other_sockets_are_apart(tmp_path: Path) -> None:
+    instances = Instances(tmp_path)
+    instances.claim(replace(RECORD, port=0))
+    instances.claim(replace(RECORD, name="second", port=0))
+    instances.claim(replace(RECORD, name="third", host="/run/a.sock", port=None))
+    instances.claim(replace(RECORD, name="fourth", host="/run/b.sock", port=None))
+    with pytest.raises(AlreadyRunning, match=r"listens at /run/a\.sock"):
+        instances.claim(replace(RECORD, name="fifth", host="/run/a.sock", port=None))
+
+
+def test_a_name_is_free_again_once_its_server_is_gone(tmp_path: Path) -> None:
+    instances = Instances(tmp_path)
+    instances.claim(RECORD)
+    with pytest.raises(AlreadyRunning, match="is running already"):
+        instances.claim(replace(RECORD, port=1))
+    instances.write(replace(RECORD, supervisor=DEAD))
+    instances.claim(RECORD)
+    instances.forget("default")
+    assert instances.all() == ()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes")
+def test_the_folder_is_the_user_s_alone(tmp_path: Path) -> None:
+    Instances(tmp_path).claim(RECORD)
+    assert (tmp_path / "servers").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["", "A", "a b", "../x", "a/b", "a" * 65, "-a", ".a", "a\n"])
+def test_a_name_that_is_no_file_s_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        checked_name(name)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(field=st.sampled_from(sorted(json.loads(RECORD.to_json()))), junk=JUNK)
+def test_C10_a_record_of_junk_is_one_error_or_a_record(field: str, junk: object) -> None:
+    document = json.loads(replace(RECORD, report=REPORT, server=DEAD).to_json()) | {field: junk}
+    with suppress(CorruptStore):
+        assert Record.from_json(json.dumps(document).encode()).state in State
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 99, b"[]", b"{", b"[" * 100_000, b"\xff"])
+def test_C10_a_damaged_record_is_named_and_hides_no_other(data: bytes, tmp_path: Path) -> None:
+    instances = Instances(tmp_path)
+    instances.claim(RECORD)
+    (tmp_path / "servers" / "broken.json").write_bytes(data)
+    assert instances.all() == (RECORD,)
+    assert list(instances.damaged()) == ["broken"]
+    with pytest.raises(CorruptStore):
+        instances.find("broken")
+    instances.claim(replace(RECORD, name="broken", port=1))
+    assert [record.name for record in instances.all()] == ["broken", "default"]
