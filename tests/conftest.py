@@ -7,7 +7,7 @@ import pytest
 from support.stub_drivers import StubDrivers
 from support.tools import REQUIRED
 
-KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL"}
+KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL", "TSUKU_LLM_SIGNERS"}
 
 
 def pytest_configure() -> None:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -24,9 +25,10 @@ from ci.release.plan import (
     save_roles,
     with_signers,
 )
-from ci.release.signers import load_signers
+from ci.release.signers import VARIABLE, load_seeds, load_signers
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
+ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "manifests"
 ONLINE = ("snapshot", "timestamp")
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -209,6 +211,32 @@ def check(data: Path, place: str, published: str | None, now: datetime) -> None:
     late = late_roles(copy, repository, load_plan(data), now)
     if late:
         raise ReleaseError(f"sign anew: {', '.join(late)}")
+
+
+@cli.command()
+@click.option("--repository", type=FOLDER, default=ROOT, help="Whose files and history.")
+@click.option("--build", "build_it", is_flag=True, help="Build wheel and sdist, and look there.")
+@click.argument("places", nargs=-1, type=click.Path(exists=True, path_type=Path))
+def secrets(*, repository: Path, build_it: bool, places: tuple[Path, ...]) -> None:
+    """Look for the signers' seeds in this repository, its history, and PLACES (logs, builds).
+
+    Ends with 1 when one is found. Without TSUKU_LLM_SIGNERS there is nothing to look for.
+    """
+    from ci.release.secrets import built, files_below, history, search  # noqa: PLC0415
+
+    if not os.environ.get(VARIABLE):
+        click.echo(f"skipped: {VARIABLE} names no file of signers, so no seed is known")
+        return
+    seeds = load_seeds()
+    contents = [files_below(place) for place in (repository, *places)]
+    contents += [history(repository)] if (repository / ".git").exists() else []
+    contents += [built(repository)] if build_it else []
+    found, number = search(chain.from_iterable(contents), seeds)
+    for finding in found:
+        click.echo(f"{finding.signer}: {finding.place}")
+    if found:
+        raise ReleaseError("a seed is where it must not be: replace that signer")
+    click.echo(f"none of {len(seeds)} seeds is in {number} files and objects")
 
 
 def _caught_up(plan: Plan, into: Path) -> Plan:

@@ -21,12 +21,24 @@ VARIABLE = "TSUKU_LLM_SIGNERS"
 
 def load_signers(environ: Mapping[str, str] = os.environ) -> dict[str, CryptoSigner]:
     """Every signer of the file by its name. Raises ``ReleaseError``."""
+    return {name: CryptoSigner(key) for name, key in _load_keys(environ).items()}
+
+
+def load_seeds(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
+    """Every signer's seed by its name, to look for where it must not be.
+
+    Raises ``ReleaseError``.
+    """
+    return {name: key.private_bytes_raw() for name, key in _load_keys(environ).items()}
+
+
+def _load_keys(environ: Mapping[str, str]) -> dict[str, Ed25519PrivateKey]:
     path = environ.get(VARIABLE)
     if not path:
         raise ReleaseError(f"{VARIABLE} names no file of signers")
     try:
         raw = json.loads(Path(path).read_text("utf-8"))
-        return {name: _signer(name, signer) for name, signer in raw.items()}
+        return {name: _key(name, signer) for name, signer in raw.items()}
     except OSError as error:
         raise ReleaseError(f"{VARIABLE}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -34,11 +46,11 @@ def load_signers(environ: Mapping[str, str] = os.environ) -> dict[str, CryptoSig
         raise ReleaseError(f"{VARIABLE} names a file that is no file of signers") from None
 
 
-def _signer(name: str, raw: Mapping[str, Any]) -> CryptoSigner:
+def _key(name: str, raw: Mapping[str, Any]) -> Ed25519PrivateKey:
     if raw["scheme"] != "ed25519":
         raise ReleaseError(f"signer {name} is not Ed25519")
     private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(raw["seed"]))
     public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     if public.hex() != raw["public"]:
         raise ReleaseError(f"signer {name}: the public key is not the seed's")
-    return CryptoSigner(private)
+    return private

@@ -1,0 +1,164 @@
+"""Looks for the signers' seeds where they must never be: files, archives, git's history.
+
+Half a seed is enough to be found, as bytes, in hexadecimal digits or in base64, wherever it
+starts. What is found is told by the signer's name and its place, never by its content.
+"""
+
+import base64
+import binascii
+import gzip
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.release.errors import ReleaseError
+
+_HALF = 16
+_DEPTH = 4
+"""Archives within archives that are opened."""
+_ELSEWHERE = {".git", "__pycache__"}
+
+Content = tuple[str, bytes]
+"""A place's name and what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A signer whose seed, or half of it, is in a place."""
+
+    signer: str
+    place: str
+
+
+def search(contents: Iterable[Content], seeds: Mapping[str, bytes]) -> tuple[list[Finding], int]:
+    """Look for every seed in every content and in what archives among them hold.
+
+    Gives what was found, and in how many contents it was looked for.
+    """
+    forms = {name: _forms(seed) for name, seed in seeds.items()}
+    found, number = [], 0
+    for place, data in contents:
+        for inner, opened in _opened(place, data, _DEPTH):
+            number += 1
+            found += [
+                Finding(name, inner)
+                for name, needles in forms.items()
+                if any(needle in opened for needle in needles)
+            ]
+    return found, number
+
+
+def files_below(root: Path) -> Iterator[Content]:
+    """A file, or every file of a folder but git's own and those of environments."""
+    if not root.is_dir():
+        yield root.name, _read(root)
+        return
+    for folder, folders, names in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in _ELSEWHERE and not Path(folder, name, "pyvenv.cfg").exists()
+        ]
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(root).as_posix(), _read(path)
+
+
+def history(repository: Path) -> Iterator[Content]:
+    """Every object that git keeps: files of all commits, messages, what no branch reaches.
+
+    Raises ``ReleaseError``.
+    """
+    command = ["git", "-C", str(repository), "cat-file", "--batch-all-objects", "--batch"]
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as git:
+            assert git.stdout is not None  # noqa: S101 - it was asked for
+            while header := git.stdout.readline():
+                name, kind, size = header.decode().split()
+                yield f"git's {kind} {name[:12]}", git.stdout.read(int(size))
+                git.stdout.read(1)  # a line feed ends every object
+    except OSError as error:
+        raise ReleaseError(f"git cannot be run: {error.strerror}") from error
+    if git.returncode:
+        raise ReleaseError(f"git could not list the objects of {repository}")
+
+
+def built(repository: Path) -> Iterator[Content]:
+    """The wheel and the sdist of this tree, built from a copy. Raises ``ReleaseError``."""
+    with tempfile.TemporaryDirectory(prefix="release-") as folder:
+        source, dist = Path(folder, "source"), Path(folder, "dist")
+        for name, data in files_below(repository):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(data)
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist)]
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ReleaseError(f"the package could not be built: {done.stderr.strip()[-300:]}")
+        yield "the build's log", (done.stdout + done.stderr).encode()
+        yield from files_below(dist)
+
+
+def _forms(seed: bytes) -> set[bytes]:
+    """How either half of a seed may be written."""
+    return {form for half in (seed[:_HALF], seed[_HALF:]) for form in _written(half)}
+
+
+def _written(part: bytes) -> Iterator[bytes]:
+    yield part
+    for text in (part.hex(), part.hex().upper()):
+        yield text.encode()
+        yield from _in_base64(text.encode())
+    yield from _in_base64(part)
+
+
+def _in_base64(part: bytes) -> Iterator[bytes]:
+    """The letters that stand for it in base64 at each of three places, in both alphabets."""
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + part)
+        first = -(-before * 8 // 6)  # the letters that hold bits of what comes before
+        last = (before + len(part)) * 8 // 6  # and of what comes after
+        yield encoded[first:last]
+        yield encoded[first:last].translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def _opened(place: str, data: bytes, depth: int) -> Iterator[Content]:
+    """The content itself, and everything in it if it is an archive."""
+    yield place, data
+    if depth:
+        for name, inner in _members(data):
+            yield from _opened(f"{place}: {name}", inner, depth - 1)
+
+
+def _members(data: bytes) -> list[Content]:
+    """What an archive holds; nothing for what is none, or is damaged."""
+    try:
+        if data.startswith(b"\x1f\x8b"):
+            return [("unpacked", gzip.decompress(data))]
+        if data.startswith(b"PK\x03\x04"):
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                return [(name, archive.read(name)) for name in archive.namelist()]
+        if data[257:262] == b"ustar":
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                files = ((entry.name, archive.extractfile(entry)) for entry in archive)
+                return [(name, file.read()) for name, file in files if file]
+    except (OSError, EOFError, ValueError, RuntimeError, zlib.error, binascii.Error):
+        return []
+    except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError):
+        return []
+    return []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ReleaseError(f"{path} cannot be read: {error.strerror}") from error
