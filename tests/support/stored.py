@@ -54,7 +54,7 @@ def make_receipt(
         "hardware": {"platform": "linux-amd64", "gpus": []},
         "artifacts": (ArtifactRecord("https://example.org/build.tar.gz", artifact, 1234),),
         "files": tuple(
-            FileRecord(path, len(content), sha256(content).hexdigest(), _runs(path, content))
+            FileRecord(path, len(content), sha256(content).hexdigest(), path.startswith("llama-"))
             for path, content in files.items()
         ),
         "links": tuple(LinkRecord(path, target) for path, target in links.items()),
@@ -62,10 +62,6 @@ def make_receipt(
         "tsuku_llm": "0.1.0",
     }
     return Receipt(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-def _runs(path: str, content: bytes) -> bool:
-    return path == "llama-server" or content.startswith(b"#!")
 
 
 def fill(tree: Path, files: dict[str, bytes] = FILES, links: dict[str, str] = LINKS) -> None:
