@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
+from support.last_words import ROWS, Row
 from support.servers import Starter, install_stand_in
 
 from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu, TamperedInstall
@@ -293,6 +294,27 @@ def test_X05_a_change_while_the_server_loads_ends_it(data: Path, starter: Starte
 
 
 # --- starts that fail -----------------------------------------------------------------------
+
+
+def ending(row: Row) -> tuple[str, ...]:
+    """The steps of a server that ends with these last words; a code of 0 is no failed start."""
+    lines = tuple(f"err {line}" for line in row.tail.splitlines())
+    return (*lines, f"kill {-row.code}" if row.code < 0 else f"exit {row.code or 1}")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.code <= 255], ids=lambda row: row.slug)
+def test_X14_a_server_that_fails_as_real_ones_do_is_explained(
+    row: Row, data: Path, starter: Starter
+) -> None:
+    """Whatever it said of its devices before: one cause, the facts, one fix, the override."""
+    install_stand_in(data, serve=ending(row))
+    with pytest.raises(LaunchError) as caught:
+        starter.start()
+    error = caught.value
+    assert row.named in error.message
+    assert error.facts
+    assert error.hint
+    assert isinstance(error, BackendFailed) == error.hint.endswith("llm.backend cpu")
 
 
 def test_a_failure_of_the_backend_is_one_that_another_variant_may_not_have(

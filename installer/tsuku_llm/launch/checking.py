@@ -20,6 +20,7 @@ from tsuku_llm.launch.devices import (
     parse_devices,
 )
 from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
+from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.planning import Build, Plan, environment
 
 GATE_LIMIT = 60.0
@@ -146,7 +147,7 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
         )
     ended = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
     unknown = Diagnosis("unknown", f"it {ended}", "see what tsuku-llm probe finds", CPU_OVERRIDE)
-    return diagnose(code, text) or unknown
+    return diagnose(code, text, distribution=distribution()) or unknown
 
 
 def no_device(build: Build, listing: Listing) -> Diagnosis:
@@ -156,7 +157,7 @@ def no_device(build: Build, listing: Listing) -> Diagnosis:
     """
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
-    known = diagnose(0, listing.text)
+    known = diagnose(0, listing.text, distribution=distribution())
     cause = known.cause if known else f"its {build.backend} backend did not come up"
     fix = known.fix if known else _FIRST_LOOK.get(build.backend, _DRIVER_FIRST)
     return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)

@@ -16,6 +16,7 @@ from tsuku_llm.errors import BackendFailed, LaunchError
 from tsuku_llm.launch.child import end, why_not_started
 from tsuku_llm.launch.diagnosis import diagnose
 from tsuku_llm.launch.leash import Leash
+from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.passage import Passage
 from tsuku_llm.launch.planning import Plan
 from tsuku_llm.launch.relay import Relay
@@ -72,6 +73,7 @@ def supervise(
     code is its own affair.
     """
     leash, observer = leash or Leash(), observer or Nobody()
+    killed = _oom_kills()
     with Relay() as relay:
         child = _start(plan, keep)
         relay.attach(child)
@@ -86,7 +88,7 @@ def supervise(
             observer.ended()
     told_to_end = relay.passed_on or leash.reason is not None
     if code != 0 and not (stderr.ready or observer.ready or told_to_end):
-        _explain(plan, code, stderr.tail.text())
+        _explain(plan, code, stderr.tail.text(), oom_killed=_oom_kills() > killed)
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
@@ -173,12 +175,23 @@ def _tied_to_us() -> Callable[[], None] | None:
     return tie
 
 
-def _explain(plan: Plan, code: int, tail: str) -> None:
-    diagnosis = diagnose(code, tail)
+def _oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started."""
+    with suppress(OSError, ValueError), open("/proc/vmstat", encoding="ascii") as file:  # noqa: PTH123
+        return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    return 0
+
+
+def _explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
+    diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
     if diagnosis is None:
         return
     failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
-    raise failure(f"the server did not start: {diagnosis.cause}", hint=diagnosis.hint(plan.backend))
+    raise failure(
+        f"the server did not start: {diagnosis.cause}",
+        facts=diagnosis.facts,
+        hint=diagnosis.hint(plan.backend),
+    )
 
 
 def _refuse(plan: Plan, error: OSError) -> NoReturn:

@@ -1,0 +1,334 @@
+"""Why servers do not start, as data: what they say, what that means, what to do.
+
+Each row's pattern was taken from what a loader, a driver or a server really said; the excerpts
+stand in ``tests/last_words.txt``, at least one for each row. To add a cause, add both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CPU_OVERRIDE = "tsuku-llm config set llm.backend cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One cause and one fix; ``override`` is a command that goes round it, or empty.
+
+    ``facts`` are what it was recognised by, as it was said.
+    """
+
+    slug: str
+    cause: str
+    fix: str
+    override: str = ""
+    facts: tuple[str, ...] = ()
+
+    def hint(self, backend: str) -> str:
+        """Say in one line what to do; to fall back on the CPU helps a GPU build only."""
+        if not self.override or backend == "cpu":
+            return self.fix
+        return f"{self.fix}; or run on the CPU: {self.override}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A row: ``pattern`` is looked for in the last output, whatever the case of its letters.
+
+    ``cause`` and ``fix`` are formatted with its named groups; ``library_*`` are ``library`` in
+    other loaders' wordings, and ``{package}`` is what has that library.
+    """
+
+    slug: str
+    pattern: str
+    cause: str
+    fix: str
+    override: str = ""
+
+
+_DRIVER = "install or update the GPU's driver, then reboot"
+_SMALLER = "use a smaller model or quantisation, a smaller context (-c), or fewer layers (-ngl)"
+_REINSTALL = "install it again: tsuku-llm install --force"
+_OTHER = "install another variant: tsuku-llm explain shows which fit"
+_UPDATE = "update the GPU's driver and the build (tsuku-llm update)"
+
+TABLE = (
+    Cause(
+        "libc-too-old",
+        r"version [`'](?P<symbol>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)'? not found",
+        "this system's C or C++ library is older than the build needs ({symbol} is missing)",
+        "use a newer release of the distribution, or another variant (tsuku-llm explain)",
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "musl",
+        r"Error relocating \S+: |Error loading shared library ld-linux",
+        "the build is made for glibc and this system has another C library (musl)",
+        "run it on a glibc distribution, for example in a Debian container",
+    ),
+    Cause(
+        "wrong-architecture",
+        r"wrong ELF class|Bad CPU type in executable|incompatible architecture|Exec format error",
+        "the build is for another processor architecture",
+        "install the build for this machine: tsuku-llm install --force",
+    ),
+    Cause(
+        "noexec",
+        r"failed to map segment from shared object",
+        "a library cannot be mapped for execution: its folder is on a noexec mount",
+        "move the store to a file system mounted without noexec (TSUKU_HOME)",
+    ),
+    Cause(
+        "system-too-old",
+        r"built for macOS (?P<system>[\d.]+) which is newer than running OS",
+        "the build needs macOS {system} or newer",
+        "update macOS, or install an older release (tsuku-llm install --release)",
+    ),
+    Cause(
+        "missing-library",
+        r"error while loading shared libraries: (?P<library>[^\s:]+): cannot open shared object"
+        r"|Error loading shared library (?P<library_musl>[^\s:]+):"
+        r"|Library not loaded: (?P<library_dyld>\S+)",
+        "the shared library {library} is missing",
+        "{package}",
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "damaged-library",
+        r"(?P<library>[^\s:]+): (?:invalid ELF header|file too short|undefined symbol: )"
+        r"|Symbol not found: \S+\s+Referenced from: (?:<[^>]*> )?(?P<library_dyld>[^\n]+)",
+        "the library {library} is damaged or of another release",
+        _REINSTALL,
+    ),
+    Cause(
+        "port-in-use",
+        r"couldn't bind (?:HTTP server socket|to server socket)[,:]? "
+        r"hostname[:=] ?(?P<host>[^\s,]+),? port[:=] ?(?P<port>\d+)",
+        "nothing can listen on {host} port {port}: it is in use, not allowed or not this machine's",
+        "stop what uses it, or choose another with --port",
+    ),
+    Cause(
+        "port-in-use",
+        r"couldn't bind [^\n]*?hostname[:=] ?(?P<host>[^\s,]+)",
+        "nothing can listen at {host}",
+        "stop what uses it, or choose another with --host",
+    ),
+    Cause(
+        "model-missing",
+        r"(?:gguf|load)[^\n]*failed to open (?:GGUF file )?'?(?P<model>[^'\n]+?)'?:?"
+        r" \(?No such file",
+        "the model {model} does not exist",
+        "check the path given with -m",
+    ),
+    Cause(
+        "model-unreadable",
+        r"(?:gguf|load)[^\n]*failed to open (?:GGUF file )?'?(?P<model>[^'\n]+?)'?:?"
+        r" \(?Permission",
+        "the model {model} may not be read",
+        "check its permissions and those of its folders",
+    ),
+    Cause(
+        "model-missing",
+        r"failed to open GGUF file '?(?P<model>[^'\n]+)'?",
+        "the model {model} cannot be opened",
+        "check the path given with -m",
+    ),
+    Cause(
+        "not-a-model",
+        r"invalid magic characters: |failed to read magic|invalid magic number",
+        "the model file is not a GGUF file",
+        "check the path given with -m; an interrupted or redirected download looks like this",
+    ),
+    Cause(
+        "model-incomplete",
+        r"not within (?:the )?file bounds|model is corrupted or incomplete",
+        "the model file is incomplete",
+        "download it again",
+    ),
+    Cause(
+        "model-too-new",
+        r"unknown model architecture: '(?P<architecture>[^']+)'",
+        "this build does not know the model's architecture, {architecture}",
+        "update the build: tsuku-llm update",
+    ),
+    Cause(
+        "ptx-too-new",
+        r"provided PTX was compiled with an unsupported toolchain",
+        "the GPU's driver is older than the CUDA toolkit that the build was made with",
+        "update NVIDIA's driver, or install a variant for an older CUDA (tsuku-llm explain)",
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "no-kernel-image",
+        r"no kernel image is available|NoBinaryForGpu|invalid device function"
+        r"|device kernel image is invalid"
+        r"|Cannot read [^\n]*TensileLibrary",
+        "the build has no code for this GPU's architecture",
+        _OTHER,
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "driver-too-old",
+        r"driver version is insufficient|forward compatibility was attempted on non supported",
+        "the GPU's driver is too old for the build",
+        _DRIVER,
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "driver-mismatch",
+        r"driver/library version mismatch|unsupported display driver / cuda driver combination",
+        "the loaded driver and its libraries have different versions",
+        "reboot: the driver was updated while it was in use",
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "vulkan-device-lost",
+        r"ErrorDeviceLost|DeviceLostError|VK_ERROR_DEVICE_LOST",
+        "the Vulkan driver gave up in the middle of the work (device lost)",
+        "update the GPU's driver; a smaller batch (-ub 256) often avoids it",
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "driver-asleep",
+        r"failed to initialize (?:CUDA|ROCm): (?P<said>unknown error|system not yet initialized)",
+        "the GPU's driver does not come up ({said}): often after a suspend, or right after boot",
+        "load its kernel module anew (sudo modprobe -r nvidia_uvm; sudo modprobe nvidia_uvm), "
+        "or reboot",
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "vulkan-driver",
+        r"Error(?:IncompatibleDriver|InitializationFailed)"
+        r"|VK_ERROR_(?:INCOMPATIBLE_DRIVER|INITIALIZATION_FAILED)",
+        "no Vulkan driver that the build can use",
+        _DRIVER,
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "out-of-gpu-memory",
+        r"allocating (?P<size>[\d.]+ MiB) on device[^\n]*out of memory",
+        "the GPU has not enough free memory ({size} more were asked for)",
+        _SMALLER,
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "out-of-memory",
+        r"cpu_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<size>\d+)",
+        "the machine has not enough free memory ({size} bytes more were asked for)",
+        _SMALLER,
+    ),
+    Cause(
+        "buffer-too-large",
+        r"Requested buffer size exceeds device (?:buffer size|memory allocation) limit",
+        "the GPU's driver allows no buffer as large as this model or context needs",
+        "use a smaller context (-c) or batch (-ub 256), or fewer layers (-ngl)",
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "out-of-gpu-memory",
+        r"(?:allocation of size|buffer of size) (?P<size>\d+)(?: failed)?",
+        "not enough free memory ({size} bytes more were asked for)",
+        _SMALLER,
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "out-of-gpu-memory",
+        r"ErrorOutOfDeviceMemory|(?:CUDA|HIP|ROCm) error: out of memory"
+        r"|unable to allocate \S+ buffer|kIOGPUCommandBufferCallbackErrorOutOfMemory",
+        "the GPU has not enough free memory",
+        _SMALLER,
+        CPU_OVERRIDE,
+    ),
+    Cause(
+        "out-of-memory",
+        r"std::bad_alloc|mmap failed: Cannot allocate memory|insufficient memory",
+        "there is not enough free memory",
+        _SMALLER,
+    ),
+    Cause(
+        "device-gone",
+        r"invalid device: (?P<device>\S+)",
+        "the server does not see the device {device}",
+        "see what tsuku-llm probe finds; a driver that waits for a reboot looks like this",
+        CPU_OVERRIDE,
+    ),
+)
+
+SIGNALS = {
+    "SIGILL": Diagnosis(
+        "illegal-instruction",
+        "the build uses an instruction that this processor does not have",
+        _OTHER,
+    ),
+    "SIGKILL": Diagnosis(
+        "killed",
+        "the server was killed (SIGKILL), most often by the kernel when memory runs out",
+        _SMALLER,
+    ),
+    **{
+        name: Diagnosis(
+            "crashed",
+            f"the server crashed ({name})",
+            _UPDATE,
+            CPU_OVERRIDE,
+        )
+        for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGTRAP", "SIGSYS")
+    },
+}
+
+OOM_KILLED = Diagnosis(
+    "oom-killed",
+    "the kernel killed the server, as memory ran out",
+    _SMALLER,
+    facts=("oom_kill in /proc/vmstat rose while it ran",),
+)
+
+NT_STATUS = {
+    0xC0000135: Diagnosis(
+        "missing-library",
+        "a DLL that the server needs is missing (0xC0000135)",
+        "install the Visual C++ 2015-2022 runtime and the GPU's driver",
+        CPU_OVERRIDE,
+    ),
+    0xC0000139: Diagnosis(
+        "damaged-library",
+        "a DLL is of another release (0xC0000139)",
+        _REINSTALL,
+        CPU_OVERRIDE,
+    ),
+    0xC000007B: Diagnosis(
+        "wrong-architecture",
+        "a DLL is for another processor architecture (0xC000007B)",
+        "install the Visual C++ 2015-2022 runtime for this machine",
+        CPU_OVERRIDE,
+    ),
+    0xC0000142: Diagnosis(
+        "damaged-library",
+        "a DLL does not initialise (0xC0000142)",
+        _UPDATE,
+        CPU_OVERRIDE,
+    ),
+    0xC0000017: Diagnosis("out-of-memory", "there is not enough memory (0xC0000017)", _SMALLER),
+    0xC000012D: Diagnosis(
+        "out-of-memory", "memory and page file are used up (0xC000012D)", _SMALLER
+    ),
+    0xE06D7363: Diagnosis(
+        "crashed",
+        "the server ended with a C++ exception (0xE06D7363), as with a driver that is too old",
+        _DRIVER,
+        CPU_OVERRIDE,
+    ),
+    0xC0000409: Diagnosis(
+        "crashed",
+        "the server ended itself (0xC0000409), as on a failed assertion",
+        _UPDATE,
+        CPU_OVERRIDE,
+    ),
+    0xC000001D: SIGNALS["SIGILL"],
+    0xC0000005: Diagnosis(
+        "crashed",
+        "the server crashed (access violation, 0xC0000005)",
+        _UPDATE,
+        CPU_OVERRIDE,
+    ),
+}

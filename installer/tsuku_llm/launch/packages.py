@@ -1,0 +1,129 @@
+"""Which package has a library that is missing, as each family of distributions calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+_RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
+
+_COMMANDS = {
+    "debian": "apt install",
+    "fedora": "dnf install",
+    "arch": "pacman -S",
+    "suse": "zypper install",
+}
+
+_FAMILIES = {
+    **dict.fromkeys(("debian", "ubuntu"), "debian"),
+    **dict.fromkeys(("fedora", "rhel", "centos"), "fedora"),
+    "arch": "arch",
+    **dict.fromkeys(("suse", "opensuse", "sles"), "suse"),
+}
+
+_PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "libvulkan": {
+        "debian": "libvulkan1",
+        "fedora": "vulkan-loader",
+        "arch": "vulkan-icd-loader",
+        "suse": "libvulkan1",
+    },
+    "libOpenCL": {
+        "debian": "ocl-icd-libopencl1",
+        "fedora": "ocl-icd",
+        "arch": "ocl-icd",
+        "suse": "libOpenCL1",
+    },
+    "libze_loader": {
+        "debian": "libze1",
+        "fedora": "oneapi-level-zero",
+        "arch": "level-zero-loader",
+        "suse": "libze_loader1",
+    },
+    "libgomp": {
+        "debian": "libgomp1",
+        "fedora": "libgomp",
+        "arch": "gcc-libs",
+        "suse": "libgomp1",
+    },
+    "libstdc++": {
+        "debian": "libstdc++6",
+        "fedora": "libstdc++",
+        "arch": "gcc-libs",
+        "suse": "libstdc++6",
+    },
+    "libgcc_s": {
+        "debian": "libgcc-s1",
+        "fedora": "libgcc",
+        "arch": "gcc-libs",
+        "suse": "libgcc_s1",
+    },
+    "libssl": {
+        "debian": "libssl3",
+        "fedora": "openssl-libs",
+        "arch": "openssl",
+        "suse": "libopenssl3",
+    },
+    "libcrypto": {
+        "debian": "libssl3",
+        "fedora": "openssl-libs",
+        "arch": "openssl",
+        "suse": "libopenssl3",
+    },
+    "libcurl": {
+        "debian": "libcurl4",
+        "fedora": "libcurl",
+        "arch": "curl",
+        "suse": "libcurl4",
+    },
+}
+
+_REINSTALL = "install it again: tsuku-llm install --force"
+_COMPANION = "the CUDA companion archive is missing: tsuku-llm install --force"
+_ROCM = "install the ROCm runtime of the variant's version"
+
+_ADVICE = {
+    **dict.fromkeys(("libcudart", "libcublas"), _COMPANION),
+    "libcuda": "install NVIDIA's driver; in a container, pass the GPU in (--gpus all)",
+    **dict.fromkeys(("libamdhip", "libhip", "librocblas"), _ROCM),
+    **dict.fromkeys(("libggml", "libllama", "libmtmd"), _REINSTALL),
+}
+"""Libraries that no distribution's package is the answer to."""
+
+
+def package_of(library: str, distribution: str) -> str:
+    """What to do about a missing library; ``distribution`` is a family, or "" for all of them."""
+    name = library.rsplit("/", 1)[-1]
+    key = max((key for key in (*_PACKAGES, *_ADVICE) if name.startswith(key)), key=len, default="")
+    if key in _ADVICE:
+        return _ADVICE[key]
+    packages = _PACKAGES.get(key)
+    if packages is None:
+        return f"install the package of your distribution that has {name}"
+    if distribution in packages:
+        return f"run: {_COMMANDS[distribution]} {packages[distribution]}"
+    names = ", ".join(f"{package} ({family})" for family, package in packages.items())
+    return f"install it: {names}"
+
+
+def distribution() -> str:
+    """This system's family of distributions, "" where it is none of those known here."""
+    for path in _RELEASE_FILES:
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return family_of(file.read())
+    return ""
+
+
+def family_of(release_file: str) -> str:
+    """The family that an ``os-release`` file names: its own id first, then what it is like."""
+    words: dict[str, list[str]] = {}
+    for line in release_file.splitlines():
+        key, _, value = line.partition("=")
+        words[key] = value.strip("\"'").lower().split()
+    ids = (*words.get("ID", ()), *words.get("ID_LIKE", ()))
+    return next((family for word in ids for family in _families(word)), "")
+
+
+def _families(word: str) -> tuple[str, ...]:
+    stem = word.partition("-")[0]
+    return (_FAMILIES[stem],) if stem in _FAMILIES else ()
