@@ -16,7 +16,7 @@ PROBING = frozenset({"backends", "doctor", "explain", "install", "probe"})
 
 def main() -> None:
     """Run what ``sys.argv`` asks for, and exit with its code; the console's entry."""
-    gc.set_threshold(20_000)  # what is imported is no garbage: look for it less often
+    gc.set_threshold(200_000)  # what is imported is no garbage: look for it less often
     try:
         code = 0 if sys.argv[1:] == ["--version"] and _told_version() else _run()
     except KeyboardInterrupt:

@@ -3,26 +3,30 @@
 Knows nothing of how the build was chosen or where it came from.
 """
 
-from tsuku_llm.launch.checking import (
-    GATE_LIMIT,
-    GateReport,
-    Listing,
-    gate,
-    hiding_variables,
-    list_devices,
-    no_device,
-)
-from tsuku_llm.launch.devices import ListedDevice, own_devices, parse_devices
-from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose
-from tsuku_llm.launch.fingerprint import driver_fingerprint
-from tsuku_llm.launch.health import Address, address_of
-from tsuku_llm.launch.leash import Leash
-from tsuku_llm.launch.planning import Build, Plan, environment, plan
-from tsuku_llm.launch.report import FallenBack, Signal, Sink, StartReport, Verdict
-from tsuku_llm.launch.run import Observer, replace, supervise
-from tsuku_llm.launch.signals import refusal_in
-from tsuku_llm.launch.tool import plan_tool, require_no_plugins
-from tsuku_llm.launch.watch import Start, Watch
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.checking import (
+        GATE_LIMIT,
+        GateReport,
+        Listing,
+        gate,
+        hiding_variables,
+        list_devices,
+        no_device,
+    )
+    from tsuku_llm.launch.devices import ListedDevice, own_devices, parse_devices
+    from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose
+    from tsuku_llm.launch.fingerprint import driver_fingerprint
+    from tsuku_llm.launch.health import Address, address_of
+    from tsuku_llm.launch.leash import Leash
+    from tsuku_llm.launch.planning import Build, Plan, environment, plan
+    from tsuku_llm.launch.report import FallenBack, Signal, Sink, StartReport, Verdict
+    from tsuku_llm.launch.run import Observer, replace, supervise
+    from tsuku_llm.launch.signals import refusal_in
+    from tsuku_llm.launch.tool import plan_tool, require_no_plugins
+    from tsuku_llm.launch.watch import Start, Watch
 
 __all__ = [
     "CPU_OVERRIDE",
@@ -60,3 +64,37 @@ __all__ = [
     "require_no_plugins",
     "supervise",
 ]
+
+_HOMES = {
+    name: module
+    for module, names in {
+        "checking": (
+            "GATE_LIMIT",
+            "GateReport",
+            "Listing",
+            "gate",
+            "hiding_variables",
+            "list_devices",
+            "no_device",
+        ),
+        "devices": ("ListedDevice", "own_devices", "parse_devices"),
+        "diagnosis": ("CPU_OVERRIDE", "Diagnosis", "diagnose"),
+        "fingerprint": ("driver_fingerprint",),
+        "health": ("Address", "address_of"),
+        "leash": ("Leash",),
+        "planning": ("Build", "Plan", "environment", "plan"),
+        "report": ("FallenBack", "Signal", "Sink", "StartReport", "Verdict"),
+        "run": ("Observer", "replace", "supervise"),
+        "signals": ("refusal_in",),
+        "tool": ("plan_tool", "require_no_plugins"),
+        "watch": ("Start", "Watch"),
+    }.items()
+    for name in names
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for: who becomes a server needs little of what watches one."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -12,11 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
-from tsuku_llm.launch.kernel import Sight
-from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.report import Signal, Verdict
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.kernel import Sight
+    from tsuku_llm.launch.log import LogFacts
 
 _PLUGINS = {"rocm": "hip"}
 """Where a backend's plugin is not called like the backend."""
