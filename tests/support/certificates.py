@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import ssl
 from dataclasses import dataclass
@@ -58,11 +59,12 @@ class Authority:
         until: timedelta = 30 * DAY,
         self_signed: bool = False,
     ) -> Certificate:
-        """A certificate for a host (and, for localhost, for 127.0.0.1)."""
+        """A certificate for a host or an address (and, for localhost, for 127.0.0.1)."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(host)]
-        if host == "localhost":
-            names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+        with contextlib.suppress(ValueError):
+            address = "127.0.0.1" if host == "localhost" else host
+            names.append(x509.IPAddress(ipaddress.ip_address(address)))
         subject = _name(host)
         issuer, signer = (subject, key) if self_signed else (self._certificate.subject, self._key)
         certificate = (

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ user root;
 worker_processes 1;
 pid {state}/nginx.pid;
 error_log {state}/error.log info;
-events {{ worker_connections 256; }}
+events {{ worker_connections 1000; }}
 http {{
     log_format lines '$request_method $uri $status $body_bytes_sent $connection "$http_range"';
     access_log {state}/access.log lines;
@@ -32,9 +32,9 @@ http {{
     scgi_temp_path {state}/scgi;
     limit_conn_zone $server_name zone=all:1m;
     server {{
-        listen 127.0.0.1:{plain};
-        listen 127.0.0.1:{secure} ssl;
-        server_name localhost;
+        listen {address}:{plain};
+        listen {address}:{secure} ssl;
+        server_name {host};
         ssl_certificate {chain};
         ssl_certificate_key {key};
         root {root};
@@ -86,21 +86,26 @@ def _logged(line: str) -> Logged:
 
 
 @contextlib.contextmanager
-def serving(root: Path, state: Path, extra: str = "") -> Iterator[Nginx]:
+def serving(
+    root: Path, state: Path, extra: str = "", sockets: Sequence[socket.socket] = ()
+) -> Iterator[Nginx]:
     """Run nginx for a folder; ``extra`` is put into its server block.
 
     The sockets are ours and listen before nginx starts, which takes them over as in a
-    binary upgrade: no port is lost to somebody else, and nobody has to wait.
+    binary upgrade: no port is lost to somebody else, and nobody has to wait. Two
+    ``sockets`` of another address (and network) may take the place of the loopback's.
     """
     program = require_tool("nginx")
     state.mkdir(parents=True, exist_ok=True)
     authority = Authority(state / "ca")
-    certificate = authority.issue()
     with contextlib.ExitStack() as stack:
-        sockets = [
+        sockets = sockets or [
             stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
             for _ in range(2)
         ]
+        address = sockets[0].getsockname()[0]
+        host = "localhost" if address == "127.0.0.1" else address
+        certificate = authority.issue(host)
         for sock in sockets:
             sock.setblocking(False)  # nginx takes this for granted
         plain, secure = (sock.getsockname()[1] for sock in sockets)
@@ -110,6 +115,8 @@ def serving(root: Path, state: Path, extra: str = "") -> Iterator[Nginx]:
                 user="user root;\n" if os.geteuid() == 0 else "",
                 state=state,
                 root=root,
+                address=address,
+                host=host,
                 plain=plain,
                 secure=secure,
                 chain=certificate.chain,
@@ -127,8 +134,8 @@ def serving(root: Path, state: Path, extra: str = "") -> Iterator[Nginx]:
         )
         try:
             yield Nginx(
-                f"https://localhost:{secure}",
-                f"http://localhost:{plain}",
+                f"https://{host}:{secure}",
+                f"http://{host}:{plain}",
                 authority.path,
                 root,
                 state,

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ class ReleaseServer:
 
     def user(self, home: Path) -> User:
         """Somebody who has added this publisher's repository and takes builds from it."""
-        env = environment(home, SSL_CERT_FILE=str(self.nginx.authority), NO_PROXY="localhost")
+        env = environment(home, SSL_CERT_FILE=str(self.nginx.authority), NO_PROXY="*")
         user = User(home, env)
         root = home.parent / f"{home.name}-root.json"
         root.write_bytes(self.simulator.pinned_root)
@@ -119,10 +120,12 @@ class ReleaseServer:
 
 
 @contextlib.contextmanager
-def release_server(folder: Path, extra: str = "") -> Iterator[ReleaseServer]:
+def release_server(
+    folder: Path, extra: str = "", sockets: Sequence[socket.socket] = ()
+) -> Iterator[ReleaseServer]:
     root = folder / "www"
     root.mkdir(parents=True)
-    with serving(root, folder / "nginx", extra) as nginx:
+    with serving(root, folder / "nginx", extra, sockets) as nginx:
         yield ReleaseServer(nginx)
 
 

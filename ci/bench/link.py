@@ -1,0 +1,152 @@
+"""A slow and distant network on one machine: two TUN devices, and a relay between them.
+
+One device is in this process's network namespace, the other in one of its own, where the
+servers' sockets are made; both vanish with the descriptors. The relay (a child process)
+holds every packet back for half the round trip and sends no faster than the rate; it
+loses nothing. Packets carry the kernel's segmentation offload along, so that congestion
+windows grow as on a real line while few system calls are needed. Linux, and root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NETWORKS = (f"198.18.97.{number}" for number in range(0, 256, 4))
+"""Addresses of RFC 2544, which are set aside for benchmarks."""
+
+_NETMASK = "255.255.255.252"
+_LARGEST = 1 << 17
+_QUEUE = 64 << 20
+"""Bytes under way in one direction before the relay stops reading: nothing is ever dropped."""
+
+_CLONE_NEWNET = 0x40000000
+_TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+_TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
+_SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8913, 0x8914
+_SIOCSIFTXQLEN = 0x8943
+_IFF_UP = 1
+
+
+@contextmanager
+def link(*, round_trip: float, rate: float, sockets: int) -> Iterator[tuple[socket.socket, ...]]:
+    """A line with a round trip in seconds and a rate in bytes per second each way.
+
+    Gives sockets that listen at its other end, on ports of their own.
+    """
+    network = next(_NETWORKS).rpartition(".")
+    first = int(network[2])
+    here = _device(f"{network[0]}.{first + 1}")
+    there, listening = _in_other_namespace(f"{network[0]}.{first + 2}", sockets)
+    command = [sys.executable, "-m", "ci.bench.link", str(round_trip / 2), str(rate)]
+    relay = subprocess.Popen(
+        [*command, str(here), str(there)], pass_fds=(here, there), stdin=subprocess.DEVNULL
+    )
+    try:
+        yield listening
+    finally:
+        relay.terminate()
+        relay.wait()
+        for sock in listening:
+            sock.close()
+        os.close(there)
+        os.close(here)
+
+
+def _in_other_namespace(address: str, count: int) -> tuple[int, tuple[socket.socket, ...]]:
+    """The far device and sockets beside it: a namespace is a thread's own affair."""
+    made: list[tuple[int, tuple[socket.socket, ...]]] = []
+
+    def make() -> None:
+        if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "no network namespace of one's own")
+        device = _device(address)
+        listening = [socket.create_server((address, 0), backlog=256) for _ in range(count)]
+        made.append((device, tuple(listening)))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if not made:
+        raise OSError("no network namespace could be made: this needs root")
+    return made[0]
+
+
+def _device(address: str) -> int:
+    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    request = struct.pack("16sH22x", b"bench%d", _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR)
+    name = fcntl.ioctl(descriptor, _TUNSETIFF, request)[:16]
+    fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for call, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, _NETMASK)):
+            raw = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(value))
+            fcntl.ioctl(any_socket, call, struct.pack("16s16s8x", name, raw))
+        fcntl.ioctl(any_socket, _SIOCSIFTXQLEN, struct.pack("16si20x", name, 100_000))
+        flags = struct.unpack_from(
+            "H", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16s24x", name)), 16
+        )[0]
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", name, flags | _IFF_UP))
+    return descriptor
+
+
+class _Way:
+    """One direction: packets wait until they have had their turn and their distance."""
+
+    def __init__(self, source: int, target: int, delay: float, rate: float) -> None:
+        self.source = source
+        self._target = target
+        self._delay = delay
+        self._rate = rate
+        self._free_at = 0.0
+        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= _QUEUE
+
+    def take(self, now: float) -> None:
+        """Read what there is."""
+        while not self.full:
+            try:
+                packet = os.read(self.source, _LARGEST)
+            except BlockingIOError:
+                return
+            self._free_at = max(now, self._free_at) + len(packet) / self._rate
+            self._bytes += len(packet)
+            self._waiting.append((self._free_at + self._delay, packet))
+
+    def send(self, now: float) -> float:
+        """Write what is due; seconds until the next packet is."""
+        while self._waiting and self._waiting[0][0] <= now:
+            _, packet = self._waiting.popleft()
+            self._bytes -= len(packet)
+            os.write(self._target, packet)
+        return self._waiting[0][0] - now if self._waiting else 1.0
+
+
+def relay(delay: float, rate: float, here: int, there: int) -> None:
+    """Pass packets on until ended."""
+    ways = (_Way(here, there, delay, rate), _Way(there, here, delay, rate))
+    while True:
+        wait = min(way.send(time.monotonic()) for way in ways)
+        open_ways = [way for way in ways if not way.full]
+        select.select([way.source for way in open_ways], [], [], max(0.0, wait))
+        for way in open_ways:
+            way.take(time.monotonic())
+
+
+if __name__ == "__main__":
+    relay(float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

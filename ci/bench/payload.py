@@ -1,0 +1,154 @@
+"""Builds as large as real ones, and packed as real ones are.
+
+The content is the machine's own machine code, taken from its largest shared libraries,
+with as many random bytes mixed in as make it pack to a half, as CUDA builds do: their
+kernels are packed already.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import mmap
+import random
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.builds import NO_DEVICE_STEPS, stand_in
+
+BLOCK = 1 << 20
+PIECE = 4 << 20
+RANDOM_SHARE = 0.25
+SHARES = (0.40, 0.25, 0.15, 0.10)
+"""Sizes of the largest files: CUDA's libraries are most of a build. The rest is small ones."""
+
+SMALL_FILES = 28
+_LIBRARIES = 8
+_EPOCH = (2026, 10, 5, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An archive: how it is signed, and what it unpacks to (SHA-256 by path)."""
+
+    path: Path
+    sha256: str
+    size: int
+    format: str
+    root: str
+    pieces: tuple[str, ...]
+    contents: Mapping[str, str]
+
+    def artifact(self, url: str, *, pieces: bool = True) -> dict[str, object]:
+        """The entry of ``artifacts`` in a release, for an archive that lies at ``url``."""
+        entry: dict[str, object] = {
+            "url": url, "sha256": self.sha256, "size": self.size, "format": self.format,
+            "root": self.root,
+        }  # fmt: skip
+        if pieces:
+            entry["pieces"] = {"size": PIECE, "sha256": list(self.pieces)}
+        return entry
+
+
+def write_build(folder: Path, size: int) -> Path:
+    """Write a build of about ``size`` bytes around a stand-in for the server."""
+    build = stand_in(folder, devices=NO_DEVICE_STEPS)
+    small = round(size * (1 - sum(SHARES)) / SMALL_FILES)
+    sizes = [round(size * share) for share in SHARES] + [small] * SMALL_FILES
+    for number, bytes_ in enumerate(sizes):
+        write_blocks(build.tree / f"lib{number:02}.so", bytes_, seed=number)
+    return build.tree
+
+
+def write_blocks(path: Path, size: int, *, seed: int) -> None:
+    """Write one file; another seed gives other bytes."""
+    with path.open("wb") as file:
+        for block in _blocks(seed):
+            left = size - file.tell()
+            file.write(block[:left])
+            if left <= BLOCK:
+                return
+
+
+def _blocks(seed: int) -> Iterator[bytes]:
+    chance = random.Random(seed)  # noqa: S311
+    code = _machine_code()
+    while True:
+        if chance.random() < RANDOM_SHARE:
+            yield chance.randbytes(BLOCK)
+            continue
+        library = chance.choice(code)
+        start = chance.randrange(max(1, len(library) - BLOCK))
+        yield (chance.randbytes(16) + library[start : start + BLOCK - 16]).ljust(BLOCK)
+
+
+@functools.cache
+def _machine_code() -> list[mmap.mmap]:
+    folders = [Path("/usr/lib"), Path(sys.base_prefix) / "lib"]
+    found = {path.resolve() for folder in folders for path in folder.glob("**/lib*.so*")}
+    largest = sorted(
+        (path for path in found if path.is_file()), key=lambda path: (-path.stat().st_size, path)
+    )
+    maps = []
+    for path in [*largest[:_LIBRARIES], Path(sys.executable).resolve()]:
+        with path.open("rb") as file:
+            maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return maps
+
+
+def pack(tree: Path, archive: Path) -> Packed:
+    """Pack a tree by the archive's suffix: a tarball with a top folder, or a flat zip file."""
+    if archive.suffix == ".zip":
+        _pack_zip(tree, archive)
+        return _packed(tree, archive, "zip", "")
+    with tarfile.open(archive, "w:gz", compresslevel=1, format=tarfile.GNU_FORMAT) as tar:
+        tar.add(tree, "build")
+    return _packed(tree, archive, "tar.gz", "build")
+
+
+def _pack_zip(tree: Path, archive: Path) -> None:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for path in sorted(tree.iterdir()):
+            entry = zipfile.ZipInfo(path.name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100000 | path.stat().st_mode & 0o777) << 16
+            with path.open("rb") as source, packed.open(entry, "w", force_zip64=True) as target:
+                while block := source.read(BLOCK):
+                    target.write(block)
+
+
+def plain(path: Path, size: int) -> Packed:
+    """A file that is only downloaded."""
+    if not path.exists():
+        write_blocks(path, size, seed=size)
+    return _signed(path, "tar.gz", "", {})
+
+
+def _packed(tree: Path, archive: Path, format_: str, root: str) -> Packed:
+    return _signed(archive, format_, root, digests(tree))
+
+
+def _signed(archive: Path, format_: str, root: str, contents: Mapping[str, str]) -> Packed:
+    whole, pieces = hashlib.sha256(), []
+    with archive.open("rb") as file:
+        while piece := file.read(PIECE):
+            whole.update(piece)
+            pieces.append(hashlib.sha256(piece).hexdigest())
+    size = archive.stat().st_size
+    return Packed(archive, whole.hexdigest(), size, format_, root, tuple(pieces), contents)
+
+
+def digests(tree: Path) -> dict[str, str]:
+    """SHA-256 of every file by its path in the tree."""
+    found = {}
+    for path in sorted(path for path in tree.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while block := file.read(BLOCK):
+                digest.update(block)
+        found[path.relative_to(tree).as_posix()] = digest.hexdigest()
+    return found

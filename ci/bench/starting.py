@@ -1,0 +1,83 @@
+"""Rows about starts: what a command costs before it does anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from support.builds import NO_DEVICE_STEPS, stand_in
+
+from ci.bench.lab import INTERPRETER, PROGRAM, Lab, forget, install, publish
+from ci.bench.pairs import Run, Samples
+from ci.bench.payload import pack
+from ci.bench.row import Row
+
+_ROUNDS = 21
+_BARE = Run(INTERPRETER)
+
+
+def beyond_the_interpreter(samples: Samples) -> float:
+    """The ratio without the interpreter's own start, which the yardstick does not have."""
+    ours = samples.median("ours") - samples.median("interpreter")
+    return ours / samples.median("yardstick")
+
+
+def _version(lab: Lab) -> Mapping[str, Run]:
+    return {"ours": Run((PROGRAM, "--version"), lab.home), "yardstick": _BARE}
+
+
+def _help(lab: Lab) -> Mapping[str, Run]:
+    return {"ours": Run((PROGRAM, "--help"), lab.home), "yardstick": _BARE}
+
+
+def _serve(lab: Lab) -> Mapping[str, Run]:
+    """The server is a stand-in that ends at once, so what is left is what comes before it."""
+    lab.require("gcc", "nginx")
+    build = stand_in(lab.fresh("quick"), devices=NO_DEVICE_STEPS, serve=("exit 0",))
+    shop = lab.near
+    publish(shop, "b7", pack(build.tree, lab.folder / "quick.tar.gz"))
+    user = lab.user(shop, "starter")
+    forget(user)
+    install(user, "b7")
+    return {
+        "ours": Run((PROGRAM, "serve", "--exec", "--", "--port", "0"), user.env),
+        "server": Run((str(build.executable), "--port", "0"), user.env),
+        "yardstick": _BARE,
+    }
+
+
+def _probe(lab: Lab) -> Mapping[str, Run]:
+    lab.require("vulkaninfo")
+    return {
+        "ours": Run((PROGRAM, "probe"), lab.home),
+        "yardstick": Run(("vulkaninfo", "--summary")),
+        "interpreter": _BARE,
+    }
+
+
+def beyond_the_server(samples: Samples) -> float:
+    """The ratio without the server's own time."""
+    return (samples.median("ours") - samples.median("server")) / samples.median("yardstick")
+
+
+ROWS = (
+    Row("G1", "`--version`", "python -I -c pass", 2.0, _version, rounds=_ROUNDS),
+    Row("G2", "`--help`", "python -I -c pass", 5.0, _help, rounds=_ROUNDS),
+    Row(
+        "G3",
+        "`serve --exec`: resolve, check the tree, exec",
+        "python -I -c pass",
+        5.0,
+        _serve,
+        beyond_the_server,
+        rounds=_ROUNDS,
+    ),
+    Row(
+        "G15",
+        "`probe`: every API, in children",
+        "vulkaninfo --summary",
+        2.0,
+        _probe,
+        beyond_the_interpreter,
+        rounds=_ROUNDS,
+    ),
+)
