@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 from securesystemslib.signer import CryptoSigner
-from support.release_data import public_of, release_tool, signers_file
+from support.release_data import (
+    copied_data,
+    keys_of,
+    public_of,
+    release_process,
+    signers_file,
+)
 from support.repository import signer
 
 from ci.release import build, checking, classify, copies, facts, folder, packages, signers, signing
@@ -130,7 +136,7 @@ def test_manifests_are_what_the_data_gives() -> None:
 
 def test_manifests_hold_nothing_else() -> None:
     files = {path.relative_to(MANIFESTS).as_posix() for path in MANIFESTS.rglob("*.json")}
-    made = signing.sign(PLAN, plans.release_files(PLAN), throwaway())
+    made = signing.sign(THROWAWAY, plans.release_files(PLAN), throwaway())
     assert files == made.keys()
 
 
@@ -459,7 +465,10 @@ def test_an_undefined_requirement_stops_the_tool(tmp_path: Path) -> None:
 # --- signing ------------------------------------------------------------------------------
 
 
-def signed(plan: plans.Plan = PLAN) -> dict[str, bytes]:
+THROWAWAY = replace(PLAN, keys=keys_of(*PLAN.keys))
+
+
+def signed(plan: plans.Plan = THROWAWAY) -> dict[str, bytes]:
     return signing.sign(plan, plans.release_files(plan), throwaway())
 
 
@@ -480,11 +489,31 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
         folder.verify(copies.Files(files), json.dumps(document).encode())
 
 
-def test_a_missing_signer_stops_the_tool() -> None:
+def test_as_many_signers_as_a_client_needs_have_to_be_at_hand(tmp_path: Path) -> None:
     few = throwaway()
-    del few["targets-3"]
-    with pytest.raises(ReleaseError, match="targets-3"):
-        signing.sign(PLAN, plans.release_files(PLAN), few)
+    for name, count in (("targets-3", 3), ("targets-1", None)):
+        del few[name]
+        files = signing.sign(THROWAWAY, plans.release_files(PLAN), few)
+        if count:
+            copies_of = copies.Files(files)
+            folder.verify(copies_of, files["metadata/1.root.json"])
+            continue
+        with pytest.raises(ReleaseError, match="1 valid signatures, 2 are needed"):
+            folder.write(tmp_path, files)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_online_signer_nothing_is_signed() -> None:
+    few = throwaway()
+    del few["online-1"]
+    with pytest.raises(ReleaseError, match="the online signer is not at hand: online-1"):
+        signing.sign(THROWAWAY, plans.release_files(PLAN), few)
+
+
+def test_a_signer_without_a_public_key_in_the_plan_stops_the_tool() -> None:
+    for keys in ({}, THROWAWAY.keys | {"root-2": "5e5e"}, THROWAWAY.keys | {"root-2": "zz"}):
+        with pytest.raises(ReleaseError, match=r"\[keys\] has no public key of root-[12]"):
+            signed(replace(THROWAWAY, keys=keys))
 
 
 def test_a_written_repository_is_the_same_when_written_again(tmp_path: Path) -> None:
@@ -505,14 +534,14 @@ def raised(plan: plans.Plan, *roles: str, **changes: Any) -> plans.Plan:
 def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
     folder.write(tmp_path, signed())
     channels = PLAN.channels | {"nightly": ("b11541",)}
-    changed_files = signed(replace(PLAN, channels=channels))
+    changed_files = signed(replace(THROWAWAY, channels=channels))
     with pytest.raises(ReleaseError, match="same version") as caught:
         folder.write(tmp_path, changed_files)
     version = PLAN.roles["targets"].version
     for name in (f"{version}.snapshot.json", f"{version}.targets.json", "timestamp.json"):
         assert name in str(caught.value)
     assert "root.json" not in str(caught.value)
-    plan = raised(PLAN, "targets", "snapshot", "timestamp", channels=channels)
+    plan = raised(THROWAWAY, "targets", "snapshot", "timestamp", channels=channels)
     folder.write(tmp_path, signed(plan))
     names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.json")}
     assert {name for name in names if name.startswith("metadata")} == {
@@ -528,8 +557,9 @@ def test_a_root_that_clients_could_not_walk_to_is_not_written(tmp_path: Path) ->
     """A next root needs the old signers too: without them nothing changes."""
     folder.write(tmp_path, signed())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    plan = raised(PLAN, "root", "targets", "snapshot", "timestamp")
     strangers = {name: signer(f"stranger {name}") for name in throwaway()}
+    keys = {name: each.public_key.keyval["public"] for name, each in strangers.items()}
+    plan = raised(PLAN, "root", "targets", "snapshot", "timestamp", keys=keys)
     files = signing.sign(plan, plans.release_files(plan), strangers)
     with pytest.raises(ReleaseError, match="old keys"):
         folder.write(tmp_path, files)
@@ -610,8 +640,9 @@ def test_without_a_file_of_signers(tmp_path: Path) -> None:
 
 def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
+    data = copied_data(tmp_path / "data")
     for name in ("one", "two"):
-        done = release_tool("sign", "--into", str(tmp_path / name), **environ)
+        done = release_process("sign", "--into", tmp_path / name, "--data", data, **environ)
         assert done.returncode == 0, done.stderr
     one, two = (
         {path.relative_to(tmp_path / name): path.read_bytes() for path in files}
@@ -623,7 +654,7 @@ def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
 
 
 def test_the_command_builds_what_is_to_be_reviewed(tmp_path: Path) -> None:
-    done = release_tool("build", str(tmp_path))
+    done = release_process("build", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for path in (tmp_path / "releases").iterdir():
         (published,) = MANIFESTS.glob(f"targets/releases/*.{path.name}")
@@ -632,18 +663,18 @@ def test_the_command_builds_what_is_to_be_reviewed(tmp_path: Path) -> None:
 
 def test_the_command_checks_a_folder(tmp_path: Path) -> None:
     folder.write(tmp_path, signed())
-    done = release_tool("check", str(tmp_path))
+    done = release_process("check", str(tmp_path))
     assert re.search(r"root +version 1, -?\d+ days left \(2028-11-19\)", done.stdout)
     (tmp_path / "metadata" / "timestamp.json").write_bytes(b"{}")
-    done = release_tool("check", str(tmp_path))
+    done = release_process("check", str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.startswith("error: the timestamp metadata is not trusted")
 
 
 def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
-    done = release_tool("sign", "--into", str(tmp_path), **{signers.VARIABLE: ""})
+    done = release_process("sign", "--into", str(tmp_path), **{signers.VARIABLE: ""})
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("error: TSUKU_LLM_SIGNERS")
-    done = release_tool("check", str(tmp_path))
+    done = release_process("check", str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.release_data import answer_of, copied_data, forget_releases, release_tool
+from support.release_data import (
+    answer_of,
+    copied_data,
+    forget_releases,
+    release_process,
+    release_tool,
+)
 from support.sigstore_instance import Build, SigstoreInstance
 
 from ci.release import plan, provenance
@@ -116,7 +122,7 @@ def test_the_commands(data: Path, root: Path, tmp_path: Path) -> None:
     done = release_tool("attest", TAG, "--bundle", stored, *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{TAG}: 31 archives come from ggml-org/llama.cpp\n"
-    done = release_tool("attest", TAG, "--bundle", stored, "--data", data)
+    done = release_process("attest", TAG, "--bundle", stored, "--data", data)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "is not proven: a bundle is not valid" in done.stderr
 

@@ -17,6 +17,7 @@ from support.release_data import (
     asset,
     copied_data,
     forget_releases,
+    public_of,
     release_tool,
     signers_file,
 )
@@ -27,6 +28,12 @@ from ci.release import checking, copies, folder, plan
 from ci.release.errors import ReleaseError
 from tsuku_llm import trust
 
+PEOPLE = ("anna", "ben", "chris")
+YEARS = range(1, 6)
+LATER = tuple(
+    f"{name}-{year}" for year in YEARS for name in (*PEOPLE, *(f"{p}-t" for p in PEOPLE), "host")
+)
+"""Who follows whom, year after year: for roots, for targets, and the host on line."""
 ROOT, TARGETS = (tuple(f"{role}-{number}" for number in (1, 2, 3)) for role in ("root", "targets"))
 
 
@@ -44,11 +51,18 @@ class Maintainer:
     def repository(self) -> Path:
         return self.home / "manifests"
 
-    def run(self, command: str, *arguments: str | Path, signers: tuple[str, ...] = ()) -> str:
+    def run(self, command: str, *arguments: str | Path, signers: tuple[str, ...] = ()) -> None:
         """Run a command that ends well; ``signers`` are those at hand, all for none."""
-        done = self.tried(command, *arguments, signers=signers)
-        assert not done, done
-        return self.files()["metadata/timestamp.json"].decode()
+        complaint = self.tried(command, *arguments, signers=signers)
+        assert not complaint, complaint
+
+    def said(self, command: str, *arguments: str | Path, signers: tuple[str, ...]) -> str:
+        """What a command that ended well said."""
+        environ = signers_file(self.home / "signers.json", *signers)
+        options = ("--data", self.data, "--into", self.repository)
+        done = release_tool(command, *arguments, *options, **environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def tried(self, command: str, *arguments: str | Path, signers: tuple[str, ...] = ()) -> str:
         """What the command complained of; nothing if it ended well."""
@@ -77,7 +91,7 @@ def files_of(place: Path) -> dict[str, bytes]:
 def maintainer(tmp_path: Path) -> Maintainer:
     """With a repository that is signed as it is in ``repository.toml``."""
     made = Maintainer(tmp_path)
-    copied_data(made.data)
+    copied_data(made.data, "targets-4", *PEOPLE, *LATER)
     made.run("sign")
     return made
 
@@ -128,14 +142,85 @@ def test_R08_other_content_without_raised_versions_is_refused(maintainer: Mainta
 def test_the_root_signers_are_not_needed_for_a_release(maintainer: Maintainer) -> None:
     maintainer.run("sign", "--raise", signers=(*TARGETS, "online-1"))
     assert maintainer.versions() == ONE_MORE
-    assert "targets-2" in maintainer.tried("sign", "--raise", signers=("targets-1", "online-1"))
+    maintainer.run("sign", "--raise", signers=("targets-3", "targets-1", "online-1"))
+    said = maintainer.tried("sign", "--raise", signers=("targets-1", "online-1"))
+    assert "the targets metadata is not trusted; 1 valid signatures, 2 are needed" in said
+    assert maintainer.versions()["targets"] == BEFORE["targets"] + 2
 
 
-def test_a_plan_with_other_root_signers_needs_a_rotation(maintainer: Maintainer) -> None:
+def test_a_plan_with_other_signers_needs_a_rotation(maintainer: Maintainer) -> None:
     path = maintainer.data / "repository.toml"
-    path.write_text(path.read_text().replace('"targets-3"', '"targets-4"'))
-    signers = (*ROOT, *TARGETS, "targets-4", "online-1")
-    assert "rotate" in maintainer.tried("sign", "--raise", signers=signers)
+    path.write_text(path.read_text().replace('"targets-3"]', '"targets-4"]'))
+    said = maintainer.tried("sign", "--raise", signers=(*ROOT, *TARGETS, "targets-4", "online-1"))
+    assert "raise it: metadata/1.root.json" in said
+
+
+# --- holder after holder ------------------------------------------------------------------
+
+
+def test_R09_signatures_gather_from_machine_to_machine(maintainer: Maintainer) -> None:
+    """Two holders and a host, none of whom has another's signer: the same bytes as at one."""
+    alone = Maintainer(maintainer.home / "alone")
+    shutil.copytree(maintainer.data, alone.data)
+    shutil.copytree(maintainer.repository, alone.repository)
+    pair = ("targets-1", "targets-3")
+    alone.run("sign", "--raise", "--issued", "2026-12-01", signers=(*pair, "online-1"))
+
+    gather = ("--gather", maintainer.home / "gathered")
+    before = maintainer.files()
+    options = (*gather, "--raise", "--issued", "2026-12-01")
+    assert maintainer.said("sign", *options, signers=pair[1:]) == "targets: 1 of 2 signatures\n"
+    assert maintainer.said("sign", *gather, signers=("online-1",)).startswith("targets: 1 of 2")
+    said = maintainer.said("sign", *gather, signers=pair[:1])
+    assert said == "every threshold is reached: it is the online signer's turn\n"
+    assert maintainer.files() == before
+    assert "signed and checked" in maintainer.said("sign", *gather, signers=("online-1",))
+    assert maintainer.files() == alone.files()
+
+
+def test_a_rotation_gathers_the_old_and_the_new_signers(maintainer: Maintainer) -> None:
+    pinned = maintainer.files()["metadata/1.root.json"]
+    gather = ("--gather", maintainer.home / "gathered")
+    turns = {
+        "root-1": ["root, by the last root: 1 of 2", "root: 0 of 2", "targets: 0 of 2"],
+        "anna": ["root, by the last root: 1 of 2", "root: 1 of 2", "targets: 0 of 2"],
+        "targets-1": ["root, by the last root: 1 of 2", "root: 1 of 2", "targets: 1 of 2"],
+        "root-3": ["root: 1 of 2", "targets: 1 of 2"],
+        "chris": ["targets: 1 of 2"],
+    }
+    command: tuple[str, ...] = ("rotate", changed("root", PEOPLE))
+    for name, lacking in turns.items():
+        said = maintainer.said(*command, *gather, signers=(name,)).splitlines()
+        assert said == [f"{line} signatures" for line in lacking]
+        command = ("sign",)
+    maintainer.run("sign", *gather, signers=("targets-2", "online-1"))
+    assert folder.verify(copies.Folder(maintainer.repository), pinned).roles["root"].version == 2
+
+
+def test_what_was_gathered_for_something_else_does_not_count(maintainer: Maintainer) -> None:
+    gather = ("--gather", maintainer.home / "gathered")
+    maintainer.said("sign", *gather, "--raise", signers=("targets-1",))
+    path = maintainer.data / "repository.toml"
+    path.write_text(re.sub(r"nightly = .*", 'nightly = ["b11541"]', path.read_text()))
+    said = maintainer.said("sign", *gather, signers=("targets-2",))
+    assert said == "targets: 1 of 2 signatures\n"
+    for junk in (b"{}", b"junk"):
+        for file in (maintainer.home / "gathered" / "metadata").glob("*.targets.json"):
+            file.write_bytes(junk)
+        assert "is damaged" in maintainer.tried("sign", *gather, signers=("targets-2",))
+
+
+def test_a_new_signer_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "anna.json"
+    done = release_tool("new-signer", "anna", path)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(path.read_text())["anna"]
+    assert done.stdout == f'anna = "{made["public"]}"\n'
+    assert public_of(made["seed"]) == made["public"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    done = release_tool("new-signer", "anna", path)
+    assert (done.returncode, done.stderr) == (1, f"error: {path} cannot be made: File exists\n")
+    assert json.loads(path.read_text())["anna"] == made
 
 
 # --- every week ---------------------------------------------------------------------------
@@ -183,7 +268,6 @@ def test_nothing_is_signed_over_a_damaged_repository(maintainer: Maintainer) -> 
 
 # --- rotation -----------------------------------------------------------------------------
 
-PEOPLE = ("anna", "ben", "chris")
 EVERYBODY = (*ROOT, *TARGETS, "online-1", *PEOPLE)
 
 
@@ -207,9 +291,9 @@ def test_everybody_is_replaced_and_the_oldest_client_follows(maintainer: Maintai
     """From pre-production signers to the maintainers' own, and on, five times."""
     pinned = maintainer.files()["metadata/1.root.json"]
     roots, rest = ROOT, (*TARGETS, "online-1")
-    for year in range(1, 6):
+    for year in YEARS:
         new = tuple(f"{name}-{year}" for name in PEOPLE)
-        signing, online = tuple(f"{name}-t{year}" for name in PEOPLE), f"host-{year}"
+        signing, online = tuple(f"{name}-t-{year}" for name in PEOPLE), f"host-{year}"
         changes = [changed("root", new), changed("targets", signing), f"online={online}"]
         at_hand = (*roots[1:], *new, *signing, online)
         maintainer.run("rotate", *changes, signers=at_hand)
@@ -219,7 +303,8 @@ def test_everybody_is_replaced_and_the_oldest_client_follows(maintainer: Maintai
     assert checking.walk(copies.Folder(maintainer.repository)) == 6
     maintainer.run("sign", "--raise", signers=rest)
     maintainer.run("resign", signers=(rest[-1],))
-    assert set(TARGETS) & set(maintainer.tried("sign", "--raise", signers=rest[1:])) == set()
+    old = (*TARGETS, rest[-1])
+    assert "0 valid signatures" in maintainer.tried("sign", "--raise", signers=old)
 
 
 def test_a_stolen_targets_signer_is_replaced_by_the_root_signers(maintainer: Maintainer) -> None:

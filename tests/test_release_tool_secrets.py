@@ -228,7 +228,7 @@ def test_R10_in_what_this_tree_is_built_to(canary: dict[str, str], tmp_path: Pat
 def test_R10_no_command_says_a_seed(tmp_path: Path) -> None:
     """Signing, rotating, failing in each way: nothing of a seed is said or written."""
     data, into, home = (tmp_path / name for name in ("data", "manifests", "home"))
-    copied_data(data)
+    copied_data(data, "anna", "ben", "chris")
     home.mkdir()
     everybody = {name for role in load_plan().roles.values() for name in role.signers}
     people = {"anna", "ben", "chris"}

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,7 @@ from ci.release.plan import (
     save_roles,
     with_signers,
 )
-from ci.release.signers import VARIABLE, load_seeds, load_signers
+from ci.release.signers import VARIABLE, load_seeds, load_signers, make_signer
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -43,6 +43,9 @@ root_option = click.option(
 )
 into_option = click.option(
     "--into", type=FOLDER, default=MANIFESTS, help="Where the repository lies."
+)
+gather_option = click.option(
+    "--gather", type=FOLDER, help="Where the signatures of several holders come together."
 )
 issued_option = click.option(
     "--issued", type=DAY, default=TODAY, help="The day that new versions carry; today."
@@ -123,18 +126,22 @@ def build(data: Path, trusted_root: Path | None, into: Path) -> None:
 @root_option
 @into_option
 @issued_option
+@gather_option
 @click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
-def sign(
-    *, data: Path, trusted_root: Path | None, into: Path, issued: datetime, higher: bool
+def sign(  # noqa: PLR0913 - each is an option
+    *,
+    data: Path,
+    trusted_root: Path | None,
+    into: Path,
+    issued: datetime,
+    gather: Path | None,
+    higher: bool,
 ) -> None:
     """Build and sign the repository with the signers that TSUKU_LLM_SIGNERS names."""
-    from ci.release.signing import sign as sign_files  # noqa: PLC0415
-
     plan = load_plan(data)
     if higher:
         plan = raised(_caught_up(plan, into), issued.date(), ("targets", *ONLINE))
-    files = release_files(plan, data, trusted_root)
-    _write(sign_files(plan, files, load_signers(), Folder(into)), plan, into, data)
+    _sign(plan, data, trusted_root, into, gather)
 
 
 @cli.command()
@@ -148,7 +155,9 @@ def resign(data: Path, into: Path, issued: datetime) -> None:
     copy = Folder(into)
     repository = verify(copy, first_root(copy))
     plan = raised(_caught_up(load_plan(data), into), issued.date(), ONLINE)
-    _write(sign_again(plan, repository, copy, load_signers()), plan, into, data)
+    write(into, sign_again(plan, repository, copy, load_signers()))
+    save_roles(plan, data)
+    click.echo(f"{into}: timestamp {plan.roles['timestamp'].version} is signed")
 
 
 @cli.command()
@@ -156,24 +165,34 @@ def resign(data: Path, into: Path, issued: datetime) -> None:
 @root_option
 @into_option
 @issued_option
+@gather_option
 @click.argument("changes", nargs=-1, required=True, metavar="ROLE=NAME,NAME,NAME...")
-def rotate(
+def rotate(  # noqa: PLR0913 - each is an option
     *,
     data: Path,
     trusted_root: Path | None,
     into: Path,
     issued: datetime,
+    gather: Path | None,
     changes: tuple[str, ...],
 ) -> None:
-    """Give roles (root, targets, online) new signers, in a next root that the old ones sign too."""
-    from ci.release.signing import sign as sign_files  # noqa: PLC0415
+    """Give roles (root, targets, online) new signers, in a next root that the old ones sign too.
 
+    Their public keys stand in [keys] of repository.toml.
+    """
     parts = (change.partition("=") for change in changes)
     signers = {role: names.split(",") for role, _, names in parts}
     plan = with_signers(_caught_up(load_plan(data), into), signers)
     plan = raised(plan, issued.date(), plan.roles.keys())
-    files = release_files(plan, data, trusted_root)
-    _write(sign_files(plan, files, load_signers(), Folder(into)), plan, into, data)
+    _sign(plan, data, trusted_root, into, gather)
+
+
+@cli.command("new-signer")
+@click.argument("name")
+@click.argument("file", type=click.Path(exists=False, path_type=Path))
+def new_signer(name: str, file: Path) -> None:
+    """Make a signer in a FILE of its holder's own, and say its public key for [keys]."""
+    click.echo(f'{name} = "{make_signer(name, file)}"')
 
 
 @cli.command()
@@ -247,18 +266,26 @@ def _caught_up(plan: Plan, into: Path) -> Plan:
     return caught_up(plan, {name: state.version for name, state in roles.items()})
 
 
-def _write(files: Mapping[str, bytes], plan: Plan, into: Path, data: Path) -> None:
-    write(into, files)
+def _sign(
+    plan: Plan, data: Path, trusted_root: Path | None, into: Path, gather: Path | None
+) -> None:
+    from ci.release.ceremony import Ceremony  # noqa: PLC0415
+
+    releases = release_files(plan, data, trusted_root)
+    ceremony = Ceremony(plan, releases, load_signers(), click.echo)
+    if gather:
+        ceremony.in_turn(into, gather)
+    else:
+        ceremony.alone(into)
     if plan != load_plan(data):
         save_roles(plan, data)
-    click.echo(f"{into}: {len(files)} files, signed and checked")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; what stops it is one line."""
     logging.getLogger("sigstore").setLevel(logging.ERROR)  # it warns that it works offline
     try:
-        cli(prog_name="python -m ci.release")
+        cli(arguments, prog_name="python -m ci.release")
     except ReleaseError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)

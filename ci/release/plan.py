@@ -32,9 +32,14 @@ class RolePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Channels (newest release first), roles, and the days left at which `check` fails."""
+    """What ``repository.toml`` says.
+
+    ``channels`` name releases, newest first; ``keys`` are the signers' public keys in
+    hexadecimal digits; ``warn`` are the days left at which ``check`` fails.
+    """
 
     channels: Mapping[str, tuple[str, ...]]
+    keys: Mapping[str, str]
     roles: Mapping[str, RolePlan]
     warn: Mapping[str, int]
 
@@ -44,6 +49,7 @@ def load_plan(data: Path = DATA) -> Plan:
     raw = tomli.loads((data / "repository.toml").read_text("utf-8"))
     return Plan(
         channels={name: tuple(releases) for name, releases in raw["channels"].items()},
+        keys=raw["keys"],
         roles={name: _role(**role) for name, role in raw["roles"].items()},
         warn=raw["warn"],
     )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.signer import CryptoSigner
 
 from ci.release.errors import ReleaseError
@@ -32,6 +31,26 @@ def load_seeds(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
     return {name: key.private_bytes_raw() for name, key in _load_keys(environ).items()}
 
 
+def make_signer(name: str, path: Path) -> str:
+    """Write a file with one new signer, for its owner's eyes only; gives its public key.
+
+    Raises ``ReleaseError``.
+    """
+    private = Ed25519PrivateKey.generate()
+    raw = {
+        "scheme": "ed25519",
+        "seed": private.private_bytes_raw().hex(),
+        "public": _public(private),
+    }
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ReleaseError(f"{path} cannot be made: {error.strerror}") from error
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - opened with a mode
+        json.dump({name: raw}, file)
+    return _public(private)
+
+
 def _load_keys(environ: Mapping[str, str]) -> dict[str, Ed25519PrivateKey]:
     path = environ.get(VARIABLE)
     if not path:
@@ -50,7 +69,10 @@ def _key(name: str, raw: Mapping[str, Any]) -> Ed25519PrivateKey:
     if raw["scheme"] != "ed25519":
         raise ReleaseError(f"signer {name} is not Ed25519")
     private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(raw["seed"]))
-    public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    if public.hex() != raw["public"]:
+    if _public(private) != raw["public"]:
         raise ReleaseError(f"signer {name}: the public key is not the seed's")
     return private
+
+
+def _public(private: Ed25519PrivateKey) -> str:
+    return private.public_key().public_bytes_raw().hex()

@@ -1,9 +1,15 @@
-"""TUF metadata from a plan, its release files and signers; Ed25519 signs deterministically."""
+"""TUF metadata from a plan, its release files and signers; Ed25519 signs deterministically.
+
+A file is made of the plan alone, its signatures come from whoever is at hand. So holders of
+signers can sign the same bytes one after the other, each on a machine of their own, and the
+files in which their signatures gather are passed on.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from securesystemslib.signer import CryptoSigner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from securesystemslib.signer import CryptoSigner, SSlibKey
 from tuf.api.metadata import (
     Metadata,
     MetaFile,
@@ -13,6 +19,7 @@ from tuf.api.metadata import (
     Targets,
     Timestamp,
 )
+from tuf.api.serialization import DeserializationError
 from tuf.api.serialization.json import JSONSerializer
 
 from ci.release.build import ReleaseFile
@@ -33,24 +40,64 @@ def sign(
     releases: Iterable[ReleaseFile],
     signers: Signers,
     published: trust.Copy = _NOTHING,
+    gathered: trust.Copy = _NOTHING,
 ) -> dict[str, bytes]:
-    """Every file of the repository by its path; a root that is published stays as it is.
+    """Every file of the repository by its path.
 
-    A next root is also signed by those of the last root's signers that are at hand: clients
-    ask for the last root's threshold, too. Raises ``ReleaseError`` for missing signers.
+    A root and targets that are ``published`` stay as they are, so their signers are not
+    needed again; otherwise signatures that were ``gathered`` count beside those of the signers
+    at hand. Raises ``ReleaseError`` without the online signer.
     """
     releases = tuple(releases)
-    targets = _targets(plan.roles["targets"], releases)
-    files = {
-        f"targets/{prefixed}": release.data
-        for release in releases
-        for prefixed in targets.targets[release.path].get_prefixed_paths()
+    files = offline_files(plan, releases, signers, published, gathered)
+    version = plan.roles["targets"].version
+    targets = files[f"metadata/{version}.targets.json"]
+    about_targets = MetaFile.from_data(version, targets, ["sha256"])
+    return _release_files(plan, releases) | files | _online(plan, about_targets, signers)
+
+
+def offline_files(
+    plan: Plan,
+    releases: Iterable[ReleaseFile],
+    signers: Signers,
+    published: trust.Copy,
+    gathered: trust.Copy,
+) -> dict[str, bytes]:
+    """Root and targets, with the signatures that there are.
+
+    A next root is also signed by signers of the last one: clients ask for its threshold, too.
+    """
+    root, last = _root(plan), _published_root(plan.roles["root"].version - 1, published)
+    entitled = {
+        "root": [*root.roles["root"].keyids, *(last.roles["root"].keyids if last else ())],
+        "targets": root.roles["targets"].keyids,
     }
-    root = f"metadata/{plan.roles['root'].version}.root.json"
-    files[root] = _kept(published.read(root), plan, signers) or _root(plan, signers, published)
-    data = _signed(targets, plan, signers)
-    files[f"metadata/{targets.version}.targets.json"] = data
-    return files | _online(plan, MetaFile.from_data(targets.version, data, ["sha256"]), signers)
+    files = {}
+    for signed in (root, _targets(plan.roles["targets"], releases)):
+        name = f"metadata/{signed.version}.{signed.type}.json"
+        kept = published.read(name)
+        if kept is None or not _same(signed, kept):
+            kept = _signed(signed, signers, entitled[signed.type], gathered.read(name))
+        files[name] = kept
+    return files
+
+
+def lacking(plan: Plan, files: Mapping[str, bytes], published: trust.Copy) -> list[str]:
+    """What root and targets still lack: one line for each threshold that is not reached."""
+    version = plan.roles["root"].version
+    data = _parsed(files[f"metadata/{version}.root.json"])
+    targets = _parsed(files[f"metadata/{plan.roles['targets'].version}.targets.json"])
+    root: Root = data.signed
+    of_root = root.get_root_verification_result(
+        _published_root(version - 1, published), data.signed_bytes, data.signatures
+    )
+    of_targets = root.get_verification_result("targets", targets.signed_bytes, targets.signatures)
+    results = {"root, by the last root": of_root.first, "root": of_root.second}
+    return [
+        f"{name}: {len(result.signed)} of {result.threshold} signatures"
+        for name, result in (results | {"targets": of_targets}).items()
+        if not result
+    ]
 
 
 def sign_again(
@@ -65,56 +112,59 @@ def sign_again(
     names += [f"metadata/{repository.roles['root'].version}.root.json"]
     names += [f"metadata/{version}.targets.json"]
     files = {name: data for name in names if (data := copy.read(name)) is not None}
-    about_targets = MetaFile.from_data(
-        version, files[f"metadata/{version}.targets.json"], ["sha256"]
-    )
-    return files | _online(plan, about_targets, signers)
+    targets = files[f"metadata/{version}.targets.json"]
+    return files | _online(plan, MetaFile.from_data(version, targets, ["sha256"]), signers)
 
 
 def _online(plan: Plan, about_targets: MetaFile, signers: Signers) -> dict[str, bytes]:
     snapshot = Snapshot(**_common(plan.roles["snapshot"]))
     snapshot.meta["targets.json"] = about_targets
-    data = _signed(snapshot, plan, signers)
+    data = _signed_online(snapshot, plan, signers)
     timestamp = Timestamp(**_common(plan.roles["timestamp"]))
     timestamp.snapshot_meta = MetaFile.from_data(snapshot.version, data, ["sha256"])
     return {
         f"metadata/{snapshot.version}.snapshot.json": data,
-        "metadata/timestamp.json": _signed(timestamp, plan, signers),
+        "metadata/timestamp.json": _signed_online(timestamp, plan, signers),
     }
 
 
-def _root(plan: Plan, signers: Signers, published: trust.Copy) -> bytes:
+def _root(plan: Plan) -> Root:
     root = Root(**_common(plan.roles["root"]), consistent_snapshot=True)
     for name, role in plan.roles.items():
-        for signer in _named(role.signers, signers):
-            root.add_key(signer.public_key, name)
+        for signer in role.signers:
+            root.add_key(_public_key(signer, plan), name)
         root.roles[name].threshold = role.threshold
-    return _signed(root, plan, signers, _last_signers(root.version, signers, published))
+    return root
 
 
-def _kept(data: bytes | None, plan: Plan, signers: Signers) -> bytes | None:
-    """A published root, if it says what the plan says. Raises ``ReleaseError``."""
-    if data is None:
-        return None
-    root = trust.check_root(data)
-    same = root.expires == plan.roles["root"].expires
-    for name, role in plan.roles.items():
-        known = root.roles[name]
-        keyids = {signers[each].public_key.keyid for each in role.signers if each in signers}
-        same &= (role.threshold, len(role.signers)) == (known.threshold, len(known.keyids))
-        same &= keyids <= set(known.keyids)
-    if not same:
-        raise ReleaseError(f"root {root.version} is published with other signers or days: rotate")
-    return data
+def _published_root(version: int, published: trust.Copy) -> Root | None:
+    data = published.read(f"metadata/{version}.root.json")
+    return _parsed(data).signed if data else None
 
 
-def _last_signers(version: int, signers: Signers, published: trust.Copy) -> list[CryptoSigner]:
-    """Those at hand of the signers that the root before names for roots."""
-    data = published.read(f"metadata/{version - 1}.root.json")
-    if data is None:
-        return []
-    keyids = trust.check_root(data).roles["root"].keyids
-    return [signer for signer in signers.values() if signer.public_key.keyid in keyids]
+def _parsed(data: bytes) -> Metadata[Any]:
+    try:
+        return Metadata.from_bytes(data)
+    except DeserializationError as error:
+        raise ReleaseError(f"a file of metadata is damaged: {error.__cause__ or error}") from error
+
+
+def _public_key(name: str, plan: Plan) -> SSlibKey:
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(plan.keys[name]))
+    except (KeyError, ValueError):
+        raise ReleaseError(f"[keys] has no public key of {name}") from None
+    return SSlibKey.from_crypto(public)
+
+
+def _release_files(plan: Plan, releases: Iterable[ReleaseFile]) -> dict[str, bytes]:
+    releases = tuple(releases)
+    targets = _targets(plan.roles["targets"], releases).targets
+    return {
+        f"targets/{prefixed}": release.data
+        for release in releases
+        for prefixed in targets[release.path].get_prefixed_paths()
+    }
 
 
 def _targets(role: RolePlan, releases: Iterable[ReleaseFile]) -> Targets:
@@ -126,24 +176,35 @@ def _targets(role: RolePlan, releases: Iterable[ReleaseFile]) -> Targets:
     return targets
 
 
-def _signed(
-    signed: Any, plan: Plan, signers: Signers, others: Iterable[CryptoSigner] = ()
-) -> bytes:
-    """All of a role's signers sign: a client needs the threshold, a rotation may need each."""
-    metadata = Metadata(signed)
-    keyids = set()
-    for signer in (*_named(plan.roles[signed.type].signers, signers), *others):
-        if signer.public_key.keyid not in keyids:
-            keyids.add(signer.public_key.keyid)
-            metadata.sign(signer, append=True)
+def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes | None) -> bytes:
+    """JSON for people's reviews, with the signatures of ``begun`` and of the signers at hand.
+
+    ``entitled`` are keyids, in the order of the signatures: whoever came first.
+    """
+    at_hand = {each.public_key.keyid: each for each in signers.values()}
+    metadata: Metadata[Any] = Metadata(signed)
+    before = _same(signed, begun)
+    for keyid in dict.fromkeys(entitled):
+        if keyid in at_hand:
+            metadata.sign(at_hand[keyid], append=True)
+        elif before and keyid in before.signatures:
+            metadata.signatures[keyid] = before.signatures[keyid]
     return metadata.to_bytes(_READABLE) + b"\n"
 
 
-def _named(names: Iterable[str], signers: Signers) -> list[CryptoSigner]:
-    missing = set(names) - signers.keys()
-    if missing:
-        raise ReleaseError(f"these are not among the signers: {', '.join(sorted(missing))}")
-    return [signers[name] for name in names]
+def _signed_online(signed: Any, plan: Plan, signers: Signers) -> bytes:
+    names = plan.roles[signed.type].signers
+    if not set(names) <= signers.keys():
+        raise ReleaseError(f"the online signer is not at hand: {', '.join(names)}")
+    return _signed(signed, signers, [_public_key(name, plan).keyid for name in names], None)
+
+
+def _same(signed: Any, data: bytes | None) -> Metadata[Any] | None:
+    """The metadata in a file, if it signs exactly this."""
+    if data is None:
+        return None
+    metadata = _parsed(data)
+    return metadata if metadata.signed_bytes == Metadata(signed).signed_bytes else None
 
 
 def _common(role: RolePlan) -> dict[str, Any]:

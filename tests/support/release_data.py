@@ -1,5 +1,7 @@
 """The release tool's data in a folder of a test's own, and answers of the hosting service."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -8,11 +10,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import tomlkit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.builds import Packed
 from support.repository import signer
 
+from ci.release.__main__ import main
 from ci.release.facts import UpstreamRelease
 from ci.release.plan import DATA, load_plan
 from ci.release.signers import VARIABLE
@@ -23,19 +28,35 @@ GIVEN_SIGNERS = os.environ.pop(VARIABLE, None)
 DOWNLOADS = "https://github.com/ggml-org/llama.cpp/releases/download"
 
 
-def copied_data(folder: Path) -> Path:
-    """A copy of rules, facts and plan."""
+def copied_data(folder: Path, *names: str) -> Path:
+    """A copy of rules, facts and plan; its signers, and those of more names, are throwaway."""
     ignored = shutil.ignore_patterns("*.py", "__pycache__")
-    return Path(shutil.copytree(DATA, folder, ignore=ignored))
+    shutil.copytree(DATA, folder, ignore=ignored)
+    path = folder / "repository.toml"
+    document = tomlkit.parse(path.read_text())
+    for name, key in keys_of(*load_plan().keys, *names).items():
+        document["keys"][name] = key  # type: ignore[index]
+    path.write_text(tomlkit.dumps(document))
+    return folder
+
+
+def keys_of(*names: str) -> dict[str, str]:
+    """The public keys of throwaway signers."""
+    return {name: public_of(seed_of(name)) for name in names}
+
+
+def seed_of(name: str) -> str:
+    """The seed of a throwaway signer, in hexadecimal digits."""
+    return str(signer(name)._private_key.private_bytes_raw().hex())
 
 
 def signers_file(path: Path, *names: str, **changes: str) -> dict[str, str]:
     """The environment that names a file of throwaway signers; those of the plan for none."""
     wanted = names or {name for role in load_plan().roles.values() for name in role.signers}
-    made = {}
-    for name in wanted:
-        seed = signer(name)._private_key.private_bytes_raw().hex()
-        made[name] = {"scheme": "ed25519", "seed": seed, "public": public_of(seed)} | changes
+    made = {
+        name: {"scheme": "ed25519", "seed": seed_of(name), "public": keys_of(name)[name]} | changes
+        for name in wanted
+    }
     path.write_text(json.dumps(made))
     return {VARIABLE: str(path)}
 
@@ -97,6 +118,22 @@ def answer_for(tag: str, archives: Iterable[Packed]) -> bytes:
 
 
 def release_tool(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """What ``python -m ci.release`` does and says, in this process: a second less."""
+    words = [*map(str, arguments)]
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        mock.patch.dict(os.environ, environ),
+    ):
+        code = 0
+        try:
+            main(words)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def release_process(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run ``python -m ci.release``."""
     return subprocess.run(
         [sys.executable, "-m", "ci.release", *map(str, arguments)],

@@ -1,0 +1,58 @@
+"""Who signs in which order: at one machine, or holder after holder."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ci.release.build import ReleaseFile
+from ci.release.copies import Files, Folder
+from ci.release.folder import write
+from ci.release.plan import Plan
+from ci.release.signing import Signers, lacking, offline_files, sign
+from tsuku_llm.durable import make_folder, replace_file
+
+
+class Ceremony:
+    """Signs a plan and its release files into a repository; ``say`` is told how far it is."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        releases: Sequence[ReleaseFile],
+        signers: Signers,
+        say: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._releases = releases
+        self._signers = signers
+        self._say = say
+
+    def alone(self, into: Path) -> None:
+        """Write the repository with the signers at hand. Raises ``ReleaseError``."""
+        self._write(into, Folder(into), Files({}))
+
+    def in_turn(self, into: Path, gathered: Path) -> None:
+        """Add the signatures of the signers at hand to those that are gathered in a folder.
+
+        The repository is written by the last one: when no threshold lacks a signature and the
+        online signer is at hand. Raises ``ReleaseError``.
+        """
+        published = Folder(into)
+        begun = Folder(gathered)
+        files = offline_files(self._plan, self._releases, self._signers, published, begun)
+        for name, data in files.items():
+            make_folder((gathered / name).parent)
+            replace_file(gathered / name, data)
+        missing = lacking(self._plan, files, published)
+        for line in missing:
+            self._say(line)
+        if missing:
+            return
+        if set(self._plan.roles["timestamp"].signers) <= self._signers.keys():
+            self._write(into, published, begun)
+        else:
+            self._say("every threshold is reached: it is the online signer's turn")
+
+    def _write(self, into: Path, published: Folder, begun: Folder | Files) -> None:
+        files = sign(self._plan, self._releases, self._signers, published, begun)
+        write(into, files)
+        self._say(f"{into}: {len(files)} files, signed and checked")
