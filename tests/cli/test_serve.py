@@ -1,7 +1,6 @@
 """``serve`` as a user meets it: what it shows, asks for, refuses and says aloud."""
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +78,14 @@ def test_a_start_that_requires_a_gpu_ends_with_8_where_none_is_listed(
     assert hint.endswith("tsuku-llm config set llm.backend cpu")
 
 
+def test_a_build_for_the_processor_is_none_for_a_gpu(home: Path) -> None:
+    install_stand_in(home / "llm", backend="cpu", serve=("err it was started",))
+    done = serve(home, "--require-gpu")
+    assert done.code == 8
+    assert "it was started" not in done.stderr
+    assert "is a build for the processor" in done.stderr
+
+
 def test_a_server_that_slips_to_the_processor_ends_with_8(home: Path) -> None:
     steps = ("err load_tensors:   CPU_Mapped model buffer size =  4096.00 MiB", "listen")
     install_stand_in(home / "llm", serve=("err offloaded 0/33 layers to GPU", *steps))
@@ -123,32 +130,3 @@ def test_X11_root_does_not_run_what_a_user_installed(flags: tuple[str, ...], hom
     assert (done.code, done.stdout) == (6, "")
     assert done.stderr.startswith("error[unsafe-location]: ")
     assert build.tree.is_dir()
-
-
-def answer(home: Path, typed: bytes, *words: str) -> tuple[int, str]:
-    """Run it on a terminal on which somebody types."""
-    ours, theirs = pty.openpty()
-    try:
-        os.write(ours, typed)
-        child = subprocess.Popen(
-            [*COMMAND, "serve", *words],
-            env=environment(home, TERM="xterm"),
-            stdin=theirs,
-            stderr=theirs,
-            stdout=subprocess.PIPE,
-        )
-        os.close(theirs)
-        said = b""
-        while chunk := _read(ours):
-            said += chunk
-        child.communicate()
-    finally:
-        os.close(ours)
-    return child.returncode, said.decode()
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # Linux says so when the other end is closed
-        return b""

@@ -50,3 +50,26 @@ def run_program(*arguments: str, env: Mapping[str, str], cwd: Path | None = None
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def run_on_terminal(typed: bytes, *arguments: str, env: Mapping[str, str]) -> tuple[int, str]:
+    """Run it on a terminal on which somebody has typed; its exit code and what stands there."""
+    import pty  # noqa: PLC0415 - not on Windows
+
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, typed)
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        child = subprocess.Popen([*COMMAND, *arguments], env=dict(env), **streams)
+        os.close(theirs)
+        said = b"".join(iter(lambda: _read(ours), b""))
+        return child.wait(), said.decode()
+    finally:
+        os.close(ours)
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux says so when the other end is closed
+        return b""

@@ -8,6 +8,7 @@
  *     dump                  the arguments, folder and environment on stdout
  *     spawn                 a child that ignores SIGTERM and outlives its parent
  *     hang                  wait for a signal
+ *     need NAME             end with 0 here unless the environment has that variable
  *     loading N             /health is answered with 503 so many times first
  *     map FILE              map a file of its folder, as the loader maps a library
  *     write FILE            write a byte over the first one of a file of its folder
@@ -159,7 +160,10 @@ static void step(const char *name, const char *text, int argc, char **argv)
         serve(argc, argv, 0);
     else if (!strcmp(name, "serve"))
         serve(argc, argv, 1);
-    else if (!strcmp(name, "loading"))
+    else if (!strcmp(name, "need")) {
+        if (!getenv(text))
+            exit(0);
+    } else if (!strcmp(name, "loading"))
         loading = atol(text);
     else if (!strcmp(name, "map"))
         map(text);

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.fingerprint import driver_fingerprint
     from tsuku_llm.launch.health import Address, address_of
     from tsuku_llm.launch.leash import Leash
-    from tsuku_llm.launch.planning import Build, Plan, environment, plan
+    from tsuku_llm.launch.planning import Build, Plan, environment, plan, refusal_in
     from tsuku_llm.launch.report import FallenBack, Signal, Sink, StartReport, Verdict
     from tsuku_llm.launch.run import Observer, replace, supervise
-    from tsuku_llm.launch.signals import refusal_in
     from tsuku_llm.launch.tool import plan_tool, require_no_plugins
     from tsuku_llm.launch.watch import Start, Watch
 
@@ -82,10 +81,9 @@ _HOMES = {
         "fingerprint": ("driver_fingerprint",),
         "health": ("Address", "address_of"),
         "leash": ("Leash",),
-        "planning": ("Build", "Plan", "environment", "plan"),
+        "planning": ("Build", "Plan", "environment", "plan", "refusal_in"),
         "report": ("FallenBack", "Signal", "Sink", "StartReport", "Verdict"),
         "run": ("Observer", "replace", "supervise"),
-        "signals": ("refusal_in",),
         "tool": ("plan_tool", "require_no_plugins"),
         "watch": ("Start", "Watch"),
     }.items()

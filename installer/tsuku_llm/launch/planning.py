@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 # ruff: noqa: SIM905  (words read better than a column of quotes)
@@ -125,6 +126,24 @@ def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[
         env=env,
         backend=build.backend,
     )
+
+
+def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """The words or the variable with which the user keeps a server from the GPU."""
+    pairs = [(word.replace("_", "-"), value) for word, value in pairwise(arguments)]
+    pairs += [
+        (name, env[name]) for name in ("LLAMA_ARG_DEVICE", "LLAMA_ARG_N_GPU_LAYERS") if name in env
+    ]
+    for name, value in pairs:
+        if value in _REFUSALS.get(name, ()):
+            return f"{name} {value}"
+    return None
+
+
+_REFUSALS = {
+    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
+    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
+}
 
 
 def _loads_code(name: str) -> bool:

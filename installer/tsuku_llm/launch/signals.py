@@ -11,15 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
+from tsuku_llm.launch.kernel import Sight
+from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.report import Signal, Verdict
-
-if TYPE_CHECKING:
-    from tsuku_llm.launch.kernel import Sight
-    from tsuku_llm.launch.log import LogFacts
 
 _PLUGINS = {"rocm": "hip"}
 """Where a backend's plugin is not called like the backend."""
@@ -96,24 +92,6 @@ def backend_in_use(seen: Observed, decided: Verdict) -> str | None:
         return None
     places = (backend_named(name) for name, _ in _on_devices(seen.log.buffers))
     return next(filter(None, places), seen.backend)
-
-
-def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """The words or the variable with which the user keeps a server from the GPU."""
-    pairs = [(word.replace("_", "-"), value) for word, value in pairwise(arguments)]
-    pairs += [
-        (name, env[name]) for name in ("LLAMA_ARG_DEVICE", "LLAMA_ARG_N_GPU_LAYERS") if name in env
-    ]
-    for name, value in pairs:
-        if value in _REFUSALS.get(name, ()):
-            return f"{name} {value}"
-    return None
-
-
-_REFUSALS = {
-    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
-    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
-}
 
 
 def _arguments(seen: Observed) -> Iterator[Signal]:

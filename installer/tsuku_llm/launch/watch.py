@@ -17,9 +17,9 @@ from tsuku_llm.launch.health import Address, address_of
 from tsuku_llm.launch.kernel import Sight, look_at
 from tsuku_llm.launch.leash import Leash
 from tsuku_llm.launch.log import LogReader
-from tsuku_llm.launch.planning import Build, Plan
+from tsuku_llm.launch.planning import Build, Plan, refusal_in
 from tsuku_llm.launch.report import Sink, StartReport, Verdict
-from tsuku_llm.launch.signals import Observed, backend_in_use, refusal_in, signals, verdict
+from tsuku_llm.launch.signals import Observed, backend_in_use, signals, verdict
 
 _SHORTEST, _LONGEST = 0.02, 0.5
 """Seconds between two questions for the server's health; the time between them grows."""

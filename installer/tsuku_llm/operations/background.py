@@ -35,8 +35,9 @@ from tsuku_llm.instances import (
     see,
     turn,
 )
-from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.start import Serving
 
 GRACE = 15.0
 """Seconds that a server gets to end on request before it is killed."""

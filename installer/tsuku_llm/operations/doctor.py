@@ -9,8 +9,9 @@ from tsuku_llm import launch
 from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.operations.choice import Choice, choose
-from tsuku_llm.operations.serve import build_of, wanted
+from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.start import build_of
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store import Installed, Store
 

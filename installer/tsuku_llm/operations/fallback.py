@@ -22,20 +22,26 @@ if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does with
     from tsuku_llm.selection import Candidate
 
 
-def remembered(session: Session, memory: Memory, installed: Installed) -> Installed | None:
-    """What ran instead of a version whose backend failed on these very drivers, if it is there."""
-    failure = memory.failure(installed.id)
+def remembered(
+    session: Session, memory: Memory, preferred: Installed, *, gpu_only: bool
+) -> tuple[Installed, list[launch.FallenBack]]:
+    """What to start first: ``preferred``, or what ran instead when it failed on these drivers.
+
+    With the second comes what it stands in for, and why.
+    """
+    failure = memory.failure(preferred.id)
     if failure is None or session.fallback == "off":
-        return None
+        return preferred, []
     with suppress(TsukuError):
         instead = session.store.find(failure.instead)
-        if instead:
+        if instead and not (gpu_only and instead.receipt.backend == "cpu"):
+            failed = launch.FallenBack(preferred.receipt.variant, failure.reason)
             session.note(
-                f"{installed.receipt.variant} failed on these drivers: {failure.reason}; "
+                f"{failed.variant} failed on these drivers: {failed.reason}; "
                 f"using {instead.receipt.variant} until they or the release change"
             )
-            return instead
-    return None
+            return instead, [failed]
+    return preferred, []
 
 
 def next_version(

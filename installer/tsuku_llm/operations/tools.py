@@ -9,8 +9,10 @@ from pathlib import Path, PurePosixPath
 
 from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.serve import Planned, build_of, planned_start, wanted
+from tsuku_llm.operations.planned import Planned, planned_start
+from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.store import Installed, Receipt, check_ancestors
 

@@ -13,8 +13,9 @@ from tsuku_llm.cli.command import WORDS, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
-from tsuku_llm.operations.serve import Serving, planned, serve
+from tsuku_llm.operations.serve import planned, serve
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.start import Serving
 
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001

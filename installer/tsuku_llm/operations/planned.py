@@ -1,0 +1,39 @@
+"""What would be started, as it is shown to people and programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsuku_llm import launch
+from tsuku_llm.store import Installed
+
+_TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
+"""Environment variables that change what a build does without standing in its arguments."""
+
+_SECRET = re.compile(r"KEY$|TOKEN|PASSWORD|SECRET")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What would be started: ``env`` is the part of the environment that the build reads.
+
+    ``removed`` are the variables that it does not get, as they would put foreign code into it.
+    """
+
+    version: str
+    line: str
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+
+
+def planned_start(installed: Installed, plan: launch.Plan, environ: Mapping[str, str]) -> Planned:
+    """A plan as it is shown: variables that change what a build does, without their secrets."""
+    told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
+    shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
+    removed = tuple(sorted(environ.keys() - plan.env.keys()))
+    return Planned(installed.id, installed.receipt.line, plan.argv, plan.cwd, shown, removed)
