@@ -33,6 +33,7 @@ TsukuError
 │   ├── NotInstalled      7  not-installed
 │   ├── BackendFailed     7  backend-failed
 │   ├── GateFailed        7  gate-failed
+│   ├── BadModel          7  bad-model
 │   ├── AlreadyRunning    7  already-running
 │   ├── NotRunning        7  not-running
 │   └── StillRunning      7  still-running
@@ -267,6 +268,12 @@ class GateFailed(LaunchError):
     """A staged server does not run here, or does not offer its backend."""
 
     slug = "gate-failed"
+
+
+class BadModel(LaunchError):
+    """A model that is not there, may not be read, or is no GGUF file."""
+
+    slug = "bad-model"
 
 
 class AlreadyRunning(LaunchError):

@@ -160,6 +160,17 @@ def test_the_server_s_own_metrics_are_beside_ours(home: Home) -> None:
     assert 'tsuku_llm_server_up{name="default"} 1.0' in home.run("status", "--prometheus").stdout
 
 
+def test_the_real_server_is_measured(home: Home) -> None:
+    """The model's context is small, so both the prompt and the answer are shorter."""
+    done = home.run("bench", "-m", "tiny.gguf", "--rounds", "2", "--json")
+    (result,) = done.document["data"]["results"]
+    assert (result["variant"], result["release"], len(result["speeds"])) == ("cpu", "b10434", 2)
+    for speed in result["speeds"]:
+        assert (speed["prompt_tokens"], speed["generated_tokens"]) == (184, 64)
+        assert speed["prompt"] > speed["generation"] > 1
+    assert result["generation"] == sum(speed["generation"] for speed in result["speeds"]) / 2
+
+
 def test_a_tool_of_the_real_build_runs(home: Home) -> None:
     done = home.run("run", "llama-server", "--", "--version")
     assert done.code == 0

@@ -10,6 +10,7 @@
  *     hang                  wait for a signal
  *     need NAME             end with 0 here unless the environment has that variable
  *     loading N             /health is answered with 503 so many times first
+ *     speed P G             completions at P tokens of a prompt and G of an answer a second
  *     map FILE              map a file of its folder, as the loader maps a library
  *     write FILE            write a byte over the first one of a file of its folder
  *     listen                log "listening on ..." and answer HTTP until a signal comes
@@ -84,16 +85,57 @@ static void spawn(void)
 
 static long loading;
 
+static double prompt_speed, generation_speed;
+
+/* The whole request: one that is left unread would be answered with a reset. */
+static void receive(int client, char *request, size_t room)
+{
+    size_t size = 0, wanted = room;
+    while (size < wanted) {
+        ssize_t more = read(client, request + size, room - size);
+        if (more <= 0)
+            break;
+        request[size += (size_t)more] = 0;
+        const char *end = strstr(request, "\r\n\r\n");
+        const char *length = strstr(request, "Content-Length: ");
+        if (end)
+            wanted = (size_t)(end - request) + 4 + (length ? strtoul(length + 16, NULL, 10) : 0);
+    }
+}
+
+/* How long a completion took, at the speeds that were told. */
+static void completed(const char *request, char *body, size_t room)
+{
+    const char *prompt = strstr(request, "\"prompt\": ["), *wanted = strstr(request, "\"n_predict\": ");
+    if (!prompt || !wanted || prompt_speed == 0) {
+        snprintf(body, room, "{\"content\":\"aaa\",\"timings\":{}}");
+        return;
+    }
+    int read = 1, generated = atoi(wanted + 13);
+    for (; *prompt != ']'; prompt++)
+        read += *prompt == ',';
+    snprintf(body, room,
+             "{\"timings\":{\"prompt_n\":%d,\"prompt_ms\":%f,\"predicted_n\":%d,\"predicted_ms\":%f}}",
+             read, read / prompt_speed * 1000, generated, generated / generation_speed * 1000);
+}
+
 static void answer(int client)
 {
-    char request[4096];
-    ssize_t size = read(client, request, sizeof request - 1);
-    request[size > 0 ? size : 0] = 0;
+    static char request[65536], body[8192];
+    receive(client, request, sizeof request - 1);
     const char *status = loading > 0 ? "503 Service Unavailable" : "200 OK";
     loading--;
-    const char *body = strncmp(request, "GET /health", 11)
-                           ? "{\"content\":\"aaa\",\"timings\":{}}"
-                           : "{\"status\":\"ok\"}";
+    if (!strncmp(request, "GET /health", 11))
+        strcpy(body, "{\"status\":\"ok\"}");
+    else if (!strncmp(request, "GET /props", 10))
+        strcpy(body, "{\"default_generation_settings\":{\"n_ctx\":2048}}");
+    else if (!strncmp(request, "POST /tokenize", 14)) {
+        strcpy(body, "{\"tokens\":[0");
+        for (int i = 1; i < 600; i++)
+            sprintf(body + strlen(body), ",%d", i);
+        strcat(body, "]}");
+    } else
+        completed(request, body, sizeof body);
     dprintf(client,
             "HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
             "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
@@ -165,6 +207,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
             exit(0);
     } else if (!strcmp(name, "loading"))
         loading = atol(text);
+    else if (!strcmp(name, "speed"))
+        sscanf(text, "%lf %lf", &prompt_speed, &generation_speed);
     else if (!strcmp(name, "map"))
         map(text);
     else if (!strcmp(name, "write"))

@@ -23,6 +23,7 @@ COMMANDS = {
     "logs": "Print what a server in the background has said.",
     "stop": "Stop a server in the background.",
     "run": "Run another tool of the build that serve starts.",
+    "bench": "Measure every variant that fits with a model of yours.",
     "list": "List what is installed, or what can be.",
     "which": "Print the path of the server that serve starts, or of another TOOL of its build.",
     "update": "Move to the newest release of the channel.",

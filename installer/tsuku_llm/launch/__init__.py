@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.planning import Build, Plan, environment, plan, refusal_in
     from tsuku_llm.launch.report import FallenBack, Signal, Sink, StartReport, Verdict
     from tsuku_llm.launch.run import Observer, replace, supervise
+    from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
     from tsuku_llm.launch.tool import plan_tool, require_no_plugins
     from tsuku_llm.launch.watch import Start, Watch
 
 __all__ = [
     "CPU_OVERRIDE",
     "GATE_LIMIT",
+    "SPEED_CONTEXT",
     "Address",
     "Build",
     "Diagnosis",
@@ -42,6 +44,7 @@ __all__ = [
     "Plan",
     "Signal",
     "Sink",
+    "Speed",
     "Start",
     "StartReport",
     "Verdict",
@@ -53,6 +56,7 @@ __all__ = [
     "gate",
     "hiding_variables",
     "list_devices",
+    "measure",
     "no_device",
     "own_devices",
     "parse_devices",
@@ -84,6 +88,11 @@ _HOMES = {
         "planning": ("Build", "Plan", "environment", "plan", "refusal_in"),
         "report": ("FallenBack", "Signal", "Sink", "StartReport", "Verdict"),
         "run": ("Observer", "replace", "supervise"),
+<<<<<<< HEAD
+=======
+        "signals": ("refusal_in",),
+        "speed": ("SPEED_CONTEXT", "Speed", "measure"),
+>>>>>>> 5dca1bf (Measure every variant that fits with the user's model: bench)
         "tool": ("plan_tool", "require_no_plugins"),
         "watch": ("Start", "Watch"),
     }.items()

@@ -17,6 +17,8 @@ class Leash:
     """Seconds that a server gets to answer what it is at and go."""
 
     def __init__(self) -> None:
+        self.signalled: int | None = None
+        """The signal from outside that was passed on to a server that has ended."""
         self._lock = threading.Lock()
         self._reason: str | None = None
         self._pull: Callable[[], None] | None = None

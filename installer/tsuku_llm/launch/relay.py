@@ -28,7 +28,8 @@ class Relay:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.passed_on = False
+        self.passed_on: int | None = None
+        """The signal that the child was last given."""
         self._clock = clock
         self._child: subprocess.Popen[bytes] | None = None
         self._waiting: list[int] = []
@@ -83,7 +84,7 @@ class Relay:
         if now - self._last.get(number, float("-inf")) < _SAME_EVENT:
             return
         self._last[number] = now
-        self.passed_on = True
+        self.passed_on = number
         if self._child is None:
             self._waiting.append(number)
         else:

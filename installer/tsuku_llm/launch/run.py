@@ -86,6 +86,7 @@ def supervise(
             end(child)
             stderr.finish()
             observer.ended()
+    leash.signalled = relay.passed_on
     told_to_end = relay.passed_on or leash.reason is not None
     if code != 0 and not (stderr.ready or observer.ready or told_to_end):
         _explain(plan, code, stderr.tail.text(), oom_killed=_oom_kills() > killed)

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from tsuku_llm import launch
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import replace_file
 from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
 from tsuku_llm.instances import (
     IdleWatch,
@@ -222,12 +221,6 @@ def server(session: Session, name: str) -> Record:
     """One server. Raises NotRunning where there is none of that name."""
     instances = Instances(session.state)
     return instances.find(checked_name(name)) or _nobody(instances, name)
-
-
-def put(path: Path, text: str) -> None:
-    """Put a text into a file in one step: a reader sees the old one or the new one."""
-    with disk_errors(f"writing {path.name}", path.parent):
-        replace_file(path, text.encode("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)

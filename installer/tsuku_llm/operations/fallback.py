@@ -76,10 +76,10 @@ def _next(
 ) -> Installed | None:
     from tsuku_llm.selection import next_after  # noqa: PLC0415 - loads the manifest
 
-    choice = _choice(session, preferred)
+    choice = choice_beside(session, preferred)
     reasons = {each.variant: each.reason for each in failed}
     for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
-        found = _installed(session.store, candidate.variant.name, preferred)
+        found = installed_variant(session.store, candidate.variant.name, preferred.receipt.release)
         if not _agreed(session, failed[-1], candidate, found):
             return None
         with suppress(GateFailed):  # it does not run here either: the one after it
@@ -89,10 +89,12 @@ def _next(
     return None
 
 
-def _choice(session: Session, preferred: Installed) -> Choice:
+def choice_beside(session: Session, preferred: Installed | None) -> Choice:
     """The variants of the same release, or of the newest where that is known no more."""
     from tsuku_llm.operations.choice import choose  # noqa: PLC0415
 
+    if preferred is None:
+        return choose(session)
     session = replace(session, channel=preferred.receipt.channel)
     try:
         return choose(session, release=preferred.receipt.release)
@@ -100,13 +102,12 @@ def _choice(session: Session, preferred: Installed) -> Choice:
         return choose(session)
 
 
-def _installed(store: Store, variant: str, preferred: Installed) -> Installed | None:
-    """The newest version of a variant that is there, one of the same release first."""
-    same = preferred.receipt.release
+def installed_variant(store: Store, variant: str, release: str) -> Installed | None:
+    """The newest version of a variant that is there, one of ``release`` first."""
     found = [each for each in store.installed() if each.receipt.variant == variant]
 
     def order(each: Installed) -> tuple[bool, int]:
-        return each.receipt.release == same, each.receipt.sequence
+        return each.receipt.release == release, each.receipt.sequence
 
     return max(found, key=order, default=None)
 

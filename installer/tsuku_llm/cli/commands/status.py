@@ -13,7 +13,8 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
-from tsuku_llm.operations.background import put, servers
+from tsuku_llm.operations.background import servers
+from tsuku_llm.operations.output import put
 
 
 @click.command("status", cls=Command)

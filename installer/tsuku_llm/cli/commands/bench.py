@@ -1,0 +1,77 @@
+"""``bench``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tsuku_llm.cli import options
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Launching
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import bench as render
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.config import Paths
+from tsuku_llm.operations.bench import Report, bench
+from tsuku_llm.operations.output import put
+
+
+@click.command("bench", cls=Launching, example="tsuku-llm bench -m MODEL.gguf -- -ngl 20")
+@click.option(
+    "-m", "--model", type=options.FILE, required=True, metavar="FILE", help="A model in GGUF."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="How often each variant is measured; medians are shown.",
+)
+@click.option("--yes", is_flag=True, help="Install variants that fit and are not there.")
+@click.option("--save", is_flag=True, help="Write the fastest into the config file.")
+@click.option("--svg", type=options.FILE, metavar="FILE", help="Write the chart into FILE.")
+@options.require_fresh
+@options.allow_revoked
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def command(  # noqa: PLR0913
+    console: Console,
+    *,
+    model: Path,
+    rounds: int,
+    yes: bool,
+    save: bool,
+    svg: Path | None,
+    require_fresh: str | None,
+    allow_revoked: bool,
+    arguments: tuple[str, ...],
+) -> Answer:
+    """Measure every variant that fits with a model of yours.
+
+    ARGUMENTS are the server's own, the same for every variant; put -- before them.
+    """
+    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
+        agreed = replace(session, ask=lambda _: True) if yes else session
+        report = bench(agreed, model, arguments, rounds=rounds)
+    if svg:
+        put(svg, render.svg(report))
+    saved = _saved(console, report) if save or _is_wanted(console, report) else None
+    return Answer(render.data(report, saved), render.lines(report, saved))
+
+
+def _is_wanted(console: Console, report: Report) -> bool:
+    return len(report.results) > 1 and console.ask(
+        f"{report.fastest.variant} is the fastest. Use {report.word} from now on?"
+    )
+
+
+def _saved(console: Console, report: Report) -> str:
+    from tsuku_llm.config.editing import set_value  # noqa: PLC0415 - few save
+
+    set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.word)
+    if os.environ.get("TSUKU_LLM_BACKEND"):
+        console.note("TSUKU_LLM_BACKEND is set, and counts before the config file")
+    return report.word

@@ -1,0 +1,108 @@
+"""What a benchmark found: a table, bars, and the same bars as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+from xml.sax.saxutils import escape
+
+from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.operations.bench import Measured, Report, Skipped
+
+_WIDTH = 40
+_KINDS = (("generation", "generation, tokens per second"), ("prompt", "prompt, tokens per second"))
+
+
+def data(report: Report, saved: str | None) -> dict[str, Any]:
+    """Everything, for programs; ``saved`` is what was written into the config."""
+    return {
+        "model": report.model,
+        "rounds": report.rounds,
+        "results": [asdict(each) for each in report.results],
+        "failed": [asdict(each) for each in report.failed],
+        "skipped": [asdict(each) for each in report.skipped],
+        "fastest": report.fastest.variant,
+        "hints": report.hints,
+        "saved": saved,
+    }
+
+
+def lines(report: Report, saved: str | None) -> tuple[str, ...]:
+    """Everything, for people."""
+    fastest, word = report.fastest.variant, report.word
+    return (
+        *table([_HEAD, *(_row(each) for each in report.results)], indent=0),
+        *(text for kind, title in _KINDS for text in ("", title, *_bars(report.results, kind))),
+        "",
+        *(f"failed: {each.variant}: {each.reason}" for each in report.failed),
+        *(f"not measured: {each.variant}{_cost(each)}: {each.reason}" for each in report.skipped),
+        *report.hints,
+        f"saved: llm.backend = {saved}"
+        if saved
+        else f"the fastest is {fastest}; to use it: tsuku-llm config set llm.backend {word}",
+    )
+
+
+def _cost(each: Skipped) -> str:
+    return f" ({size(each.size)})" if each.size else ""
+
+
+_HEAD = ("variant", "release", "prompt/s", "generation/s", "device")
+
+
+def _row(each: Measured) -> tuple[str, ...]:
+    device = each.device or ""
+    return (each.variant, each.release, _number(each.prompt), _number(each.generation), device)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"  # noqa: PLR2004
+
+
+def _bars(results: Sequence[Measured], kind: str) -> tuple[str, ...]:
+    lengths = _lengths(results, kind, _WIDTH)
+    return table([(name, "#" * length, shown) for name, length, shown in lengths])
+
+
+def _lengths(results: Sequence[Measured], kind: str, most: int) -> list[tuple[str, int, str]]:
+    """Each variant, how long its bar is (``most`` for the fastest), and its figure."""
+    values = {each.variant: getattr(each, kind) for each in results}
+    scale = most / max(values.values())
+    return [(name, max(1, round(value * scale)), _number(value)) for name, value in values.items()]
+
+
+_LEFT, _RIGHT, _BAR, _ROW = 120, 90, 400, 26
+
+
+def svg(report: Report) -> str:
+    """The bars as a picture of their own: no fonts, scripts or files of others."""
+    parts, top = [], 0
+    for kind, title in _KINDS:
+        parts.append(_text(10, top + 20, title, bold=True))
+        for number, bar in enumerate(_lengths(report.results, kind, _BAR)):
+            parts += _svg_bar(top + 30 + number * _ROW, _COLOURS[kind], *bar)
+        top += 40 + len(report.results) * _ROW
+    width = _LEFT + _BAR + _RIGHT
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" '
+        f'viewBox="0 0 {width} {top}" font-family="sans-serif" font-size="13">\n'
+        f"<title>{escape(report.model.name)}</title>\n"
+        f'<rect width="{width}" height="{top}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+_COLOURS = {"generation": "#2b6cb0", "prompt": "#718096"}
+
+
+def _svg_bar(y: int, colour: str, name: str, length: int, shown: str) -> tuple[str, ...]:
+    return (
+        _text(10, y + 16, name),
+        f'<rect x="{_LEFT}" y="{y}" width="{length}" height="20" fill="{colour}"/>',
+        _text(_LEFT + length + 6, y + 16, shown),
+    )
+
+
+def _text(x: int, y: int, words: str, *, bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return f'<text x="{x}" y="{y}"{weight}>{escape(words)}</text>'

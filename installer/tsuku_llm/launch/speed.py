@@ -1,0 +1,103 @@
+"""How fast a running server is, by its own count: the same words for every build.
+
+The server's ``timings`` are used, so neither HTTP nor this program is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from tsuku_llm.errors import LaunchError
+
+PROMPT_TOKENS = 512
+GENERATED_TOKENS = 128
+
+SPEED_CONTEXT = PROMPT_TOKENS + GENERATED_TOKENS + 64
+"""What the server needs to be started with (``-c``)."""
+
+_LIMIT = 900.0
+"""Seconds for one answer: a large model on a slow processor takes minutes."""
+
+_TEXT = (
+    "In the year before the railway came, the town had one street, two wells and a clock that "
+    "nobody trusted. Travellers asked the way to the river; the answer was always the same. "
+)
+_FILLING = 60
+"""Repetitions, so that the text has more tokens than are needed with any vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens per second while reading a prompt and while answering, and how many of each."""
+
+    prompt: float
+    generation: float
+    prompt_tokens: int
+    generated_tokens: int
+
+
+def measure(host: str, port: int) -> Speed:
+    """Ask the server twice and take the second answer.
+
+    The first one loads what is loaded late, and compiles shaders (Vulkan: 8 to 11 seconds).
+    A small context shortens both prompt and answer. Raises LaunchError where the server does
+    not answer as it should.
+    """
+    try:
+        request = _request(host, port)
+        _ask(host, port, "/completion", request)
+        return _speed(_ask(host, port, "/completion", request)["timings"], request)
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise LaunchError(
+            "the server could not be measured",
+            facts=(f"{type(error).__name__}: {error}",),
+            hint="see whether it answers with tsuku-llm serve",
+        ) from error
+
+
+def _request(host: str, port: int) -> dict[str, Any]:
+    """A completion of the same tokens each time, sampled without chance, none of it cached."""
+    context = int(_ask(host, port, "/props")["default_generation_settings"]["n_ctx"])
+    generated = min(GENERATED_TOKENS, context // 4)
+    tokens = _ask(host, port, "/tokenize", {"content": _TEXT * _FILLING})["tokens"]
+    return {
+        "prompt": tokens[: min(PROMPT_TOKENS, context - generated - 8)],
+        "n_predict": generated,
+        "ignore_eos": True,
+        "cache_prompt": False,
+        "temperature": 0,
+        "seed": 1,
+    }
+
+
+def _speed(timings: dict[str, Any], request: dict[str, Any]) -> Speed:
+    read, generated = int(timings["prompt_n"]), int(timings["predicted_n"])
+    if (read, generated) != (len(request["prompt"]), request["n_predict"]):
+        raise ValueError(f"it read {read} tokens and generated {generated}, not what was asked")
+    return Speed(
+        read / timings["prompt_ms"] * 1000,
+        generated / timings["predicted_ms"] * 1000,
+        read,
+        generated,
+    )
+
+
+def _ask(host: str, port: int, path: str, body: object = None) -> dict[str, Any]:
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - nothing else asks so
+
+    with closing(HTTPConnection(host, port, timeout=_LIMIT)) as connection:
+        try:
+            connection.request("POST" if body else "GET", path, json.dumps(body) if body else None)
+            answer = connection.getresponse()
+            text = answer.read()
+        except HTTPException as error:
+            raise OSError(str(error)) from error
+    if answer.status != 200:  # noqa: PLR2004
+        raise ValueError(f"{path}: HTTP status {answer.status}: {text[:200]!r}")
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise TypeError(f"{path}: not an object")
+    return document

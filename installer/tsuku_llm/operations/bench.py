@@ -1,0 +1,269 @@
+"""Which variant is the fastest with the user's own model, measured."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+from tsuku_llm import launch
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import BadModel, LaunchError, TsukuError
+from tsuku_llm.launch import Speed
+from tsuku_llm.operations.choice import Choice
+from tsuku_llm.operations.fallback import choice_beside, installed_variant
+from tsuku_llm.operations.install import install_beside
+from tsuku_llm.operations.memory import Memory
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.start import Serving, Start
+from tsuku_llm.operations.versions import readable
+from tsuku_llm.selection import Candidate
+from tsuku_llm.store import Installed
+
+WORTHWHILE = 1.25
+"""How many times as fast as the CPU a GPU has to be; below that it is not worth its trouble."""
+
+_MAGIC = b"GGUF"
+_TAIL = 2000
+_LAST_LINES = 3
+_BEFORE = ("-c", str(launch.SPEED_CONTEXT), "-np", "1")
+_AFTER = ("--host", "127.0.0.1", "--port", "0")
+_OURS = ("LLAMA_ARG_", "LLAMA_API_KEY")
+"""Settings that a user has for a server that serves would make builds incomparable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A variant that was not measured; ``size`` is that of its download, in bytes."""
+
+    variant: str
+    reason: str
+    size: int | None = None
+
+
+@dataclass(slots=True)
+class Course:
+    """One variant on its way through the rounds: what was measured, or why nothing more is."""
+
+    installed: Installed
+    device: str | None = None
+    speeds: list[Speed] = field(default_factory=list)
+    failure: TsukuError | None = None
+
+    @property
+    def variant(self) -> str:
+        """Its name."""
+        return self.installed.receipt.variant
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The medians of one variant, in tokens per second, and what they are the medians of."""
+
+    variant: str
+    version: str
+    release: str
+    backend: str
+    device: str | None
+    prompt: float
+    generation: float
+    speeds: tuple[Speed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a benchmark found, the fastest at generating first."""
+
+    model: Path
+    rounds: int
+    results: tuple[Measured, ...]
+    failed: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def fastest(self) -> Measured:
+        """The one that generates the most tokens per second."""
+        return self.results[0]
+
+    @property
+    def word(self) -> str:
+        """What ``llm.backend`` has to be for the fastest: a variant's name only if need be."""
+        backends = [each.backend for each in self.results]
+        fastest = self.fastest
+        return fastest.backend if backends.count(fastest.backend) == 1 else fastest.variant
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """GPU variants that are hardly faster than the CPU, or not at all."""
+        cpu = max((each.generation for each in self.results if each.backend == "cpu"), default=0)
+        return tuple(
+            f"{each.variant} generates only {each.generation / cpu:.2f} times as fast as the CPU: "
+            "it may not be worth its memory and its driver"
+            for each in self.results
+            if cpu and each.backend != "cpu" and each.generation < WORTHWHILE * cpu
+        )
+
+
+def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: int) -> Report:
+    """Measure every variant that fits: those installed, and others that the user agrees to.
+
+    The variants take turns, so that a machine that gets warm or busy disturbs all alike.
+    Raises BadModel before anything is started; LaunchError where nothing could be measured;
+    KeyboardInterrupt.
+    """
+    session = replace(session, backend="auto", fallback="off")
+    model = _checked(model)
+    choice = choice_beside(session, readable(session.store.active))
+    courses, skipped = _courses(session, choice)
+    for number in range(rounds):
+        for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:
+            if course.failure is None:
+                session.note(f"round {number + 1} of {rounds}: {course.variant}")
+                _visit(session, course, ("-m", str(model), *arguments))
+    return _report(model, rounds, courses, skipped)
+
+
+def _checked(model: Path) -> Path:
+    path = working_folder() / model
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        raise BadModel(
+            f"the model {path} cannot be read",
+            facts=(error.strerror or str(error),),
+            hint="check the path given with -m",
+        ) from error
+    if magic != _MAGIC:
+        raise BadModel(
+            f"the model {path} is not a GGUF file",
+            facts=(f"it begins with {magic!r}",),
+            hint="check the path given with -m; an interrupted download looks like this",
+        )
+    return path
+
+
+def _courses(session: Session, choice: Choice) -> tuple[list[Course], tuple[Skipped, ...]]:
+    courses, skipped = [], []
+    for candidate in choice.selection.compatible:
+        found = installed_variant(session.store, candidate.variant.name, choice.release.release)
+        entrant = found or _installed_on_consent(session, choice, candidate)
+        if isinstance(entrant, Skipped):
+            skipped.append(entrant)
+        else:
+            courses.append(Course(entrant))
+    if not courses:
+        raise LaunchError(
+            "there is nothing to measure",
+            facts=tuple(f"{each.variant}: {each.reason}" for each in skipped),
+            hint="run: tsuku-llm install, or add --yes",
+        )
+    return courses, tuple(skipped)
+
+
+def _installed_on_consent(
+    session: Session, choice: Choice, candidate: Candidate
+) -> Installed | Skipped:
+    name, size = candidate.variant.name, candidate.variant.download_size
+    cost = f" ({size / 1e6:,.0f} MB)" if size else ""
+    if not session.ask(f"{name} fits too and is not installed. Install it{cost} to measure it?"):
+        return Skipped(name, "not installed; --yes installs it", size)
+    try:
+        return install_beside(session, choice, candidate)
+    except TsukuError as error:
+        return Skipped(name, error.message, size)
+
+
+def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
+    """Start the server, measure it, end it; what goes wrong is the variant's own."""
+    leash = launch.Leash()
+
+    def told(report: launch.StartReport) -> None:
+        if not report.ready or leash.reason or report.port is None:
+            return
+        course.device = report.device
+        try:
+            course.speeds.append(launch.measure(report.host, report.port))
+        except LaunchError as error:
+            course.failure = error
+        leash.end("measured")
+
+    gpu = course.installed.receipt.backend != "cpu"
+    how = Serving(name="bench", require_gpu=gpu, sink=told, leash=leash)
+    memory = Memory(session.state, launch.driver_fingerprint(session.environ))
+    start = Start(_alike(session), (*_BEFORE, *words, *_AFTER), how, course.installed, memory, ())
+    with tempfile.TemporaryFile() as said:
+        try:
+            with _unheard(said):
+                code = start.make()
+        except TsukuError as error:
+            course.failure = error
+        else:
+            if leash.reason is None:
+                course.failure = _ended(code, said)
+    if leash.signalled:
+        signal.raise_signal(leash.signalled)  # the server had it in our place
+
+
+def _alike(session: Session) -> Session:
+    """The session with nothing in it that one variant would hear and another not."""
+    environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
+    return replace(session, environ=environ, update_check=False, note=lambda _: None)
+
+
+@contextmanager
+def _unheard(said: IO[bytes]) -> Iterator[None]:
+    """Let what servers say go into a file: it would bury the figures."""
+    kept = os.dup(2)
+    try:
+        os.dup2(said.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _ended(code: int, said: IO[bytes]) -> LaunchError:
+    with disk_errors("reading what the server said", Path(tempfile.gettempdir())):
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
+        lines = said.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    return LaunchError(f"the server ended with exit code {code}", facts=tuple(lines))
+
+
+def _report(
+    model: Path, rounds: int, courses: Sequence[Course], skipped: tuple[Skipped, ...]
+) -> Report:
+    failed = tuple(
+        Skipped(each.variant, "; ".join((each.failure.message, *each.failure.facts)))
+        for each in courses
+        if each.failure
+    )
+    results = [_measured(each) for each in courses if each.failure is None]
+    if not results:
+        raise LaunchError(
+            "no variant could be measured",
+            facts=tuple(f"{each.variant}: {each.reason}" for each in failed),
+            hint="see: tsuku-llm doctor",
+        )
+    results.sort(key=lambda each: -each.generation)
+    return Report(model, rounds, tuple(results), failed, skipped)
+
+
+def _measured(course: Course) -> Measured:
+    receipt = course.installed.receipt
+    return Measured(
+        course.variant,
+        course.installed.id,
+        receipt.release,
+        receipt.backend,
+        course.device,
+        statistics.median(speed.prompt for speed in course.speeds),
+        statistics.median(speed.generation for speed in course.speeds),
+        tuple(course.speeds),
+    )

@@ -1,0 +1,211 @@
+"""``bench``: the variants of a shop, each as fast as its stand-in says, on a recorded machine."""
+
+import re
+import signal
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import VULKAN_STEPS
+from support.processes import gone
+from support.program import COMMAND, Result
+from support.release_server import ReleaseServer, User
+
+from tsuku_llm.cli.session import FAKE_HARDWARE
+
+SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
+
+
+def published(shop: ReleaseServer, home: Path, **serve: tuple[str, ...]) -> User:
+    """A user of release b1, whose variants do as they are told while they serve."""
+    variants = {}
+    for name, steps in serve.items():
+        gpu = {} if name == "cpu" else {"devices": VULKAN_STEPS}
+        packed = shop.stand_in(f"b1-{name}", serve=(*steps, "listen"), **gpu)
+        variants[name] = shop.variant(packed, backend=name)
+    shop.publish("b1", variants)
+    user = shop.user(home)
+    return User(user.home, {**user.env, FAKE_HARDWARE: str(SNAPSHOT)})
+
+
+@pytest.fixture
+def user(shop: ReleaseServer, tmp_path: Path) -> User:
+    return published(shop, tmp_path / "home", vulkan=("speed 4000 120",), cpu=("speed 400 20",))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF and so on")
+    return path
+
+
+def bench(user: User, model: Path, *words: str) -> Result:
+    return user.run("bench", "-m", str(model), *words)
+
+
+def data(result: Result) -> Any:
+    assert result.code == 0, result.stderr
+    return result.document["data"]
+
+
+def test_every_variant_is_measured_and_the_fastest_comes_first(user: User, model: Path) -> None:
+    found = data(bench(user, model, "--yes", "--json"))
+    figures = [
+        (each["variant"], each["release"], round(each["prompt"]), round(each["generation"]))
+        for each in found["results"]
+    ]
+    assert figures == [("vulkan", "b1", 4000, 120), ("cpu", "b1", 400, 20)]
+    speeds = [speed for each in found["results"] for speed in each["speeds"]]
+    assert len(speeds) == 2 * 3
+    assert {(speed["prompt_tokens"], speed["generated_tokens"]) for speed in speeds} == {(512, 128)}
+    assert (found["fastest"], found["hints"], found["failed"], found["saved"]) == (
+        "vulkan",
+        [],
+        [],
+        None,
+    )
+    assert user.versions() == found_versions(found)
+    versions = user.run("list", "--json").document["data"]["versions"]
+    assert [each["active"] for each in versions] == [False, False], "that is the user's to decide"
+
+
+def found_versions(found: Any) -> list[str]:
+    return sorted(each["version"] for each in found["results"])
+
+
+def test_people_see_a_table_and_bars_and_what_to_do(
+    user: User, model: Path, tmp_path: Path
+) -> None:
+    svg = tmp_path / "chart.svg"
+    done = bench(user, model, "--yes", "--rounds", "1", "--svg", str(svg))
+    assert done.code == 0
+    lines = done.stdout.splitlines()
+    assert [line.split()[:4] for line in lines[:3]] == [
+        ["variant", "release", "prompt/s", "generation/s"],
+        ["vulkan", "b1", "4,000", "120"],
+        ["cpu", "b1", "400", "20.0"],
+    ]
+    bars = [(line.split()[0], line.count("#")) for line in lines if "#" in line]
+    assert bars == [("vulkan", 40), ("cpu", 7), ("vulkan", 40), ("cpu", 4)]
+    assert lines[-1] == (
+        "the fastest is vulkan; to use it: tsuku-llm config set llm.backend vulkan"
+    )
+    picture = ET.fromstring(svg.read_text("utf-8"))  # noqa: S314 - our own
+    rects = picture.findall("{http://www.w3.org/2000/svg}rect")[1:]
+    assert [int(rect.attrib["width"]) for rect in rects] == [400, 67, 400, 40]
+
+
+def test_nothing_is_installed_unasked(shop: ReleaseServer, user: User, model: Path) -> None:
+    assert user.run("install", "--backend", "cpu").code == 0
+    before = len(shop.downloads())
+    found = data(bench(user, model, "--json", "--rounds", "1"))
+    assert [each["variant"] for each in found["results"]] == ["cpu"]
+    (skipped,) = found["skipped"]
+    assert (skipped["variant"], skipped["reason"]) == (
+        "vulkan",
+        "not installed; --yes installs it",
+    )
+    assert skipped["size"] > 0
+    assert len(shop.downloads()) == before
+
+
+def test_nothing_to_measure_is_one_error(user: User, model: Path) -> None:
+    done = bench(user, model, "--json")
+    assert (done.code, done.document["error"]["code"]) == (7, "launch-failed")
+    assert "vulkan: not installed; --yes installs it" in done.document["error"]["facts"]
+
+
+def test_the_fastest_is_saved_and_used(user: User, model: Path) -> None:
+    assert user.run("install", "--backend", "cpu").code == 0
+    assert data(bench(user, model, "--yes", "--save", "--rounds", "1", "--json"))["saved"] == (
+        "vulkan"
+    )
+    assert user.run("config", "get", "llm.backend").stdout == "vulkan\n"
+    assert "-vulkan-" in user.run("which").stdout
+
+
+def test_a_saved_backend_does_not_narrow_the_next_bench(user: User, model: Path) -> None:
+    assert user.run("config", "set", "llm.backend", "cpu").code in (0, 3)
+    found = data(bench(user, model, "--yes", "--json", "--rounds", "1"))
+    assert len(found["results"]) == 2
+
+
+@pytest.mark.parametrize(("speed", "hinted"), [("24.9", True), ("25.1", False), ("10", True)])
+def test_a_gpu_that_is_hardly_faster_is_pointed_out(
+    speed: str, hinted: bool, shop: ReleaseServer, model: Path, tmp_path: Path
+) -> None:
+    user = published(
+        shop, tmp_path / "home", vulkan=(f"speed 4000 {speed}",), cpu=("speed 400 20",)
+    )
+    hints = data(bench(user, model, "--yes", "--json", "--rounds", "1"))["hints"]
+    assert bool(hints) == hinted
+    if hinted:
+        assert hints[0].startswith(f"vulkan generates only {float(speed) / 20:.2f} times as fast")
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (("err cannot do it", "exit 3"), "the server ended with exit code 3; cannot do it"),
+        ((), "the server could not be measured; KeyError: 'prompt_n'"),
+    ],
+)
+def test_a_variant_that_fails_is_named_and_the_others_measured(
+    steps: tuple[str, ...], reason: str, shop: ReleaseServer, model: Path, tmp_path: Path
+) -> None:
+    user = published(shop, tmp_path / "home", vulkan=steps, cpu=("speed 400 20",))
+    found = data(bench(user, model, "--yes", "--json"))
+    assert [each["variant"] for each in found["results"]] == ["cpu"]
+    (failed,) = found["failed"]
+    assert (failed["variant"], failed["reason"]) == ("vulkan", reason)
+
+
+def test_if_none_can_be_measured_every_reason_is_told(
+    shop: ReleaseServer, model: Path, tmp_path: Path
+) -> None:
+    user = published(shop, tmp_path / "home", cpu=("exit 3",))
+    done = bench(user, model, "--yes", "--json")
+    assert (done.code, done.document["error"]["message"]) == (7, "no variant could be measured")
+    assert done.document["error"]["facts"] == ["cpu: the server ended with exit code 3"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"GGU", b"<html>", "folder"])
+def test_a_bad_model_is_refused_before_anything_runs(
+    content: bytes | str | None, shop: ReleaseServer, user: User, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.gguf"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content:
+        path.mkdir()
+    before = len(shop.downloads())
+    done = bench(user, path, "--yes", "--json")
+    assert (done.code, done.document["error"]["code"]) == (7, "bad-model")
+    assert str(path) in done.document["error"]["message"]
+    assert len(shop.downloads()) == before
+    assert user.run("bench").code == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_it_and_leaves_nothing_running(
+    number: int, code: int, shop: ReleaseServer, model: Path, tmp_path: Path
+) -> None:
+    user = published(shop, tmp_path / "home", cpu=("out here", "hang"))
+    assert user.run("install").code == 0
+    line = [*COMMAND, "bench", "-m", str(model)]
+    with subprocess.Popen(line, env=dict(user.env), stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"here\n"
+        server = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0]
+        child.send_signal(number)
+        assert child.wait() == code
+    assert gone(int(server))
+
+
+def test_the_variants_take_turns(user: User, model: Path) -> None:
+    done = bench(user, model, "--yes", "--rounds", "2")
+    turns = re.findall(r"round (\d) of 2: (\w+)", done.stderr)
+    assert turns == [("1", "vulkan"), ("1", "cpu"), ("2", "cpu"), ("2", "vulkan")]
