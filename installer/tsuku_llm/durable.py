@@ -144,6 +144,17 @@ def replace_file(path: Path, content: bytes) -> None:
     flush_folder(path.parent)
 
 
+def write_note(path: Path, content: bytes) -> None:
+    """Write over a file that may be torn or lost, 0644; whoever reads it must be able to tell.
+
+    So nothing is flushed, and a crash leaves nothing beside it. Raises ``OSError``.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NOFOLLOW | _CLOEXEC | _BINARY
+    with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
+        _set_mode(file.fileno(), 0o644)
+        file.write(content)
+
+
 def drop_temporaries(*folders: Path, older_than: float) -> None:
     """Remove what a crash in ``replace_file`` left in these folders, if it can be removed.
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tsuku_llm import embedded
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, replace_file
+from tsuku_llm.durable import make_folder, read_small, write_note
 from tsuku_llm.errors import ClockBehind, StaleMetadata, StoreError
 
 CURRENT = "current"
@@ -145,7 +145,7 @@ def write(data: Path, standing: Standing) -> None:
     }
     with disk_errors("noting what the metadata says", folder):
         make_folder(folder)
-        replace_file(folder / _FILE, json.dumps(document).encode("ascii") + b"\n")
+        write_note(folder / _FILE, json.dumps(document).encode("ascii") + b"\n")
 
 
 def _copies(data: Path, repository: str) -> dict[str, Any]:

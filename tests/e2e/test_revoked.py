@@ -88,7 +88,9 @@ def test_M29_an_install_passes_over_what_was_revoked(
     named = user.run("install", "--release", "b2", "--json")
     assert (named.code, named.document["error"]["code"]) == (5, "revoked")
     assert user.run("install", "--release", "b2", "--allow-revoked").code == 0
-    assert user.run("explain", "--release", "b2").code == 0
+    assert "revoked by its publisher" in user.run("explain", "--release", "b2").stdout
+    listed = user.run("list", "--available", "--json").document["data"]["releases"]
+    assert [(each["release"], each["revoked"]) for each in listed] == [("b2", True), ("b1", False)]
 
 
 def test_M29_a_channel_of_revoked_releases(folder_shop: FolderShop, tmp_path: Path) -> None:

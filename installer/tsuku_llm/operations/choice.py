@@ -40,7 +40,8 @@ class Choice:
 def repository_of(session: Session) -> Repository:
     """The repository that the session names, or the official one. Raises ``UnknownRequest``."""
     name = session.repository or OFFICIAL
-    return catalogs.repository(session.data, name, session.repository_url)
+    url = session.repository_url if name == OFFICIAL else None
+    return catalogs.repository(session.data, name, url)
 
 
 def load_catalog(session: Session) -> Catalog:

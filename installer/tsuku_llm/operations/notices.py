@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
-from tsuku_llm.durable import make_folder, read_small
+from tsuku_llm.durable import make_folder, read_small, write_note
 from tsuku_llm.errors import StoreError
 from tsuku_llm.operations.session import Session
 
@@ -44,7 +44,7 @@ def remember(session: Session, installed: str, offer: Offer | None) -> None:
         document |= {"release": offer.release, "version": offer.version}
     with suppress(StoreError, OSError):  # without it, or with half of it, there is no notice
         make_folder(session.state)
-        (session.state / _FOUND).write_text(f"{json.dumps(document)}\n", encoding="ascii")
+        write_note(session.state / _FOUND, json.dumps(document).encode("ascii") + b"\n")
 
 
 def remembered(session: Session, installed: str) -> Offer | None:

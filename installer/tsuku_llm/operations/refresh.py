@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tsuku_llm import catalog as catalogs
-from tsuku_llm import fetch, standing
+from tsuku_llm import fetch
 from tsuku_llm.catalog import Catalog, Repository
 from tsuku_llm.errors import MetadataError, StoreError, TlsError, TrustError
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.vouching import note_standing
 
 
 def refresh(session: Session) -> Catalog:
@@ -29,7 +30,7 @@ def refresh(session: Session) -> Catalog:
                 lambda url, limit: fetch.get(url, limit, network),
                 alone=locked,
             )
-            standing.write(session.data, found.standing())
+            note_standing(session, found.standing())
     except (TlsError, MetadataError):
         _require_clock(session, repository)
         raise

@@ -44,7 +44,7 @@ def add(session: Session, name: str, url: str, root: Path) -> Repository:
 
 def fetch_metadata(session: Session, name: str) -> Catalog:
     """Fetch the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
-    return refresh(replace(session, repository=name, repository_url=None))
+    return refresh(replace(session, repository=name))
 
 
 def repositories(session: Session) -> tuple[Repository, ...]:

@@ -19,6 +19,7 @@ def data(catalog: Catalog) -> dict[str, Any]:
                 "channels": list(entry.channels),
                 "published": entry.published,
                 "publisher": entry.publisher,
+                "revoked": catalog.is_revoked(entry),
             }
             for entry in catalog.entries
         ],
@@ -34,6 +35,7 @@ def lines(catalog: Catalog) -> tuple[str, ...]:
             entry.version or "",
             entry.published,
             entry.publisher,
+            "revoked" if catalog.is_revoked(entry) else "",
         )
         for entry in catalog.entries
     ]

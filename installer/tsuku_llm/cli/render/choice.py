@@ -21,6 +21,7 @@ def head(choice: Choice) -> dict[str, Any]:
         "release": choice.release.release,
         "version": choice.release.version,
         "publisher": choice.release.publisher,
+        "revoked": choice.release.revoked,
         "channel": choice.channel,
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
@@ -90,6 +91,7 @@ def title(choice: Choice) -> str:
     return (
         f"{named(release.release, release.version)} of {release.publisher}, "
         f"channel {choice.channel}, for {choice.hardware.platform}"
+        + (", revoked by its publisher" if release.revoked else "")
     )
 
 

@@ -1,0 +1,99 @@
+"""Repositories: which roots of trust are taken, and where metadata is fetched."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from securesystemslib.signer import SSlibKey
+from support.program import Result
+from support.repository import RepositorySimulator, release_document
+
+Program = Callable[..., Result]
+
+# --- the roots of repositories ----------------------------------------------------------------
+
+
+def offered(simulator: RepositorySimulator, folder: Path) -> tuple[str, ...]:
+    """The words that add a repository with this root of trust; nobody is at its address."""
+    root = folder / "root.json"
+    root.write_bytes(simulator.pinned_root)
+    return ("repository", "add", "ours", "https://127.0.0.1:1/", "--root", str(root))
+
+
+def weak(public: str, keytype: str = "ed25519", scheme: str = "ed25519") -> Callable[..., None]:
+    def change(simulator: RepositorySimulator) -> None:
+        key = SSlibKey("b" * 64, keytype, scheme, {"public": public})
+        simulator.root.add_key(key, "targets")
+
+    return change
+
+
+def unsigned(simulator: RepositorySimulator) -> None:
+    simulator.signers["root"] = simulator.signers["root"][:1]
+
+
+def zero(simulator: RepositorySimulator) -> None:
+    simulator.root.roles["targets"].threshold = 0
+
+
+def twice(simulator: RepositorySimulator) -> None:
+    value = simulator.signers["targets"][0].public_key.keyval["public"]
+    weak(value)(simulator)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (weak("01" + "00" * 31), "small order"),
+        (weak("ec" + "ff" * 30 + "7f"), "small order"),
+        (weak("ee" + "ff" * 30 + "7f"), "small order"),
+        (weak("5" * 62), "malformed"),
+        (weak("04" + "5" * 128, "ecdsa", "ecdsa-sha2-nistp256"), "not Ed25519"),
+        (unsigned, "1 valid signatures, 2 are needed"),
+        (zero, "threshold"),
+        (twice, "one public key twice"),
+    ],
+    ids=["neutral", "order_2", "not_canonical", "short", "ecdsa", "unsigned", "zero", "M06_twin"],
+)
+def test_a_weak_root_of_trust_is_refused(
+    program: Program, tmp_path: Path, change: Callable[..., None], why: str
+) -> None:
+    simulator = RepositorySimulator()
+    change(simulator)
+    simulator.sign_root()
+    refused = program(*offered(simulator, tmp_path))
+    assert refused.code == 5
+    assert why in refused.stderr
+    assert program("repository", "list").stdout.count("\n") == 1, "only the official one"
+
+
+# --- where the official repository is fetched ---------------------------------------------------
+
+
+def test_the_official_repository_is_fetched_from_where_the_setting_says(
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mirror on a disk, such as the folder that is published."""
+    mirror = tmp_path / "mirror"
+    shutil.copytree(Path(__file__).parents[2] / "manifests", mirror)
+    monkeypatch.setenv("TSUKU_LLM_REPOSITORY_URL", mirror.as_uri())
+    fetched = program("repository", "refresh")
+    assert (fetched.code, "b11429" in fetched.stdout) == (0, True), fetched.stderr
+    shutil.rmtree(mirror)
+    gone = program("repository", "refresh")
+    assert (gone.code, "no file timestamp.json" in gone.stderr) == (4, True)
+
+
+def test_that_setting_is_not_for_other_repositories(
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    simulator = RepositorySimulator()
+    simulator.publish(release_document("b1"))
+    simulator.write(tmp_path / "ours")
+    words = list(offered(simulator, tmp_path))
+    words[3] = (tmp_path / "ours").as_uri()
+    monkeypatch.setenv("TSUKU_LLM_REPOSITORY_URL", (tmp_path / "elsewhere").as_uri())
+    assert program(*words).code == 0
+    fetched = program("repository", "refresh", "ours")
+    assert (fetched.code, "b1" in fetched.stdout) == (0, True), fetched.stderr
