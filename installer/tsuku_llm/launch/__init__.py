@@ -88,11 +88,7 @@ _HOMES = {
         "planning": ("Build", "Plan", "environment", "plan", "refusal_in"),
         "report": ("FallenBack", "Signal", "Sink", "StartReport", "Verdict"),
         "run": ("Observer", "replace", "supervise"),
-<<<<<<< HEAD
-=======
-        "signals": ("refusal_in",),
         "speed": ("SPEED_CONTEXT", "Speed", "measure"),
->>>>>>> 5dca1bf (Measure every variant that fits with the user's model: bench)
         "tool": ("plan_tool", "require_no_plugins"),
         "watch": ("Start", "Watch"),
     }.items()
