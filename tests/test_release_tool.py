@@ -21,6 +21,7 @@ from support.repository import signer
 
 from ci.release import build, checking, classify, copies, facts, folder, packages, signers, signing
 from ci.release import plan as plans
+from ci.release.__main__ import cli
 from ci.release.errors import ReleaseError
 from tsuku_llm import catalog, manifest, trust
 
@@ -678,3 +679,12 @@ def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
     done = release_process("check", str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_handbook_has_every_command_and_no_other() -> None:
+    text = (ROOT / "docs" / "releases.md").read_text("utf-8")
+    table = text.partition("| task | command |")[2].partition("\n\n")[0]
+    tasks = {words for row in table.splitlines() for words in re.findall(r"`([a-z-]+)", row)}
+    typed = set(re.findall(r"python -m ci\.release ([a-z-]+)", text))
+    assert tasks == cli.commands.keys()
+    assert typed <= cli.commands.keys()

@@ -102,7 +102,7 @@ def save_roles(plan: Plan, data: Path) -> None:
     path = data / "repository.toml"
     document = tomlkit.parse(path.read_text("utf-8"))
     for name, role in plan.roles.items():
-        table = document["roles"][name]  # type: ignore[index]
+        table = document["roles"][name]
         table["version"] = role.version
         table["issued"] = role.issued.date()
         table["signers"] = list(role.signers)
