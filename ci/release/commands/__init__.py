@@ -1,0 +1,1 @@
+"""The commands of the release tool, by what they work on."""
