@@ -112,6 +112,14 @@ def test_thresholds_and_signers() -> None:
     assert len(root.keys) == 7
 
 
+def test_whatever_was_not_attested_says_so(embedded: catalog.Catalog) -> None:
+    """Upstream's attestations could not be had where the first repository was made."""
+    for entry in embedded.entries:
+        reason = embedded.read(entry).unattested
+        assert reason is not None
+        assert "attestation" in reason
+
+
 def test_channels(embedded: catalog.Catalog) -> None:
     found = {name: [e.release for e in embedded.releases(name)] for name in embedded.channels}
     assert found == {

