@@ -271,6 +271,9 @@ CASES = {
     "H26_malformed": Case(
         serves=[answer("302 Found", Location="http://[::1")], error=TsukuError, requests=1
     ),
+    "H26_malformed_international_name": Case(
+        serves=[answer("302 Found", Location="https://xn--/")], error=BodyError, requests=1
+    ),
     "H26_bad_port": Case(
         serves=[answer("302 Found", Location="http://localhost:99999999/")],
         error=TsukuError, requests=2,

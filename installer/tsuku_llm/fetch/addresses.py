@@ -44,8 +44,11 @@ def host_of(url: str) -> str:
 
 
 def file_name(url: str) -> str:
-    """The name of the file that an artifact's URL stands for."""
-    parts = urlsplit(url)
+    """The name of the file that an artifact's URL stands for; of a malformed one, its end."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.rpartition("/")[2]
     if parts.scheme == PACKAGE_SCHEME:
         for item in parts.query.split("&"):
             key, _, value = item.partition("=")

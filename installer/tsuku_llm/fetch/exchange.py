@@ -16,6 +16,7 @@ from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.network import Network
 
 MAX_REDIRECTS = 5
+_MALFORMED = (httpx.InvalidURL, ValueError)  # ValueError: a host that IDNA refuses
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -69,9 +70,10 @@ def answered(
 def _parsed(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
+        host = parsed.host
+    except _MALFORMED as error:
         raise DownloadError("a URL cannot be understood", facts=(f"url: {shown(url)}",)) from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not host:
         raise DownloadError("a URL cannot be fetched", facts=(f"url: {shown(url)}",))
     return parsed
 
@@ -79,7 +81,7 @@ def _parsed(url: str) -> httpx.URL:
 def _sent(network: Network, request: httpx.Request) -> httpx.Response:
     try:
         return network.client.send(request, stream=True, follow_redirects=False)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, *_MALFORMED) as error:
         raise BodyError(
             f"{request.url.host} gave an answer that cannot be understood",
             facts=(f"url: {shown(str(request.url))}", f"reason: {str(error)[:200]}"),
@@ -92,10 +94,11 @@ def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:
     location = response.headers.get("location", "")
     try:
         target = current.join(location) if location else httpx.URL("")
-    except httpx.InvalidURL:
-        target = httpx.URL("")
+        host = target.host
+    except _MALFORMED:
+        target, host = httpx.URL(""), ""
     secure = target.scheme == "https" or current.scheme == target.scheme == "http"
-    if not (target.host and secure):
+    if not (host and secure):
         raise HttpStatusError(
             f"{current.host} redirects to something that is not followed",
             status=response.status_code,
