@@ -5,6 +5,7 @@ are replayed. What Python's ``json`` would not write (a key twice, a number of 4
 100,000 open brackets) is put in as a mark that ``text_of`` writes out.
 """
 
+import copy
 import json
 import re
 from collections.abc import Iterator
@@ -25,7 +26,25 @@ VALUES: tuple[Any, ...] = (
     *([], {}, [[]], {"": {}}, [None], ["x", "x"], {"sha256": "0" * 64}, {"sha512": "0" * 128}),
     *(f"{RAW}1e400", f"{RAW}-0", f"{RAW}1E2", f"{RAW}{10**20}", f"{RAW}{'9' * 400}"),
     *(f"{RAW}{'[' * depth}{']' * depth}" for depth in (25, 40, 480, 1200, 5000, 100_000)),
-    *("..", "../x", "/x", "a/b", "a\\b", "C:x", "nul", "a\nb", "releases/b2.json", "https://["),
+    *("..", "../x", "/x", "a/b", "a\\b", "C:x", "nul", "a\nb", "releases/b2.json", "~" * 2000),
+    *(
+        "https://[",
+        "https://h:99999/x",
+        "https://u:p@h/x",
+        "https://h",
+        "https:///x",
+        "https://h/%",
+    ),
+    *(
+        "https://h/?q#f",
+        "https://xn--/x",
+        "https://a..b/x",
+        "https://h:/x",
+        "https://-/.",
+        "http://h/",
+    ),
+    *("pkg:pypi/x", "pkg:pypi/a@1?file_name=a-1-py3-none-any.whl", "pkg:pypi/@?file_name=-.whl"),
+    *("0.0", "1.2.3.4", "999999999.0", "8.6a", "12.0a", "gfx90a", "b2", "cpu", "cuda", "native"),
 )
 KEYS = (
     *("", "x", "_type", "signed", "keyid", "sig", "version", "sha256", "targets.json", "\ud800"),
@@ -104,7 +123,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def _change(change: Change, places: list[tuple[Any, Any]]) -> None:
     holder, key = places[change.place % len(places)]
     source, name = places[change.other % len(places)]
-    value = VALUES[change.value]
+    value = copy.deepcopy(VALUES[change.value])
     match change.what:
         case "drop":
             del holder[key]
@@ -113,7 +132,7 @@ def _change(change: Change, places: list[tuple[Any, Any]]) -> None:
         case "swap":
             holder[key], source[name] = source[name], holder[key]
         case "copy":
-            holder[key] = json.loads(json.dumps(source[name]))
+            holder[key] = copy.deepcopy(source[name])
         case "wrap":
             holder[key] = [holder[key]]
         case "again" | "rename" | "add" if isinstance(holder, list):
