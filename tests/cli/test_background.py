@@ -274,6 +274,21 @@ def test_an_idle_server_ends_and_says_why(home: Home) -> None:
     assert server["reason"] == "no request for 1 seconds"
 
 
+def test_only_the_supervisor_has_the_log_open(home: Home) -> None:
+    """So it can be turned under it, and both of the server's streams come into it in order."""
+    home.install(("err first", "out second", "err third", "listen"), "b101")
+    started = home.start()
+    log = home.state / "servers" / "default.log"
+    held = {
+        process: sum(link.resolve() == log for link in Path(f"/proc/{process}/fd").iterdir())
+        for process in (started["supervisor"], started["pid"])
+    }
+    assert held == {started["supervisor"]: 2, started["pid"]: 0}
+    lines = [line for line in log.read_text().splitlines() if " " not in line]
+    assert lines[-3:] == ["first", "second", "third"]
+    home.run("stop")
+
+
 def test_the_log_of_a_running_server_is_followed_until_its_end(home: Home) -> None:
     home.start()
     line = [*COMMAND, "logs", "-f"]

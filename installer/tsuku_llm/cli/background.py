@@ -12,6 +12,7 @@ from tsuku_llm.cli.answer import Answer, Failure
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.cli.render import unit as units
+from tsuku_llm.errors import LaunchError
 from tsuku_llm.instances import checked_name
 from tsuku_llm.operations import background
 from tsuku_llm.operations.session import Session, working_folder
@@ -25,7 +26,8 @@ def detach(session: Session, name: str, words: Sequence[str]) -> Answer:
     if code is None:
         record = background.server(session, name)
         return Answer(render.record_data(record), render.started_lines(record))
-    return Answer(exit_code=code or 1, failure=_failure(said, code))
+    failure = _failure(said, code)
+    return Answer(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
 
 
 def supervise(console: Console, session: Session, arguments: Sequence[str], how: Serving) -> Answer:

@@ -61,23 +61,24 @@ def supervise(
     keep: Collection[int] = (),
     leash: Leash | None = None,
     observer: Observer | None = None,
+    one_stream: bool = False,
 ) -> int:
     """Run the server to its end; gives its exit code, or 128 + n for signal n.
 
     It inherits the descriptors in ``keep``, and no others but its streams. ``leash`` ends it
     from another thread, ``observer`` is told what it does.
 
-    Its stdout is ours; its stderr passes through byte by byte while the last of it is
-    kept, so that a start that fails is explained: then LaunchError is raised. So it is
-    when it cannot be started at all. Once it serves, or when it was told to end, its exit
-    code is its own affair.
+    Its stdout is ours, or with ``one_stream`` goes the way of its stderr. That passes through
+    byte by byte while the last of it is kept, so that a start that fails is explained: then
+    LaunchError is raised. So it is when it cannot be started at all. Once it serves, or when
+    it was told to end, its exit code is its own affair.
     """
     leash, observer = leash or Leash(), observer or Nobody()
     killed = _oom_kills()
     with Relay() as relay:
-        child = _start(plan, keep)
+        child = _start(plan, keep, one_stream=one_stream)
         relay.attach(child)
-        stderr = Passage(child.stderr, observer.heard)
+        stderr = Passage(child.stdout if one_stream else child.stderr, observer.heard)
         try:
             leash.attach(lambda: _ask_to_end(child))
             observer.started(child.pid)
@@ -122,7 +123,7 @@ def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
         _refuse(plan, exc)
 
 
-def _start(plan: Plan, keep: Collection[int]) -> subprocess.Popen[bytes]:
+def _start(plan: Plan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:
     """Start the server in a session of its own: signals reach it through us, and only once."""
     _flush()
     try:
@@ -131,7 +132,8 @@ def _start(plan: Plan, keep: Collection[int]) -> subprocess.Popen[bytes]:
             cwd=plan.cwd,
             env=_coloured(plan),
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE if one_stream else None,
+            stderr=subprocess.STDOUT if one_stream else subprocess.PIPE,
             start_new_session=True,
             pass_fds=tuple(keep),
             preexec_fn=_tied_to_us(),  # noqa: PLW1509

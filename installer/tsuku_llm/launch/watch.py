@@ -91,7 +91,8 @@ class Watch:
             self._judge(before)
         except TsukuError as error:
             self.failure = error
-            self._leash.end(error.message)
+            self.report = replace(self.report, ready=False)
+            self._leash.drop()  # another variant may be started in its place
         self.ready = True
         self._tell()
 

@@ -77,7 +77,9 @@ def watch_over(
     with disk_errors("opening the log", instances.log(how.name).parent):
         _into(instances.log(how.name))
     try:
-        code = serve(session, arguments, replace(how, sink=watch.told, leash=watch.leash))
+        # What the server inherits would keep an old log open when a new one is begun.
+        how = replace(how, sink=watch.told, leash=watch.leash, one_stream=True)
+        code = serve(session, arguments, how)
     except BaseException as error:
         watch.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise
@@ -124,7 +126,7 @@ class _Watch:
                 report=report,
             )
         )
-        if first and self.leash.reason is None:  # else it is refused: it is not on the GPU
+        if first:
             os.chdir(self._instances.folder)  # not the user's, which may be on a disk to unmount
             self._ticks.start()
             self._ready()

@@ -185,7 +185,7 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
     leash = launch.Leash()
 
     def told(report: launch.StartReport) -> None:
-        if not report.ready or leash.reason or report.port is None:
+        if not report.ready or report.port is None:
             return
         course.device = report.device
         try:

@@ -26,14 +26,16 @@ class Serving:
 
     ``name`` is its own among several. ``replace`` becomes the server instead of watching it
     (systemd, containers). ``require_gpu`` ends a server that is not on the GPU. ``verify``
-    hashes every file first. ``sink`` is given each state of the start, from a thread, and
-    must not raise; ``leash`` ends the server from another thread.
+    hashes every file first. ``one_stream`` sends its stdout the way of its stderr. ``sink`` is
+    given each state of the start, from a thread, and must not raise; ``leash`` ends the server
+    from another thread.
     """
 
     name: str = "default"
     replace: bool = False
     require_gpu: bool = False
     verify: bool = False
+    one_stream: bool = False
     sink: launch.Sink = _nobody
     leash: launch.Leash = field(default_factory=launch.Leash)
 
@@ -88,7 +90,13 @@ class Start:
             warn=self._warn if check.problem is None else lambda _: None,
         )
         followed = launch.Watch(start, self.how.sink, self.how.leash)
-        code = launch.supervise(plan, keep=keep, leash=self.how.leash, observer=followed)
+        code = launch.supervise(
+            plan,
+            keep=keep,
+            leash=self.how.leash,
+            observer=followed,
+            one_stream=self.how.one_stream,
+        )
         if followed.failure:
             raise followed.failure
         return code
