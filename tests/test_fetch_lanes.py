@@ -225,7 +225,7 @@ def test_an_error_is_the_same_as_over_one_connection(
     assert not list(tmp_path.iterdir())
 
 
-def test_X01_a_server_that_lies_to_one_connection_costs_one_more_try(tmp_path: Path) -> None:
+def test_H38_a_server_that_lies_to_one_connection_costs_one_more_try(tmp_path: Path) -> None:
     tag = f'"{hashlib.sha256(BODY).hexdigest()[:16]}"'
     with (
         FaultServer([at(105_000, good(OTHER, etag=tag))]) as server,
@@ -368,7 +368,7 @@ def test_a_file_mirror_takes_over_from_the_start(tmp_path: Path) -> None:
             assert fetch(artifact, tmp_path / "p", network).read_bytes() == BODY
 
 
-def test_X01_closing_the_network_stops_the_lanes(tmp_path: Path) -> None:
+def test_closing_the_network_stops_the_lanes(tmp_path: Path) -> None:
     sending = threading.Event()
     caught: list[TsukuError] = []
 

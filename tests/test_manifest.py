@@ -222,6 +222,12 @@ BAD_ARTIFACTS: dict[str, dict[str, Any]] = {
     "link_outside": {"links": [{"path": "a", "target": "../../b"}]},
     "link_absolute": {"links": [{"path": "a", "target": "/etc"}]},
     "tiny_pieces": {"pieces": {"size": 1, "sha256": [SHA]}},
+    "H37_huge_pieces": {"pieces": {"size": 2**27, "sha256": [SHA]}},
+    "H37_one_piece_too_few": {"size": 65537, "pieces": {"size": 65536, "sha256": [SHA]}},
+    "H37_one_piece_too_many": {"size": 65536, "pieces": {"size": 65536, "sha256": [SHA, SHA]}},
+    "H37_no_pieces": {"pieces": {"size": 65536, "sha256": []}},
+    "H37_piece_that_is_no_digest": {"pieces": {"size": 65536, "sha256": ["ab"]}},
+    "H37_pieces_of_no_known_size": {"size": None, "pieces": {"size": 65536, "sha256": [SHA]}},
 }
 
 

@@ -24,6 +24,7 @@ from ci.faultlab.crowds import serving
 from ci.faultlab.offers import offer
 from ci.faultlab.verdict import Tally
 from tsuku_llm.errors import DownloadError, TsukuError
+from tsuku_llm.manifest import Pieces
 
 _AT_ONCE = 8
 """Installs side by side: most of them wait."""
@@ -34,6 +35,9 @@ _DEADLINE = 400.0
 
 _SECRET = "kept-for-me"  # noqa: S105  # of nobody
 _NOBODY = "127.0.0.1:9"
+
+_PIECE = 1 << 16
+"""Bytes: the smallest pieces that a release file may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,7 @@ class _Case:
     serves: list[Behaviour] = field(default_factory=list)
     requests: int | None = None
     sized: bool = True
+    pieces: bool = False
     left: bytes = b""
     host: str = ""
 
@@ -151,6 +156,7 @@ def _cases(body: bytes) -> dict[str, _Case]:
         )
         for name, case in tests.CASES.items()
     }
+    lying = importlib.import_module("test_fetch_pieces").lying
     plain = answer("302 Found", Location="http://localhost:9/build.tar.gz")
     cases["H26_bad_port"] = replace(cases["H26_bad_port"], requests=1)  # http after https
     return cases | {
@@ -159,6 +165,9 @@ def _cases(body: bytes) -> dict[str, _Case]:
         "H21_other_half": _Case(code=0, serves=[good(body)], requests=2, left=body[:9:-1]),
         "H25_to_http": _Case(code=4, serves=[plain], requests=1),
         "H30_drip": _Case(code=4, serves=[_drip(body)]),
+        "H36_once": _Case(code=0, serves=[lying(1)], requests=2, pieces=True),
+        "H36_always": _Case(code=5, serves=[lying(99)], requests=3, pieces=True),
+        "H38_bad_bad_good": _Case(code=0, serves=[lying(2)], requests=3, pieces=True),
         "H35_no_such_name": _Case(code=4, host="https://nowhere.invalid"),
         "H35_refused": _Case(code=4, host=f"https://{_NOBODY}"),
         "H35_no_route": _Case(code=4, host="https://[100::1]"),
@@ -186,7 +195,11 @@ def _drip(body: bytes) -> Behaviour:
 
 
 def _artifact(packed: Packed, server: FaultServer, case: _Case) -> dict[str, Any]:
-    entry = packed.artifact(f"{case.host or server.url}/{packed.path.name}")
+    """What is signed: the digest of the whole and its size, unless the case is about others."""
+    with packed.path.open("rb") as file:
+        pieces = Pieces.of(file, _PIECE) if case.pieces else None
+    offered = replace(packed, pieces=pieces)
+    entry = offered.artifact(f"{case.host or server.url}/{packed.path.name}")
     return entry if case.sized else {key: entry[key] for key in entry if key != "size"}
 
 

@@ -30,7 +30,7 @@ class Trial:
 
 
 TRIALS = (
-    Trial("faulty servers", frozenset(f"H{number:02}" for number in range(1, 36)), servers.attack),
+    Trial("faulty servers", frozenset(f"H{number:02}" for number in range(1, 39)), servers.attack),
     Trial(
         "hostile archives",
         frozenset(f"A{number:02}" for number in range(1, 26)),

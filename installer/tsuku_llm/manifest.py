@@ -8,9 +8,10 @@ incompatible, as a requirement that cannot be checked is not met.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
@@ -18,6 +19,9 @@ from tsuku_llm.errors import ManifestError
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 
 FORMAT = 1
+
+PIECE = 4 << 20
+"""Bytes of a piece, as release files have them."""
 
 # The patterns end in \Z: "$" also matches before a final line feed.
 Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}\Z")]
@@ -120,13 +124,23 @@ class Pieces:
     size: Annotated[int, msgspec.Meta(ge=65536, le=1 << 26)]
     sha256: tuple[Sha256, ...]
 
+    @classmethod
+    def of(cls, file: BinaryIO, size: int = PIECE) -> Pieces:
+        """Those of a file, read in pieces from where it stands to its end."""
+        found = []
+        while piece := file.read(size):
+            found.append(hashlib.sha256(piece).hexdigest())
+        return cls(size=size, sha256=tuple(found))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """One archive to fetch.
 
     ``size`` is in bytes, None where upstream published none. ``root`` is the folder
-    inside the archive whose content is installed; "" means all of it.
+    inside the archive whose content is installed; "" means all of it. ``pieces`` lets
+    every piece be used, or fetched again, before the others are there: the list has one
+    digest for each, neither more nor less.
     """
 
     url: Url
@@ -137,6 +151,15 @@ class Artifact:
     files: tuple[FileEntry, ...] | None = None
     links: tuple[LinkEntry, ...] = ()
     pieces: Pieces | None = None
+
+    def __post_init__(self) -> None:
+        if self.pieces is None:
+            return
+        if self.size is None:
+            raise ValueError("an artifact with pieces has no size")
+        count = -(-self.size // self.pieces.size)
+        if len(self.pieces.sha256) != count:
+            raise ValueError(f"{count} pieces are needed, {len(self.pieces.sha256)} are listed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import atexit
 import functools
 import gzip
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from pathlib import Path
 from support.tools import require_tool
 
 from tsuku_llm.launch import Build
+from tsuku_llm.manifest import Pieces
 
 WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"
 # Read when this module is imported: later the tests' own environment has none of ours.
@@ -97,11 +99,16 @@ class Packed:
     size: int
     format: str
     root: str
+    pieces: Pieces | None = None
 
     def artifact(self, url: str) -> dict[str, object]:
         """The entry of ``artifacts`` in a release, for an archive that lies at ``url``."""
         entry = {"url": url, "sha256": self.sha256, "size": self.size, "format": self.format}
-        return {**entry, "root": self.root} if self.root else entry
+        if self.root:
+            entry["root"] = self.root
+        if self.pieces:
+            entry["pieces"] = {"size": self.pieces.size, "sha256": list(self.pieces.sha256)}
+        return entry
 
 
 def pack_tar(binaries: Path, archive: Path, *, root: str) -> Packed:
@@ -282,4 +289,5 @@ def _longer_names(name: str, binaries: Path) -> Iterator[str]:
 def _packed(archive: Path, archive_format: str, root: str) -> Packed:
     content = archive.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    return Packed(archive, digest, len(content), archive_format, root)
+    pieces = Pieces.of(io.BytesIO(content))
+    return Packed(archive, digest, len(content), archive_format, root, pieces)

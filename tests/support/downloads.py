@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import random
 import time
 from collections.abc import Mapping
@@ -30,9 +31,7 @@ def artifact_at(url: str, body: bytes = BODY, *, size: int | None = -1, **rest: 
 
 def pieces_of(body: bytes, size: int) -> Pieces:
     """The digests of the pieces of ``body``, of any size, also one that no manifest may have."""
-    starts = range(0, len(body), size)
-    digests = (hashlib.sha256(body[start : start + size]).hexdigest() for start in starts)
-    return Pieces(size=size, sha256=tuple(digests))
+    return Pieces.of(io.BytesIO(body), size)
 
 
 @dataclass

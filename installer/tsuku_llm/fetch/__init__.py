@@ -7,24 +7,43 @@ that importing this package costs nothing.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tsuku_llm.fetch.arrival import Arrival
 from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.progress import Progress, Silent
 from tsuku_llm.manifest import Artifact
 
-__all__ = ["Limits", "Network", "Progress", "Silent", "Timing", "fetch", "get", "present"]
+__all__ = [
+    "Arrival",
+    "Limits",
+    "Network",
+    "Progress",
+    "Silent",
+    "Timing",
+    "delivered",
+    "fetch",
+    "get",
+    "present",
+]
 
 
 def fetch(
-    artifact: Artifact, partials: Path, network: Network, progress: Progress | None = None
+    artifact: Artifact,
+    partials: Path,
+    network: Network,
+    progress: Progress | None = None,
+    arrival: Arrival | None = None,
 ) -> Path:
     """Fetch one artifact; gives the complete file ``<partials>/<sha256>``, verified now.
 
     What is there already is hashed again and not fetched; what is there in part
     (``<sha256>.part``) is resumed. Mirrors are tried in order, then the artifact's own URL;
-    each takes over where the one before it failed. Two calls for one artifact must not
+    each takes over where the one before it failed. ``arrival`` lets another thread read
+    what is verified meanwhile. Two calls for one artifact must not
     run at the same time: whoever calls holds a lock.
 
     Raises ``DigestMismatch``; ``HostUnreachable``, ``ProxyError``, ``TlsError``,
@@ -33,8 +52,27 @@ def fetch(
     """
     from tsuku_llm.fetch.download import download  # noqa: PLC0415
 
-    with network.used():
-        return download(artifact, partials, network, progress or Silent())
+    with network.used(), contextlib.closing(Arrival(artifact.size)) as unread:
+        return download(artifact, partials, network, progress or Silent(), arrival or unread)
+
+
+@contextlib.contextmanager
+def delivered(
+    artifacts: Sequence[Artifact],
+    partials: Path,
+    network: Network,
+    progress: Progress | None = None,
+) -> Iterator[list[Arrival]]:
+    """Fetch artifacts in other threads; gives each, in their order, to be read as it comes.
+
+    The end of the block waits until all are there and verified. The first that fails ends
+    the others, and readers raise its error; whatever else leaves the block ends them too,
+    and ``network`` is then of no more use. Locks and errors are as for ``fetch``.
+    """
+    from tsuku_llm.fetch.delivery import side_by_side  # noqa: PLC0415
+
+    with side_by_side(artifacts, partials, network, progress or Silent()) as arrivals:
+        yield arrivals
 
 
 def present(artifact: Artifact, partials: Path) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tsuku_llm.errors import DigestMismatch, DownloadError
 from tsuku_llm.fetch.addresses import is_http, shown, sources
+from tsuku_llm.fetch.arrival import Arrival
 from tsuku_llm.fetch.lanes import NoRanges, fetch_in_lanes
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.partial import Part, finish, opened_part, verified
@@ -18,13 +19,18 @@ from tsuku_llm.manifest import Artifact
 _Failure = DownloadError | DigestMismatch
 
 
-def download(artifact: Artifact, folder: Path, network: Network, progress: Progress) -> Path:
+def download(
+    artifact: Artifact, folder: Path, network: Network, progress: Progress, arrival: Arrival
+) -> Path:
     """Fetch, as ``tsuku_llm.fetch.fetch`` says."""
     done = folder / artifact.sha256
     if verified(done, artifact):
+        arrival.opened(done)
+        arrival.complete()
         return done
-    with opened_part(folder, artifact) as part, network.first_connection():
+    with opened_part(folder, artifact, arrival) as part, network.first_connection():
         _Download(Transfer(artifact, part, network, progress), part).run()
+        arrival.complete()
     return finish(folder, artifact)
 
 
@@ -85,7 +91,7 @@ class _Download:
         raise error
 
     def _start_over(self) -> None:
-        """Empty the part: what it had was no good, so now one connection is used, in order."""
+        """From what is verified, over one connection and in order."""
         self._plan = None
         self._transfer.restart()
 
@@ -95,18 +101,12 @@ class _Download:
             try:
                 fetch_in_lanes(self._transfer, self._plan, url)
             except NoRanges:
-                self._in_order_from_now_on()
+                self._start_over()
         elif self._plan:
-            self._in_order_from_now_on()
+            self._start_over()
         if not self._part.complete:
             fetch_in_order(self._transfer, url)
         return self._part.matches()
-
-    def _in_order_from_now_on(self) -> None:
-        """Keep of the part what is verified, for a source that gives no ranges."""
-        self._plan = None
-        self._part.keep_verified()
-        self._transfer.show(self._part.size)
 
 
 def _decisive(failures: list[tuple[str, _Failure]]) -> _Failure:

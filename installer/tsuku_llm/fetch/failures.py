@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tsuku_llm.errors import DigestMismatch, DownloadError
+from tsuku_llm.errors import DownloadError
 
 
 class Transient(Exception):
@@ -13,11 +13,7 @@ class Transient(Exception):
     """
 
     def __init__(
-        self,
-        error: DownloadError | DigestMismatch,
-        *,
-        wait: float | None = None,
-        tries: int | None = None,
+        self, error: DownloadError, *, wait: float | None = None, tries: int | None = None
     ) -> None:
         super().__init__(error.message)
         self.error = error

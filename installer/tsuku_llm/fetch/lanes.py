@@ -7,12 +7,9 @@ there are: one until the server has answered a range as it must, then more.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tsuku_llm.errors import DownloadError, HttpStatusError
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.lane import Crew, Lane, NoRanges
-from tsuku_llm.fetch.partial import wrong_piece
 from tsuku_llm.fetch.prefix import WrongPiece
 from tsuku_llm.fetch.retries import Retries
 from tsuku_llm.fetch.segments import Plan
@@ -40,9 +37,9 @@ def fetch_in_lanes(transfer: Transfer, plan: Plan, url: str) -> None:
     pieces as ``DigestMismatch``; and what ``fetch`` raises. What came stays in the part
     and the plan.
     """
-    width, wrong = Width(transfer.network.limits), Counter[int]()
+    width = Width(transfer.network.limits)
     Retries(transfer.network, transfer.deadline).run(
-        lambda: _Lanes(transfer, plan, url, width, wrong).run(),
+        lambda: _Lanes(transfer, plan, url, width).run(),
         received=lambda: plan.size - plan.missing,
     )
 
@@ -50,16 +47,13 @@ def fetch_in_lanes(transfer: Transfer, plan: Plan, url: str) -> None:
 class _Lanes:
     """The lanes of one artifact to one source, as the thread that fetches sees them."""
 
-    def __init__(
-        self, transfer: Transfer, plan: Plan, url: str, width: Width, wrong: Counter[int]
-    ) -> None:
+    def __init__(self, transfer: Transfer, plan: Plan, url: str, width: Width) -> None:
         self._transfer = transfer
         self._network = transfer.network
         self._part = transfer.part
         self._plan = plan
         self._url = url
         self._width = width
-        self._wrong = wrong
         self._crew = Crew(plan, url, self._part.validator(url))
         self._further = 0
         self._noted = plan.missing
@@ -146,6 +140,4 @@ class _Lanes:
     def _fetch_again(self, piece: WrongPiece) -> None:
         """A piece alone; after some tries the source is given up."""
         self._crew.open(piece.start, piece.end)
-        self._wrong[piece.start] += 1
-        if self._wrong[piece.start] >= self._network.limits.piece_tries:
-            raise wrong_piece(self._url, piece)
+        self._transfer.again(self._url, piece)

@@ -50,13 +50,17 @@ class Network:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stopped.set()
+        self.stop()
         with self._changed:
             self._changed.wait_for(lambda: not self._users)
             if self._client is not None:
                 with contextlib.suppress(OSError):  # what was asked for came
                     self._client.close()
                 self._client = None
+
+    def stop(self) -> None:
+        """End what other threads still fetch, as leaving the block does."""
+        self._stopped.set()
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:

@@ -10,8 +10,7 @@ import os
 import re
 import stat
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from typing import Any
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, NotWritable
 from tsuku_llm.fetch.addresses import shown
+from tsuku_llm.fetch.arrival import Arrival
+from tsuku_llm.fetch.places import read_at, write_at
 from tsuku_llm.fetch.prefix import Prefix, WrongPiece
 from tsuku_llm.fetch.segments import Gap, gaps_of
 from tsuku_llm.manifest import Artifact
@@ -83,24 +84,6 @@ def _parse_note(note: Any) -> _Note:
     )
 
 
-if sys.platform == "win32":
-    _POSITION = threading.Lock()
-
-    def _read_at(descriptor: int, length: int, offset: int) -> bytes:
-        with _POSITION:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.read(descriptor, length)
-
-    def _write_at(descriptor: int, data: memoryview, offset: int) -> int:
-        with _POSITION:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.write(descriptor, data)
-
-else:
-    _read_at = os.pread
-    _write_at = os.pwrite
-
-
 class Part:
     """An open partial file ``<sha256>.part``.
 
@@ -108,14 +91,18 @@ class Part:
     server gave, for If-Range, and the gaps where bytes came out of order. All are hints:
     the digests decide. ``mixed`` says that what is there came by more than one answer, or
     in an earlier run; ``prefix`` is what was hashed of it, and must be kept up to date by
-    whoever writes.
+    whoever writes. ``grown`` is called with the number of bytes that may be used: those are
+    never thrown away again.
     """
 
-    def __init__(self, folder: Path, artifact: Artifact, descriptor: int) -> None:
+    def __init__(
+        self, folder: Path, artifact: Artifact, descriptor: int, grown: Callable[[int], None]
+    ) -> None:
         self._folder = folder
         self._artifact = artifact
         self._descriptor = descriptor
         self._kept: dict[str, str] = {}
+        self._grown = grown
         self.prefix = Prefix(artifact)
         self.mixed = False
 
@@ -179,15 +166,23 @@ class Part:
         """
         length = CHUNK if end is None else min(CHUNK, end - self.size)
         with disk_errors("reading a partial download", self._folder):
-            chunk = _read_at(self._descriptor, length, self.size)
-        self.prefix.update(chunk)
+            chunk = read_at(self._descriptor, length, self.size)
+        self._hash(chunk)
         return bool(chunk)
+
+    def _hash(self, chunk: bytes) -> None:
+        before = self.prefix.verified
+        try:
+            self.prefix.update(chunk)
+        finally:
+            if self.prefix.verified > before:
+                self._grown(self.prefix.verified)
 
     def append(self, chunk: bytes) -> None:
         """Write behind what is hashed, and hash it. Raises ``WrongPiece``, the piece dropped."""
         self.write_at(chunk, self.size)
         try:
-            self.prefix.update(chunk)
+            self._hash(chunk)
         except WrongPiece:
             self._cut()
             raise
@@ -197,16 +192,11 @@ class Part:
         with disk_errors("writing a partial download", self._folder):
             view = memoryview(chunk)
             while view:
-                written = _write_at(self._descriptor, view, offset)
+                written = write_at(self._descriptor, view, offset)
                 view, offset = view[written:], offset + written
 
     def restart(self) -> None:
-        """Throw away what is there."""
-        self.prefix.restart()
-        self._cut()
-
-    def keep_verified(self) -> None:
-        """Throw away all but the first pieces that are verified."""
+        """Throw away what is not verified."""
         self.prefix.rewind()
         self._cut()
 
@@ -273,14 +263,15 @@ def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:
 
 
 @contextlib.contextmanager
-def opened_part(folder: Path, artifact: Artifact) -> Iterator[Part]:
+def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[Part]:
     """The partial file of an artifact, made if need be; kept when left, unless it is empty."""
     path = folder / f"{artifact.sha256}.part"
     with disk_errors("opening a partial download", folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, _FLAGS, 0o644)
-    part = Part(folder, artifact, descriptor)
+    part = Part(folder, artifact, descriptor, arrival.grow)
     try:
+        arrival.opened(path)
         yield part
     finally:
         with disk_errors("closing a partial download", folder):
@@ -294,14 +285,19 @@ def opened_part(folder: Path, artifact: Artifact) -> Iterator[Part]:
 def finish(folder: Path, artifact: Artifact) -> Path:
     """Give a verified partial file its final name. It must be closed (Windows).
 
-    Where locks exclude nobody, another process may have done so already.
+    Where locks exclude nobody, another process may have done so already. Where somebody
+    reads it, Windows lets it have no other name: then it keeps the one that it has.
     """
-    done = folder / artifact.sha256
+    done, part = folder / artifact.sha256, folder / f"{artifact.sha256}.part"
     with disk_errors("renaming a download", folder):
         try:
-            (folder / f"{artifact.sha256}.part").replace(done)
+            part.replace(done)
         except FileNotFoundError:
             if not verified(done, artifact):
                 raise
+        except PermissionError:
+            if sys.platform != "win32":
+                raise
+            done = part
         (folder / f"{artifact.sha256}.part.json").unlink(missing_ok=True)
     return done

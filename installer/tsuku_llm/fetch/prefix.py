@@ -27,10 +27,6 @@ class Prefix:
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
         self._pieces = artifact.pieces
-        self.restart()
-
-    def restart(self) -> None:
-        """Nothing is there."""
         self.size = self.verified = 0
         self._whole = hashlib.sha256()
         self._sealed = self._whole.copy()

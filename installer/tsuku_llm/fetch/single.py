@@ -45,20 +45,25 @@ class _Single:
 
     def _elsewhere(self) -> None:
         if scheme_of(self._url) != PACKAGE_SCHEME:
-            self._take(local_chunks(self._url))
+            self._take(_behind(local_chunks(self._url), self._part.size))
             return
         folder, artifact = self._part.path.parent, self._transfer.artifact
         with download_package(
             self._url, artifact, folder, self._network, self._transfer.tell
         ) as chunks:
-            self._take(chunks)
+            self._take(_behind(chunks, self._part.size))
 
     def _attempt(self) -> None:
+        while not self._through():
+            pass
+
+    def _through(self) -> bool:
         try:
             self._once()
         except WrongPiece as piece:
-            tries = self._network.limits.piece_tries
-            raise Transient(wrong_piece(self._url, piece), tries=tries) from piece
+            self._transfer.again(self._url, piece)
+            return False
+        return True
 
     def _once(self) -> None:
         url, part = self._url, self._part
@@ -73,11 +78,11 @@ class _Single:
             start = self._start(response)
             if start == 0:
                 self._transfer.restart()
-            part.mixed = start > 0
+            part.mixed = part.size > 0
             length = check_framing(response, url)
             part.remember(url, validator_of(response.headers))
             chunks = self._transfer.body(response, url, at_start=start == 0)
-            self._take(chunks if start else self._of_size(chunks, length))
+            self._take(chunks if start else self._from_start(chunks, length))
         if self._size is not None and part.size < self._size:
             raise Transient(ended_early(url, part.size, self._size))
 
@@ -90,10 +95,10 @@ class _Single:
             self._transfer.restart()
             raise
 
-    def _of_size(self, chunks: Iterator[bytes], length: int | None) -> Iterator[bytes]:
+    def _from_start(self, chunks: Iterator[bytes], length: int | None) -> Iterator[bytes]:
         """The chunks, the first of which was looked at: a page is named before its length."""
         cap = self._transfer.cap
-        for chunk in chunks:
+        for chunk in _behind(chunks, self._part.size):
             if length is not None and (length > cap or self._size not in (None, length)):
                 raise _wrong_size(self._url, length, self._size or cap)
             yield chunk
@@ -106,6 +111,14 @@ class _Single:
                 raise _wrong_size(self._url, None, cap)
             self._part.append(chunk)
             self._transfer.tell(self._part.size)
+
+
+def _behind(chunks: Iterator[bytes], verified: int) -> Iterator[bytes]:
+    """What follows the first bytes, which are there and verified."""
+    for chunk in chunks:
+        if verified < len(chunk):
+            yield chunk[verified:]
+        verified = max(0, verified - len(chunk))
 
 
 def _not_satisfied(url: str) -> HttpStatusError:

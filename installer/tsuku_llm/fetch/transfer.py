@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -10,7 +11,8 @@ from tsuku_llm.errors import BodyError
 from tsuku_llm.fetch.addresses import file_name, host_of, shown
 from tsuku_llm.fetch.exchange import check_no_page
 from tsuku_llm.fetch.network import Network
-from tsuku_llm.fetch.partial import Part
+from tsuku_llm.fetch.partial import Part, wrong_piece
+from tsuku_llm.fetch.prefix import WrongPiece
 from tsuku_llm.fetch.progress import Progress
 from tsuku_llm.fetch.retries import Pace
 from tsuku_llm.manifest import Artifact
@@ -28,6 +30,7 @@ class Transfer:
         self.deadline = network.clock() + network.limits.total
         self._progress = progress
         self._told = 0
+        self._wrong = Counter[tuple[str, int]]()
 
     @property
     def cap(self) -> int:
@@ -52,10 +55,16 @@ class Transfer:
         self._progress.end()
 
     def restart(self) -> None:
-        """Throw away what is there."""
-        if self.part.size:
-            self.part.restart()
-            self.show(0)
+        """Throw away what is there, but for what is verified."""
+        self.part.restart()
+        if self._told != self.part.size:
+            self.show(self.part.size)
+
+    def again(self, url: str, piece: WrongPiece) -> None:
+        """Allow that a piece is fetched once more from a source, or raise ``DigestMismatch``."""
+        self._wrong[url, piece.start] += 1
+        if self._wrong[url, piece.start] >= self.network.limits.piece_tries:
+            raise wrong_piece(url, piece)
 
     def body(
         self,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tsuku_llm import __version__, archive, fetch, launch
-from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import (
     DownloadError,
     GateFailed,
@@ -253,38 +251,37 @@ def _build(attempt: _Attempt) -> Installed:
         present = [fetch.present(artifact, store.partials) for artifact in artifacts]
         space = Space(artifacts, present)
         store.require_space(space.needed, space.facts)
-        archives = _fetch_all(attempt.session, store.partials, artifacts)
         with store.staging() as staging:
-            contents = _unpack_all(archives, artifacts, staging.tree)
+            contents, sizes = _fetch_and_unpack(attempt.session, store, artifacts, staging.tree)
             device = _gate(attempt, staging.tree)
-            installed = store.commit(staging, _receipt(attempt, archives, contents, device))
+            installed = store.commit(staging, _receipt(attempt, sizes, contents, device))
     return installed
 
 
-def _fetch_all(session: Session, partials: Path, artifacts: Sequence[Artifact]) -> list[Path]:
-    """Fetch a variant's archives side by side; the first that fails stops the others."""
+def _fetch_and_unpack(
+    session: Session, store: Store, artifacts: Sequence[Artifact], tree: Path
+) -> tuple[tuple[archive.Unpacked, ...], list[int]]:
+    """Unpack archives while they come, as far as they are verified; their sizes in bytes.
+
+    They come side by side and are unpacked one after the other, as they fill one folder.
+    When this returns, each of them is verified as a whole.
+    """
     with (
-        ThreadPoolExecutor(len(artifacts)) as pool,
         fetch.Network(session.environ, mirrors=session.mirrors) as network,
+        fetch.delivered(artifacts, store.partials, network, session.progress) as arrivals,
     ):
-        jobs = [
-            pool.submit(fetch.fetch, artifact, partials, network, session.progress)
-            for artifact in artifacts
-        ]
-        for job in as_completed(jobs):
-            job.result()
-    return [job.result() for job in jobs]
+        contents = {
+            member.path: member
+            for artifact, arrival in zip(artifacts, arrivals, strict=True)
+            for member in _unpack(arrival, artifact, tree)
+        }
+    return tuple(contents.values()), [arrival.size() for arrival in arrivals]
 
 
-def _unpack_all(
-    archives: Sequence[Path], artifacts: Sequence[Artifact], tree: Path
-) -> tuple[archive.UnpackedFile | archive.UnpackedLink, ...]:
-    members = (
-        member
-        for path, artifact in zip(archives, artifacts, strict=True)
-        for member in archive.unpack(path, artifact, tree)
-    )
-    return tuple({member.path: member for member in members}.values())
+def _unpack(arrival: fetch.Arrival, artifact: Artifact, tree: Path) -> tuple[archive.Unpacked, ...]:
+    budget = archive.Budget.of(artifact, arrival.size())
+    with arrival.file() as file:
+        return archive.unpack(file, artifact, tree, budget)
 
 
 def _gate(attempt: _Attempt, tree: Path) -> str | None:
@@ -297,8 +294,8 @@ def _gate(attempt: _Attempt, tree: Path) -> str | None:
 
 def _receipt(
     attempt: _Attempt,
-    archives: Sequence[Path],
-    contents: Sequence[archive.UnpackedFile | archive.UnpackedLink],
+    sizes: Sequence[int],
+    contents: Sequence[archive.Unpacked],
     device: str | None,
 ) -> Receipt:
     choice, variant = attempt.choice, attempt.candidate.variant
@@ -321,7 +318,10 @@ def _receipt(
         line=choice.line(attempt.candidate),
         reasons=attempt.passed_over,
         hardware=_hardware(choice),
-        artifacts=_records(variant.artifacts, archives),
+        artifacts=tuple(
+            ArtifactRecord(artifact.url, artifact.sha256, size)
+            for artifact, size in zip(variant.artifacts, sizes, strict=True)
+        ),
         files=tuple(
             FileRecord(item.path, item.size, item.sha256, item.executable)
             for item in contents
@@ -335,14 +335,6 @@ def _receipt(
         installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         tsuku_llm=__version__,
     )
-
-
-def _records(artifacts: Sequence[Artifact], archives: Sequence[Path]) -> tuple[ArtifactRecord, ...]:
-    with disk_errors("looking at a download", archives[0].parent):
-        return tuple(
-            ArtifactRecord(artifact.url, artifact.sha256, path.stat().st_size)
-            for artifact, path in zip(artifacts, archives, strict=True)
-        )
 
 
 def _hardware(choice: Choice) -> dict[str, Any]:
