@@ -419,7 +419,7 @@ def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
 
 
 def _ptx_obstacle(cuda: CudaRequirement, name: str, capability: str, driver: str) -> Reason | None:
-    if not any(Version(entry.rstrip("a")) <= Version(capability) for entry in cuda.ptx):
+    if not any(ptx_serves(entry, capability) for entry in cuda.ptx):
         text = f"{name}: compute capability {capability} is older than the build supports"
         return Reason("cuda-capability", text)
     if Version(driver) >= Version(cuda.toolkit):
@@ -437,6 +437,16 @@ def sass_serves(entry: str, capability: str) -> bool:
         return entry[:-1] == capability
     code, device = Version(entry), Version(capability)
     return code.major == device.major and code.minor <= device.minor
+
+
+def ptx_serves(entry: str, capability: str) -> bool:
+    """Whether PTX for ``entry`` can be compiled for a device of that compute capability.
+
+    For any later one, but that of an architecture's own features ("9.0a") for no other.
+    """
+    if entry.endswith("a"):
+        return entry[:-1] == capability
+    return Version(entry) <= Version(capability)
 
 
 def _rocm_device(requires: Requirements, _api: Api, gpu: Gpu) -> Reason | None:
