@@ -83,7 +83,7 @@ def test_headers_as_cuda_13_5_writes_them() -> None:
 def test_code_that_only_some_kernels_have_serves_nobody() -> None:
     one = container(entry(SASS, 86), entry(SASS, 89), entry(PTX, 80))
     two = container(entry(SASS, 89), entry(PTX, 80), entry(PTX, 90))
-    assert read(one + bytes(16) + two) == DeviceCode(("8.9",), ("8.0",))
+    assert read(one + bytes(24) + two) == DeviceCode(("8.9",), ("8.0",))
 
 
 def test_ptx_of_one_device_or_one_family_serves_no_later_device() -> None:
@@ -177,6 +177,22 @@ def test_symbol_versions(
 ) -> None:
     needs = needs_of(versioned(tmp_path / "libneeds.so", version, tmp_path))
     assert needs == Needs(glibc, libstdcxx, frozenset({"libstandin.so"}), None)
+
+
+def test_the_highest_of_several_versions_counts(tmp_path: Path) -> None:
+    script = tmp_path / "versions.map"
+    script.write_text("GLIBC_2.9 { global: old; }; GLIBC_2.34 { global: new; };")
+    compile_library(
+        tmp_path / "libstandin.so",
+        "int old(void) { return 1; } int new(void) { return 2; }",
+        f"-Wl,--version-script={script}",
+        "-nostdlib",
+    )
+    code = "int old(void); int new(void); int call(void) { return old() + new(); }"
+    path = tmp_path / "libneeds.so"
+    needs = needs_of(compile_library(path, code, "-nostdlib", f"-L{tmp_path}", "-lstandin"))
+    assert needs is not None
+    assert needs.glibc == (2, 34)
 
 
 @pytest.mark.parametrize("version", ["GLIBC_PRIVATE", "GLIBC_ABI_LATER"])

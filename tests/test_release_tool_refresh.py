@@ -271,6 +271,15 @@ def test_an_archive_that_is_not_the_published_one_stops_the_tool(
         Refresh(data, {}, lambda _: None).read_archives(TAG, tmp_path / "folder")
 
 
+def test_an_archive_of_another_size_than_the_published_one_stops_the_tool(
+    data: Path, archives: Mapping[str, Packed]
+) -> None:
+    packed = replace(archives[CPU], size=archives[CPU].size + 1)
+    refresh(data, TAG, answer_for(TAG, [packed]))
+    with pytest.raises(ReleaseError, match=f"{CPU} has {packed.size - 1} bytes, and {packed.size}"):
+        Refresh(data, {}, lambda _: None).read_archives(TAG, packed.path.parent)
+
+
 def test_R08_a_release_whose_archives_were_not_read_is_not_signed(
     data: Path, archives: Mapping[str, Packed], tmp_path: Path
 ) -> None:
