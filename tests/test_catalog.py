@@ -148,6 +148,19 @@ def test_M28_a_release_file_in_the_place_of_another(
         found.read(found.entry("b3"))
 
 
+def test_M28_a_release_file_of_another_version(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """Who asks for v0.2.0 must not get v0.9.0, whatever tag both have."""
+    entry = dict(simulator.targets.targets["releases/b2.json"].custom)
+    data = json.dumps(release_document("b2", version="0.9.0")).encode()
+    simulator.add_target("releases/b2.json", data, entry)
+    simulator.bump()
+    found = refresh(simulator, tmp_path)
+    with pytest.raises(ManifestError, match=r"b2 \(v0.2.0\) describes b2 \(v0.9.0\)"):
+        found.read(found.entry("v0.2.0"))
+
+
 def test_M28_an_entry_in_the_place_of_another(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:

@@ -68,6 +68,19 @@ def test_a_weak_root_of_trust_is_refused(
     assert program("repository", "list").stdout.count("\n") == 1, "only the official one"
 
 
+def test_a_root_that_one_key_can_sign_is_taken_with_a_word(
+    program: Program, tmp_path: Path
+) -> None:
+    simulator = RepositorySimulator()
+    assert "one key alone" not in program(*offered(simulator, tmp_path)).stderr
+    assert program("repository", "remove", "ours").code == 0
+    simulator.root.roles["targets"].threshold = 1
+    simulator.sign_root()
+    added = program(*offered(simulator, tmp_path))
+    assert added.code == 0
+    assert "one key alone can sign its targets" in added.stderr
+
+
 # --- where the official repository is fetched ---------------------------------------------------
 
 

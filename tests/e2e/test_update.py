@@ -177,6 +177,20 @@ def test_a_chosen_backend_that_fits_no_more_is_an_error_and_nothing_changes(
     assert "b1-vulkan" in owner.run("which").stdout
 
 
+def test_M10_an_update_walks_five_rotations_of_all_keys(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    """From the oldest root, on a mirror in a folder, and once more from the newest."""
+    roles = ("root", "targets", "snapshot", "timestamp")
+    for number in range(5):
+        folder_shop.simulator.rotate(*roles, generation=f"generation {number}")
+    publish(folder_shop, "b2")
+    assert owner.run("update").code == 0
+    assert "b2" in owner.run("which").stdout
+    publish(folder_shop, "b3")
+    assert check(owner)["newest"]["release"] == "b3"
+
+
 # --- right digests of the wrong software ------------------------------------------------------
 
 

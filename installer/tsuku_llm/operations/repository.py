@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tsuku_llm import catalog as catalogs
+from tsuku_llm import trust
 from tsuku_llm.catalog import Catalog, Repository
 from tsuku_llm.errors import DownloadError, TrustError, UsageError
 from tsuku_llm.operations.refresh import refresh
@@ -32,6 +33,7 @@ def add(session: Session, name: str, url: str, root: Path) -> Repository:
             hint="ask the owner of the repository for its root.json",
         ) from error
     repository = catalogs.add_repository(session.data, name, url, data)
+    _tell_thresholds(session, data)
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
@@ -40,6 +42,14 @@ def add(session: Session, name: str, url: str, root: Path) -> Repository:
         catalogs.remove_repository(session.data, name)
         raise
     return repository
+
+
+def _tell_thresholds(session: Session, root: bytes) -> None:
+    """Say it where one stolen key is enough to name an archive: its owner may want it so."""
+    roles = trust.check_root(root).roles
+    alone = [name for name in ("root", "targets") if roles[name].threshold == 1]
+    if alone:
+        session.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
 
 
 def fetch_metadata(session: Session, name: str) -> Catalog:
