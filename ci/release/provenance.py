@@ -115,7 +115,9 @@ def verified(
         why = "; ".join(dict.fromkeys(objections)) or "no attestation names it with its digest"
         raise ReleaseError(f"{tag}: the origin of {names} is not proven: {why}")
     if len(commits) > 1:
-        raise ReleaseError(f"{tag} was built from {len(commits)} commits: {', '.join(commits)}")
+        raise ReleaseError(
+            f"{tag} was built from {len(commits)} commits: {', '.join(sorted(commits))}"
+        )
     return used
 
 
