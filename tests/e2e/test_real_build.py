@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.builds import REAL_SERVER, pack_real, pack_zip, real_build
+from support.processes import gone, only_child
 from support.release_server import ReleaseServer, User, release_server
 from support.serving import serving
 from support.tiny_model import write_tiny_model
@@ -17,6 +20,12 @@ pytestmark = [
     pytest.mark.index,
     pytest.mark.skipif(sys.platform != "linux", reason="the real build is Linux's"),
 ]
+STARTS = int(os.environ.get("TSUKU_LLM_TEST_STARTS", "3"))
+"""How often the server is started and stopped; 100 on demand."""
+
+ENDS = {signal.SIGTERM: 0, signal.SIGINT: 0, signal.SIGHUP: 129}
+"""What the real server ends with on each signal: it does not know the last."""
+
 NO_GPU = {"arguments": ["--device", "none"]}
 
 
@@ -68,3 +77,30 @@ def test_install_update_and_launch(shop: ReleaseServer, tmp_path: Path) -> None:
 def answers(user: User, model: Path) -> bool:
     with serving(user, "-m", str(model)) as (_, port):
         return complete(port)["tokens_predicted"] == 4
+
+
+def everything_below(*folders: Path) -> dict[str, int]:
+    """Every name below these folders, and the size of each file."""
+    found = (path for folder in folders for path in folder.rglob("*"))
+    return {str(path): path.stat().st_size for path in found if path.is_file()}
+
+
+def test_starts_and_stops_leave_nothing(shop: ReleaseServer, tmp_path: Path) -> None:
+    """Start, completion and stop by each signal, again and again: no process, no file."""
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    user = shop.user(tmp_path / "home")
+    assert user.run("install").code == 0
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    user = User(user.home, {**user.env, "TMPDIR": str(scratch)})
+    assert answers(user, model)
+    before = everything_below(user.home, scratch)
+    for number in range(STARTS):
+        with serving(user, "-m", str(model)) as (child, port):
+            server = only_child(child.pid)
+            assert complete(port)["tokens_predicted"] == 4
+            told = list(ENDS)[number % len(ENDS)]
+            child.send_signal(told)
+            assert child.wait() == ENDS[told]
+            assert gone(server)
+    assert everything_below(user.home, scratch) == before

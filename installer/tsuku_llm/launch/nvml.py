@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tsuku_llm.launch.planning import Plan
 _LIMIT = 10.0
 """Seconds for an answer: a library whose kernel module hangs never gives one."""
 
-_SIGNS = ("/dev/nvidiactl", "/dev/dxg")
+SIGNS = ("/dev/nvidiactl", "/dev/dxg")
 """Without one of these nodes there is no driver to ask."""
 
 _START = (
@@ -38,9 +38,9 @@ class GpuMemory:
     driver: str
 
 
-def gpu_memory(env: Mapping[str, str]) -> GpuMemory | None:
+def gpu_memory(env: Mapping[str, str], *, signs: Sequence[str] = SIGNS) -> GpuMemory | None:
     """Ask now; None where there is no such driver or no answer. ``env`` is the server's."""
-    if sys.platform != "win32" and not any(map(os.path.exists, _SIGNS)):
+    if sys.platform != "win32" and not any(map(os.path.exists, signs)):
         return None
     folder = str(Path(__file__).parent)
     argv = (sys.executable, "-I", "-S", "-E", "-c", _START, folder)
@@ -52,9 +52,9 @@ def gpu_memory(env: Mapping[str, str]) -> GpuMemory | None:
 
 
 def parse_memory(text: str) -> GpuMemory | None:
-    """Read the child's line; None for anything else."""
+    """Read the child's line, the last one: drivers print too. None for anything else."""
     try:
-        document = json.loads(text)
+        document = json.loads(text.strip().rpartition("\n")[2])
         devices = [device for device in document["devices"] if device]
         processes: dict[int, int] = {}
         for device in devices:
