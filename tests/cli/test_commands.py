@@ -187,10 +187,20 @@ def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJ
     added = program("repository", "add", "ours", url, "--root", root)
     assert (added.code, added.stdout) == (0, f"added ours: {url}\n")
     told = as_json("repository", "list")["data"]["repositories"]
-    assert {"name": "ours", "url": url} in told
-    assert [line.split() for line in program("repository", "list").stdout.splitlines()] == [
-        [each["name"], each["url"]] for each in told
-    ]
+    official, ours = told
+    assert (official["name"], official["source"]) == ("official", "embedded")
+    assert official["signed"] < official["expires"]
+    assert ours == {
+        "name": "ours",
+        "url": url,
+        "source": None,
+        "signed": None,
+        "expires": None,
+        "state": "there is no valid metadata of repository 'ours' on this machine",
+    }
+    shown = program("repository", "list").stdout.splitlines()
+    assert [line.split()[:2] for line in shown] == [[each["name"], each["url"]] for each in told]
+    assert "embedded, signed on 20" in shown[0]
     assert program("repository", "remove", "ours") == Result(0, "removed ours\n", "")
     assert len(as_json("repository", "list")["data"]["repositories"]) == 1
 

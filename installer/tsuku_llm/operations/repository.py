@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tsuku_llm import catalog as catalogs
@@ -11,8 +11,23 @@ from tsuku_llm.catalog import Catalog, Repository
 from tsuku_llm.errors import DownloadError, TrustError, UsageError
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
+from tsuku_llm.standing import Freshness
 
 _ROOT_LIMIT = 512_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A repository and the metadata of it that counts on this machine.
+
+    ``source`` is ``embedded`` or ``updated``, None where there is none that is valid;
+    ``state`` says it in words, with its age.
+    """
+
+    repository: Repository
+    source: str | None
+    freshness: Freshness | None
+    state: str
 
 
 def add(session: Session, name: str, url: str, root: Path) -> Repository:
@@ -57,9 +72,20 @@ def fetch_metadata(session: Session, name: str) -> Catalog:
     return refresh(replace(session, repository=name))
 
 
-def repositories(session: Session) -> tuple[Repository, ...]:
-    """The official repository and the added ones."""
-    return catalogs.repositories(session.data)
+def repositories(session: Session) -> tuple[Known, ...]:
+    """The official repository and the added ones, each with what is here of its metadata."""
+    return tuple(_known(session, each) for each in catalogs.repositories(session.data))
+
+
+def _known(session: Session, repository: Repository) -> Known:
+    try:
+        catalog = catalogs.load(repository, session.data)
+    except TrustError as error:
+        return Known(repository, None, None, error.message)
+    freshness = catalog.freshness
+    expired = ", expired" if freshness.expired(session.now) else ""
+    state = f"{catalog.source}, {freshness.age(session.now)}{expired}"
+    return Known(repository, catalog.source, freshness, state)
 
 
 def remove(session: Session, name: str) -> None:
