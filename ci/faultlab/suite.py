@@ -17,15 +17,19 @@ ROOT = Path(__file__).resolve().parents[2]
 _NO_TESTS = 5
 
 
-def run_tests(ids: Collection[str]) -> dict[str, Tally]:
-    """Run the tests of these rows; one tally for each row that has any."""
+def run_tests(ids: Collection[str], examples: int) -> dict[str, Tally]:
+    """Run the tests of these rows; one tally for each row that has any.
+
+    Those that fuzz do so with so many examples each.
+    """
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         report = Path(folder) / "outcomes.json"
+        env = {"FAULT_ROWS": " ".join(ids), "FAULT_REPORT": str(report)}
         command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
         done = subprocess.run(
             [*command, "-p", "ci.faultlab.recorder", "-p", "no:cacheprovider"],
             cwd=ROOT,
-            env={**os.environ, "FAULT_ROWS": " ".join(ids), "FAULT_REPORT": str(report)},
+            env={**os.environ, **env, "FUZZ_EXAMPLES": str(examples)},
             stdout=sys.stderr,
             check=False,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from ci.faultlab.rows import Row
 
@@ -116,6 +117,17 @@ def as_document(verdicts: Sequence[Verdict], facts: Mapping[str, object]) -> dic
             for verdict in verdicts
         ],
     }
+
+
+def from_documents(rows: Iterable[Row], documents: Iterable[Mapping[str, Any]]) -> list[Verdict]:
+    """The verdicts that earlier runs wrote; of several about one row the last counts."""
+    known = {entry["id"]: entry for document in documents for entry in document["rows"]}
+    return [
+        Verdict(row, Status(entry["status"]), entry["reason"], tuple(entry["wrong"]))
+        if (entry := known.get(row.id))
+        else Verdict(row, Status.NOT_RUN, "in none of these runs")
+        for row in rows
+    ]
 
 
 def failed(verdicts: Iterable[Verdict]) -> bool:
