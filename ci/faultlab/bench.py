@@ -32,7 +32,7 @@ _OUTSIDE = b"untouched"
 _DAMAGED = "damaged"
 _SLOW = """
 location /slow/ { limit_rate 400k; }
-location /large/ { limit_rate 60m; }
+location /large/ { limit_rate 12m; }
 """
 
 Item = TypeVar("Item")

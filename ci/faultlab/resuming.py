@@ -23,8 +23,7 @@ from ci.faultlab.bench import Bench, Home
 from ci.faultlab.program import Ended
 from ci.faultlab.verdict import Tally
 
-_WHOLE = 600_000_000
-_SAMPLE = 60_000_000
+_SIZE = 600_000_000
 _CUT = 0.95
 _MOST = 0.06
 _LIMIT = 300.0
@@ -63,15 +62,14 @@ class _Runs:
         return [*wrong, *([str(self)] if self.again > _MOST * self.packed.size else [])]
 
 
-def resume(bench: Bench, _ids: Collection[str], one_in: int) -> dict[str, Tally]:
+def resume(bench: Bench, _ids: Collection[str], _one_in: int) -> dict[str, Tally]:
     """Kill an install at 95 % of its archive; the next transfers 6 % of it at most."""
-    size = _WHOLE if one_in == 1 else _SAMPLE
     tally = Tally("cuts of a large download")
     (tag,) = bench.new_tags(1)
     with tempfile.TemporaryDirectory(prefix="faults-large-") as name:
         folder = Path(name).resolve()
         (bench.shop.nginx.root / "large").symlink_to(folder)
-        packed = _pack(folder, tag, size)
+        packed = _pack(folder, tag)
         bench.shop.publish(tag, {"cpu": bench.shop.variant(packed, folder="large")})
         home = bench.customer(f"large-{tag}", folder)
         runs = _cut_and_resume(bench, home, packed)
@@ -108,11 +106,11 @@ def _there(home: Home, packed: Packed) -> int:
     return min(status.st_size, status.st_blocks * 512)
 
 
-def _pack(folder: Path, tag: str, size: int) -> Packed:
+def _pack(folder: Path, tag: str) -> Packed:
     """A build with so many bytes that do not compress, packed without trying to."""
     build = stand_in(folder / "build", devices=NO_DEVICE_STEPS)
     with (build.tree / "padding").open("wb") as padding:
-        for _ in range(size // _CHUNK):
+        for _ in range(_SIZE // _CHUNK):
             padding.write(os.urandom(_CHUNK))
     archive = folder / f"{tag}-large.tar.gz"
     with (

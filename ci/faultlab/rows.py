@@ -18,26 +18,24 @@ _FILE = Path(__file__).with_name("rows.toml")
 class Row:
     """One attack or fault.
 
-    ``optional`` rows are shown by tests as far as they exist; of the others each must be
-    shown. ``unshown`` says why this row cannot be called passed here, if it cannot.
+    ``elsewhere`` says why this row cannot be called passed here, if it cannot.
     """
 
     id: str
     area: str
     sentence: str
-    optional: bool
-    unshown: str
+    elsewhere: str
 
 
 def load_rows() -> tuple[Row, ...]:
     """Every row, in the order of the file."""
     document = tomllib.loads(_FILE.read_text("utf-8"))
-    unshown = document.pop("elsewhere") | document.pop("incomplete")
+    elsewhere = document.pop("elsewhere")
     return tuple(
-        Row(name, area["title"], text, area.get("optional", False), unshown.get(name, ""))
+        Row(name, area["title"], text, elsewhere.get(name, ""))
         for area in document.values()
         for name, text in area.items()
-        if name not in ("title", "optional")
+        if name != "title"
     )
 
 
