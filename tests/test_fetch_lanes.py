@@ -191,6 +191,32 @@ def test_H28_a_server_that_allows_one_connection(tmp_path: Path, status: str) ->
         assert None not in ranges(server)
 
 
+def test_H28_a_server_that_refuses_everybody_for_the_sake_of_some(tmp_path: Path) -> None:
+    """As a limit per address does: it counts connections that were refused, for a while."""
+    clock, usual = Clock(), good(BODY, etag='"1"')
+
+    def serve(exchange: Exchange) -> None:
+        server = exchange.server
+        if len(server.requests) > 1:
+            (usual if clock.slept else FORBIDDEN)(exchange)
+            return
+        start, end = asked_range(exchange.request, len(BODY))
+        fields = {
+            "Content_Range": f"bytes {start}-{end - 1}/{len(BODY)}",
+            "ETag": '"1"',
+            "Connection": "close",
+        }
+        exchange.send(head("206 Partial Content", Content_Length=end - start, **fields))
+        while len(server.requests) == 1 and not server.closing.wait(0.001):
+            """Until there is a second connection."""
+        exchange.send(BODY[start:end])
+
+    with FaultServer([serve]) as server, clock.network(limits=WIDE) as network:
+        assert fetch(artifact_at(f"{server.url}/x"), tmp_path, network).read_bytes() == BODY
+        assert None not in ranges(server)
+    assert len(clock.slept) == 1
+
+
 def test_H28_a_server_that_wants_a_pause_gets_it(tmp_path: Path) -> None:
     busy = answer("429 Too Many Requests", Retry_After=7)
     clock = Clock()

@@ -56,6 +56,7 @@ class _Lanes:
         self._width = width
         self._crew = Crew(plan, url, self._part.validator(url))
         self._further = 0
+        self._crowded = False
         self._noted = plan.missing
 
     def run(self) -> None:
@@ -89,7 +90,7 @@ class _Lanes:
         self._crew.wanted = self._width.lanes
         self._give_back(active - 1)
         if failure and missing and not active:
-            raise failure
+            raise self._alone(failure)
         self._start(active)
 
     def _judge(self, lane: Lane) -> None:
@@ -104,11 +105,19 @@ class _Lanes:
         elif lane.received < self._network.limits.gain:
             self._width.lost()
 
+    def _alone(self, failure: Exception) -> Exception:
+        """What was refused to one of several may be given to a single one: once more, then."""
+        if not self._crowded or not isinstance(failure, HttpStatusError):
+            return failure
+        self._width.refused()
+        return Transient(failure)
+
     def _start(self, active: int) -> None:
         while active < self._width.lanes and self._crew.work:
             if active and not self._network.further_connection():
                 return
             self._further += bool(active)
+            self._crowded = self._crowded or bool(active)
             Lane(self._transfer, self._url, self._crew).start()
             active += 1
 
