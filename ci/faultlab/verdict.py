@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -35,9 +36,11 @@ class Tally:
     figures: str = ""
 
     def add(self, wrong: Iterable[str], *, where: str) -> None:
-        """Count one injection and what was wrong after it."""
+        """Count one injection and what was wrong after it, which is told at once."""
         self.count += 1
-        self.wrong += [f"{where}: {text}" for text in wrong]
+        for text in wrong:
+            self.wrong.append(f"{where}: {text}")
+            sys.stderr.write(f"wrong: {self.wrong[-1]}\n")
 
     def __str__(self) -> str:
         """Such as ``12 kills`` or ``1 cuts (at 95 %)``."""
