@@ -5,6 +5,7 @@ import os
 import socket
 import ssl
 import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from support.certificates import Authority
 from support.downloads import BODY, Clock, artifact_at
 from support.http_faults import Exchange, FaultServer, answer, good
+from support.socks import GREETED, socks_server
 from support.tools import require_tool
 
 from tsuku_llm.errors import HostUnreachable, HttpStatusError, ProxyError, TlsError, TsukuError
@@ -172,6 +174,7 @@ def test_H33_through_a_proxy(tmp_path: Path, form: str, name: str) -> None:
         (" , ,::::,[,http://,.", "http://localhost:{port}/x", False),
         ("host", "http://localhost:{port}/x", False),
         ("LOCALHOST", "http://localhost:{port}/x", True),
+        ("releases.test localhost\t::1", "http://localhost:{port}/x", True),
     ],
 )
 def test_H33_no_proxy(tmp_path: Path, no_proxy: str, url: str, direct: bool) -> None:
@@ -185,14 +188,13 @@ def test_H33_no_proxy(tmp_path: Path, no_proxy: str, url: str, direct: bool) -> 
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [
-        ("ALL_PROXY", "socks5://127.0.0.1:1", "SOCKS"),
         ("https_proxy", "ftp://127.0.0.1:1", "HTTPS_PROXY"),
         ("HTTPS_PROXY", "http://", "HTTPS_PROXY"),
         ("HTTPS_PROXY", "http://[::1", "HTTPS_PROXY"),
         ("HTTPS_PROXY", "http://x:99999", "HTTPS_PROXY"),
         ("HTTPS_PROXY", "http://user:SECRET@127.0.0.1:1", "127.0.0.1:1"),
     ],
-    ids=["socks", "scheme", "no_host", "bracket", "port", "nobody_listens"],
+    ids=["scheme", "no_host", "bracket", "port", "nobody_listens"],
 )
 def test_H33_a_proxy_that_cannot_be_used(
     tmp_path: Path, variable: str, value: str, says: str
@@ -202,6 +204,53 @@ def test_H33_a_proxy_that_cannot_be_used(
     text = repr((caught.value.message, caught.value.facts, caught.value.hint))
     assert says in text
     assert "SECRET" not in text
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h"])
+def test_H33_through_a_socks_proxy(tmp_path: Path, scheme: str) -> None:
+    with FaultServer([GOOD]) as server, socks_server() as proxy:
+        url = at_localhost(server)
+        with Clock().network({"ALL_PROXY": f"{scheme}://{proxy.address}"}) as network:
+            assert fetch(artifact_at(f"{url}/x"), tmp_path, network).read_bytes() == BODY
+        assert set(proxy.asked) == {("localhost", server.port)}, "it is the proxy that resolves"
+
+
+@pytest.mark.parametrize(
+    ("greeting", "reply", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", "Malformed"),
+        (b"", b"", "Malformed"),
+        (b"\x05", b"", "Malformed"),
+        (b"\x00\x5b", b"", "Malformed"),
+        (b"\x05\xff", b"", "NO ACCEPTABLE METHODS"),
+        (GREETED, b"\x05\x05\x00\x01" + bytes(6), "Connection refused"),
+        (GREETED, b"\x05\x00\x00\x09" + bytes(6), "Malformed"),
+        (GREETED, b"\x05\x00\x00\x01", "Malformed"),
+        (GREETED, b"", "Malformed"),
+    ],
+    ids=["http", "closes", "short", "socks4", "credentials", "refuses", "type", "cut", "no_reply"],
+)
+def test_H33_a_socks_proxy_that_is_none_or_refuses(
+    tmp_path: Path, greeting: bytes, reply: bytes, says: str
+) -> None:
+    with socks_server(greeting, reply) as proxy:
+        user = "" if greeting == GREETED else "user:SECRET@"
+        environ = {"ALL_PROXY": f"socks5://{user}{proxy.address}"}
+        with Clock().network(environ) as network, pytest.raises(ProxyError) as caught:
+            fetch(artifact_at("https://releases.test/x"), tmp_path, network)
+    assert proxy.address in caught.value.facts[0]
+    assert says in caught.value.facts[1]
+    assert "SECRET" not in repr(caught.value.facts)
+
+
+def test_H33_a_socks_proxy_without_the_package_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    environ = {"ALL_PROXY": "socks5://127.0.0.1:1"}
+    with Clock().network(environ) as network, pytest.raises(ProxyError) as caught:
+        fetch(artifact_at("https://releases.test/x"), tmp_path, network)
+    assert "tsuku-llm[socks]" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

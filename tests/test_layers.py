@@ -64,6 +64,7 @@ HOMES: dict[str, frozenset[str]] = {
     "platformdirs": frozenset({"config"}),
     "rich": frozenset({"cli"}),
     "securesystemslib": frozenset({"catalog", "trust"}),
+    "socksio": frozenset({"fetch"}),
     "tomli": frozenset({"config"}),
     "tomlkit": frozenset({"config"}),
     "truststore": frozenset({"fetch"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -54,12 +55,13 @@ def _checked(name: str, value: str) -> str:
 
 
 def _excluded(host: str, port: int, no_proxy: str) -> bool:
-    return any(_matches(host.strip("[]"), port, entry) for entry in no_proxy.split(","))
+    """Entries end with a comma or, as for curl, with a blank."""
+    return any(_matches(host.strip("[]"), port, entry) for entry in re.split(r"[,\s]+", no_proxy))
 
 
 def _matches(host: str, port: int, entry: str) -> bool:
     """Whether one entry of NO_PROXY covers a host; an entry without a meaning covers none."""
-    entry = entry.strip().lower()
+    entry = entry.lower()
     if entry == "*":
         return True
     with contextlib.suppress(ValueError):

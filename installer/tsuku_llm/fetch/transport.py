@@ -75,6 +75,7 @@ class _Transport(httpx.BaseTransport):
         self._environ = environ
         self._limits = limits
         self._watch = watch
+        self._backend = _Backend(watch)
         self._context = client_context(environ)
         self._pools: dict[str | None, httpcore.ConnectionPool] = {}
         self._lock = threading.Lock()
@@ -108,7 +109,7 @@ class _Transport(httpx.BaseTransport):
     def _new_pool(self, proxy: str | None) -> httpcore.ConnectionPool:
         options: dict[str, Any] = {
             "ssl_context": self._context,
-            "network_backend": _Backend(self._watch),
+            "network_backend": self._backend,
             "max_connections": None,
             "keepalive_expiry": 15.0,
         }
@@ -129,6 +130,7 @@ class _Transport(httpx.BaseTransport):
     def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
+        self._backend.close()
 
 
 def _socks(options: dict[str, Any]) -> httpcore.SOCKSProxy:
@@ -138,6 +140,15 @@ def _socks(options: dict[str, Any]) -> httpcore.SOCKSProxy:
             hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
         )
     return httpcore.SOCKSProxy(**options)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What a proxy raises that does not want, or is none: httpcore lets socksio's errors pass."""
+    try:
+        from socksio import SOCKSError  # noqa: PLC0415
+    except ImportError:
+        return (httpcore.ProxyError,)
+    return (httpcore.ProxyError, SOCKSError)
 
 
 def _to_core(request: httpx.Request) -> httpcore.Request:
@@ -177,6 +188,12 @@ class _Backend(httpcore.NetworkBackend):
         self._watch = watch
         self._inner = httpcore.SyncBackend()
         self._good: set[socket.AddressFamily] = set()
+        self._streams: list[httpcore.NetworkStream] = []
+
+    def close(self) -> None:
+        """Close every connection: httpcore forgets those that a SOCKS proxy refused."""
+        for stream in self._streams:
+            stream.close()
 
     def connect_tcp(
         self,
@@ -202,6 +219,7 @@ class _Backend(httpcore.NetworkBackend):
                     failure = error
                 else:
                     self._good.add(family)
+                    self._streams.append(stream)
                     return _Stream(stream, self._watch)
             if isinstance(failure, httpcore.ConnectError):
                 break
@@ -276,11 +294,11 @@ def _failures(url: str, proxy: str | None) -> Iterator[None]:
     host = host_of(url)
     try:
         yield
-    except httpcore.ProxyError as error:
+    except _refusals() as error:
         raise ProxyError(
             f"the proxy refused the connection to {host}",
             facts=(f"proxy: {shown(proxy or '')}", f"it said: {str(error)[:200]}"),
-            hint="check HTTPS_PROXY and its credentials, or ask for access to this host",
+            hint="check the proxy's setting and credentials, or ask for access to this host",
         ) from error
     except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
         raise _connect_failure(error, host, proxy) from error
