@@ -24,10 +24,21 @@ from support.builds import (
     real_build,
     real_wheel,
 )
-from support.fatbins import COMPRESSED, FAMILY, ONE_DEVICE, PTX, SASS, container, entry, library
+from support.fatbins import (
+    COMPRESSED,
+    FAMILY,
+    ONE_DEVICE,
+    PTX,
+    SASS,
+    container,
+    entry,
+    library,
+    windows_library,
+)
 from support.release_data import answer_for, copied_data, release_tool
 from support.tools import require_tool
 
+from ci.release import pe
 from ci.release.contents import Contents, load_contents, read_archive
 from ci.release.elf import Needs, needs_of
 from ci.release.errors import ReleaseError
@@ -222,6 +233,44 @@ def test_a_damaged_elf_file_is_one_error(
     shutil.rmtree(path.parent)
 
 
+# --- Windows ------------------------------------------------------------------------------
+
+
+def in_a_dll(tmp_path: Path, data: bytes) -> Needs | None:
+    path = tmp_path / "ggml-cuda.dll"
+    path.write_bytes(data)
+    return pe.needs_of(path)
+
+
+def test_a_windows_library_with_cuda_code(tmp_path: Path) -> None:
+    section = container(*GGML_13_4)
+    needs = in_a_dll(tmp_path, windows_library(section))
+    assert needs == Needs(None, None, frozenset(), read(section))
+    assert in_a_dll(tmp_path, windows_library(section, b".rdata")) == Needs(
+        None, None, frozenset(), None
+    )
+    assert in_a_dll(tmp_path, b"no program") is None
+
+
+@pytest.mark.parametrize("length", [2, 60, 63, 64, 80, 90, 320, 340, 350, 520, 900])
+def test_a_truncated_windows_library_is_one_error(tmp_path: Path, length: int) -> None:
+    whole = windows_library(container(*GGML_13_4))
+    with pytest.raises(ReleaseError, match=r"^ggml-cuda\.dll"):
+        in_a_dll(tmp_path, whole[:length])
+
+
+@given(st.integers(2, 600), st.binary(min_size=1, max_size=8))
+def test_a_damaged_windows_library_is_one_error(
+    tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("dll")
+    damaged = bytearray(windows_library(container(*GGML_13_4)))
+    damaged[at : at + len(junk)] = junk
+    with contextlib.suppress(ReleaseError):
+        in_a_dll(folder, bytes(damaged))
+    shutil.rmtree(folder)
+
+
 # --- measured instead of assumed ----------------------------------------------------------
 
 KNOWN = {"libc.so.6", "libstdc++.so.6"}
@@ -325,13 +374,14 @@ CUDA_WHEELS = ("nvidia-nvjpeg==13.3.2.43", "nvidia-cuda-cuobjdump==13.5.37")
 
 @pytest.fixture(scope="module")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A small library of NVIDIA's with CUDA code, and NVIDIA's own tool to list it."""
+    """A small library of NVIDIA's with CUDA code, for Linux and Windows, and its own lister."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         pytest.skip("the wheels are those of Linux on x86_64")
     folder = tmp_path_factory.mktemp("cuda")
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q"]
     pip = [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), *CUDA_WHEELS]
     subprocess.run(pip, check=True)
+    subprocess.run([*pip[:-1], "--platform=win_amd64"], check=True)
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as opened:
             opened.extractall(folder)
@@ -356,3 +406,5 @@ def test_cuda_code_of_a_real_library_as_cuobjdump_lists_it(cuda: Path) -> None:
     assert sass == set(needs.device_code.sass)
     assert ptx == set(needs.device_code.ptx)
     assert len(sass) >= 10
+    library = cuda / "bin" / "x86_64" / "nvjpeg64_13.dll"
+    assert pe.needs_of(library) == Needs(None, None, frozenset(), needs.device_code)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci.release.elf import Needs, Version, needs_of
+from ci.release import elf, pe
+from ci.release.elf import Needs, Version
 from ci.release.errors import ReleaseError
 from tsuku_llm import archive
 from tsuku_llm.errors import TsukuError
@@ -73,7 +74,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         unpacked = _unpack(path, artifact, Path(folder))
         files = [item.path for item in unpacked if isinstance(item, archive.UnpackedFile)]
-        needs = {name: each for name in files if (each := needs_of(Path(folder, name)))}
+        needs = {name: each for name in files if (each := _needs_of(Path(folder, name)))}
     listing = {"size": size, **_listing(unpacked), "pieces": {"size": PIECE, "sha256": pieces}}
     asked = {library for each in needs.values() for library in each.libraries}
     return Contents(
@@ -108,6 +109,10 @@ def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[archive.Unpacke
         return archive.unpack(path, artifact, into)
     except TsukuError as error:
         raise ReleaseError("; ".join((f"{path.name}: {error}", *error.facts))) from error
+
+
+def _needs_of(path: Path) -> Needs | None:
+    return elf.needs_of(path) or pe.needs_of(path)
 
 
 def _listing(unpacked: tuple[archive.Unpacked, ...]) -> dict[str, Any]:

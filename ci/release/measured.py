@@ -41,10 +41,10 @@ def _floors(archives: Sequence[Contents]) -> dict[str, str]:
 
 def _device_code(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any]:
     codes = [*build.device_code.values()]
-    if not codes and not ("cuda" in assumed and build.floors):
-        return {}
     if "cuda" not in assumed:
-        raise ReleaseError(f"{', '.join(build.device_code)}: CUDA code that no rule expects")
+        if codes:
+            raise ReleaseError(f"{', '.join(build.device_code)}: CUDA code that no rule expects")
+        return {}
     if not codes or any(code != codes[0] for code in codes):
         raise ReleaseError(f"{len(codes)} of its files have CUDA code; one is expected")
     return {"cuda": {**assumed["cuda"], **codes[0]}}

@@ -33,3 +33,13 @@ def library(path: Path, section: bytes, *flags: str) -> Path:
     compile_library(path, code, *flags)
     blob.unlink()
     return path
+
+
+def windows_library(section: bytes, name: bytes = b".nv_fatb") -> bytes:
+    """A DLL of one section (PE/COFF), padded as linkers pad it."""
+    optional = bytes(240)
+    padded = section.ljust(-(-len(section) // 512) * 512, b"\0")
+    table = struct.pack("<8sIIII16x", name, len(section), 0x1000, len(padded), 512)
+    head = struct.pack("<4sHH12xHH", b"PE\0\0", 0x8664, 1, len(optional), 0x2022)
+    stub = b"MZ".ljust(60, b"\0") + struct.pack("<I", 64)
+    return (stub + head + optional + table).ljust(512, b"\0") + padded
