@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m ci.bench [all | growth | ROW ...]``.
+"""Run the benchmarks: ``python -m ci.bench [all | growth | ROW ...] [--update-docs]``.
 
 Run it with the Python of an environment in which the package is installed (not with
 ``-e``, whose import hook costs every start), with its extras ``test``, ``fast`` and
@@ -13,43 +13,65 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from ci.bench.growth import GROWTHS
 from ci.bench.lab import Lab, Missing
 from ci.bench.pairs import interleaved
-from ci.bench.report import Result, document, machine, table
+from ci.bench.publishing import keep, publish
+from ci.bench.report import (
+    document,
+    growth_document,
+    growth_table,
+    machine,
+    reached,
+    row_document,
+    row_line,
+    row_table,
+)
 from ci.bench.rows import ROWS
 
 
 def main() -> int:
-    """Measure, print the table, and tell by the exit code whether every aim was reached."""
+    """Measure, print the tables, and tell by the exit code whether every aim was reached."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("ids", nargs="*", metavar="ID", help="rows to run; all when none is named")
-    parser.add_argument(
-        "--rounds", type=int, help="pairs of runs, instead of each row's own number"
-    )
+    parser.add_argument("ids", nargs="*", metavar="ID", help="rows, growth, all; rows if nothing")
+    parser.add_argument("--rounds", type=int, help="pairs of runs, not each row's own number")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw samples there")
+    parser.add_argument("--update-docs", action="store_true", help="renew tables, plots, history")
     arguments = parser.parse_args()
     with Lab() as lab:
-        results = list(_measured(lab, arguments.ids, arguments.rounds))
-    print(machine())
-    print(table(results))
+        rows = dict(_rows(lab, arguments.ids, arguments.rounds))
+        growth = dict(_growth(lab, arguments.ids))
+    results = document(rows, growth)
+    print(machine(), row_table(rows), growth_table(growth), sep="\n\n")
     if arguments.json:
-        arguments.json.write_text(json.dumps(document(results), indent=1) + "\n", "utf-8")
-    return int(any(not result.reached for result in results))
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    if arguments.update_docs:
+        keep(results)
+        publish()
+    return int(not all(map(reached, rows.values())))
 
 
-def _measured(lab: Lab, ids: Sequence[str], rounds: int | None) -> Iterator[Result]:
+def _rows(lab: Lab, ids: Sequence[str], rounds: int | None) -> Iterator[tuple[str, Any]]:
     for row in ROWS:
-        if ids and row.id.split()[0] not in ids and "all" not in ids:
+        if ids and not {row.id.split()[0], "rows", "all"} & {*ids}:
             continue
         try:
             samples = interleaved(row.prepare(lab), rounds or row.rounds)
         except Missing as missing:
             print(f"{row.id} not run: {missing}", file=sys.stderr)
             continue
-        result = Result(row, samples)
-        print(result.line, file=sys.stderr, flush=True)
-        yield result
+        found = row_document(row, samples)
+        print(row_line(row.id, found), file=sys.stderr, flush=True)
+        yield row.id, found
+
+
+def _growth(lab: Lab, ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    for name, measure in GROWTHS.items():
+        if {"growth", "all", name} & {*ids}:
+            print(f"growth: {name}", file=sys.stderr, flush=True)
+            yield name, growth_document(measure(lab))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from ci.bench.unpacking import WORK
 SIZE = 256_000_000
 
 
-def _ours(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
+def fetching(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
+    """Our own download, SHA-256 included."""
     to = lab.folder / "fetched"
     url = f"{shop.nginx.url}/{folder}/{packed.path.name}"
     entry = json.dumps(packed.artifact(url))
@@ -67,7 +68,7 @@ def _file(lab: Lab) -> Packed:
 def _one_connection(lab: Lab) -> Mapping[str, Run]:
     packed = _file(lab)
     return {
-        "ours": _ours(lab, lab.far, packed, "whole"),
+        "ours": fetching(lab, lab.far, packed, "whole"),
         "yardstick": curl(lab, lab.far, packed, "whole"),
     }
 
@@ -75,7 +76,7 @@ def _one_connection(lab: Lab) -> Mapping[str, Run]:
 def _parallel(folder: str, lab: Lab) -> Mapping[str, Run]:
     packed = _file(lab)
     return {
-        "ours": _ours(lab, lab.far, packed, folder),
+        "ours": fetching(lab, lab.far, packed, folder),
         "yardstick": aria2c(lab, lab.far, packed, folder),
     }
 

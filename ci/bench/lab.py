@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from support.program import environment
-from support.release_server import ReleaseServer, User, release_server
+from support.release_server import NAME, ReleaseServer, User, release_server
 
 from ci.bench import payload
 from ci.bench.link import link
@@ -123,6 +123,16 @@ class Lab:
         """A server 50 ms away at 1 Gbit/s."""
         return self.server("far", *FAR)
 
+    @cached_property
+    def loopback(self) -> ReleaseServer:
+        """A server on this machine, as fast as it can."""
+        return self.shop("loopback")
+
+    def shop(self, name: str) -> ReleaseServer:
+        """Another server on this machine."""
+        self.require("nginx")
+        return self._stack.enter_context(release_server(self.folder / "servers" / name))
+
     def server(self, name: str, round_trip: float, rate: float) -> ReleaseServer:
         """A release server behind a line of its own; ``/capped/`` gives 20 MB/s at most.
 
@@ -145,10 +155,12 @@ class Lab:
         return user
 
     def user(self, shop: ReleaseServer, name: str) -> User:
-        """Somebody who takes builds from this server."""
+        """Somebody who takes builds from this server and knows all that it has published."""
         if name not in self._users:
             self._users[name] = shop.user(self.fresh(f"users/{name}") / "home")
-        return self._users[name]
+        user = self._users[name]
+        _done(user, "repository", "refresh", NAME)
+        return user
 
 
 def offer(shop: ReleaseServer, packed: Packed) -> None:
@@ -174,9 +186,13 @@ def publish(
 
 def install(user: User, tag: str) -> None:
     """Install a release; raises ``WrongResult``."""
-    done = user.run("install", "--release", tag)
+    _done(user, "install", "--release", tag)
+
+
+def _done(user: User, *arguments: str) -> None:
+    done = user.run(*arguments)
     if done.code:
-        raise WrongResult(done.stderr)
+        raise WrongResult(f"{' '.join(arguments)} ended with {done.code}:\n{done.stderr}")
 
 
 def forget(user: User) -> None:

@@ -74,6 +74,14 @@ def write_blocks(path: Path, size: int, *, seed: int) -> None:
                 return
 
 
+def write_random(path: Path, size: int) -> None:
+    """Write bytes that do not pack."""
+    chance = random.Random(size)  # noqa: S311
+    with path.open("wb") as file:
+        while left := size - file.tell():
+            file.write(chance.randbytes(min(BLOCK, left)))
+
+
 def _blocks(seed: int) -> Iterator[bytes]:
     chance = random.Random(seed)  # noqa: S311
     code = _machine_code()
@@ -100,12 +108,12 @@ def _machine_code() -> list[mmap.mmap]:
     return maps
 
 
-def pack(tree: Path, archive: Path) -> Packed:
+def pack(tree: Path, archive: Path, *, level: int = 1) -> Packed:
     """Pack a tree by the archive's suffix: a tarball with a top folder, or a flat zip file."""
     if archive.suffix == ".zip":
         _pack_zip(tree, archive)
         return _packed(tree, archive, "zip", "")
-    with tarfile.open(archive, "w:gz", compresslevel=1, format=tarfile.GNU_FORMAT) as tar:
+    with tarfile.open(archive, "w:gz", compresslevel=level, format=tarfile.GNU_FORMAT) as tar:
         tar.add(tree, "build")
     return _packed(tree, archive, "tar.gz", "build")
 

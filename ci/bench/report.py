@@ -1,57 +1,41 @@
-"""Results as a table, and as JSON with every sample."""
+"""Results as JSON with every sample, and from that the tables. Pure but for the machine's name."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
+from ci.bench.growth import Growth
 from ci.bench.pairs import Samples
 from ci.bench.row import Row
+from tsuku_llm import __version__
+
+Json = Mapping[str, Any]
+
+_ROWS = "| # | what | yardstick | seconds, ours / yardstick | figure | reach |\n" + "|---" * 6 + "|"
+_GROWTH = (
+    "| command | against | from | to | time grows with the power | peak MB |\n" + "|---" * 6 + "|"
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """A row and what was measured."""
-
-    row: Row
-    samples: Samples
-
-    @property
-    def figure(self) -> float:
-        """The one number."""
-        return self.row.figure(self.samples)
-
-    @property
-    def reached(self) -> bool:
-        """Whether the aim was."""
-        return self.figure <= self.row.reach
-
-    @property
-    def line(self) -> str:
-        """The row of the table."""
-        row = self.row
-        times = " / ".join(
-            f"{self.samples.median(name):.3f}"
-            for name in ("ours", "yardstick")
-            if name in self.samples.of
-        )
-        verdict = "" if self.reached else " **not reached**"
-        return (
-            f"| {row.id} | {row.what} | {row.yardstick} | {times} "
-            f"| {self.figure:.2f}{row.unit}{verdict} | {row.reach:g}{row.unit} |"
-        )  # fmt: skip
-
-
-def table(results: Sequence[Result]) -> str:
-    """All rows, in Markdown."""
-    head = (
-        "| # | what | yardstick | seconds, ours / yardstick | figure | reach |\n" + "|---" * 6 + "|"
-    )
-    return "\n".join([head, *(result.line for result in results)])
+def document(rows: Json, growth: Json) -> dict[str, Any]:
+    """Everything that was measured, and on what."""
+    return {
+        "format": 1,
+        "version": __version__,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "rows": rows,
+        "growth": growth,
+    }
 
 
 def machine() -> str:
@@ -59,22 +43,71 @@ def machine() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
     name = model[1] if model else platform.processor()
-    return (
-        f"{os.cpu_count()} cores of {name}, {platform.system()}, Python {platform.python_version()}"
-    )
+    fast = "with" if importlib.util.find_spec("isal") else "without"
+    system = f"{platform.system()} {platform.release().partition('-')[0]}"
+    python = f"Python {platform.python_version()} {fast} isal"
+    return f"{os.cpu_count()} cores of {name}, {system}, {python}"
 
 
-def document(results: Sequence[Result]) -> dict[str, object]:
-    """Everything, every sample included."""
-    rows = {
-        result.row.id: {
-            "figure": result.figure,
-            "reach": result.row.reach,
-            "samples": {
-                name: [asdict(sample) for sample in taken]
-                for name, taken in result.samples.of.items()
-            },
-        }
-        for result in results
+def row_document(row: Row, samples: Samples) -> dict[str, Any]:
+    """One row, every sample included."""
+    return {
+        "what": row.what,
+        "yardstick": row.yardstick,
+        "unit": row.unit,
+        "reach": row.reach,
+        "figure": row.figure(samples),
+        "medians": {name: samples.median(name) for name in samples.of},
+        "samples": {name: [asdict(each) for each in taken] for name, taken in samples.of.items()},
     }
-    return {"format": 1, "machine": machine(), "load": os.getloadavg(), "rows": rows}
+
+
+def reached(row: Json) -> bool:
+    """Whether the aim was, where there is one."""
+    return row["reach"] is None or bool(row["figure"] <= row["reach"])
+
+
+def row_line(name: str, row: Json) -> str:
+    """The row of the table."""
+    times = [f"{row['medians'][of]:.3f}" for of in ("ours", "yardstick") if of in row["medians"]]
+    reach = "-" if row["reach"] is None else f"{row['reach']:g}{row['unit']}"
+    figure = f"{row['figure']:.2f}{row['unit']}"
+    shown = figure if reached(row) else f"**{figure}**"
+    cells = (name, row["what"], row["yardstick"], " / ".join(times) or "-", shown, reach)
+    return f"| {' | '.join(cells)} |"
+
+
+def row_table(rows: Json) -> str:
+    """All rows, in Markdown."""
+    return "\n".join([_ROWS, *(row_line(name, row) for name, row in rows.items())])
+
+
+def growth_document(growth: Growth) -> dict[str, Any]:
+    """One growth, every point included."""
+    return {
+        "title": growth.title,
+        "quantity": growth.quantity,
+        "lines": {
+            name: [{"at": at, **asdict(sample)} for at, sample in points]
+            for name, points in growth.lines.items()
+        },
+        "exponents": {name: growth.exponent(name) for name in growth.lines},
+    }
+
+
+def growth_table(growths: Json) -> str:
+    """What became of every command from the smallest quantity to the largest, in Markdown."""
+    lines = [_GROWTH]
+    for growth in growths.values():
+        for name, points in growth["lines"].items():
+            first, last = points[0], points[-1]
+            cells = (
+                name,
+                growth["quantity"],
+                f"{first['at']:g}: {first['seconds']:.2f} s",
+                f"{last['at']:g}: {last['seconds']:.2f} s",
+                f"{growth['exponents'][name]:.2f}",
+                f"{first['memory'] / 1e6:.0f} to {last['memory'] / 1e6:.0f}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -18,14 +18,14 @@ def of_yardstick(samples: Samples) -> float:
 class Row:
     """``prepare`` makes what is run; ``figure`` makes one number of the samples.
 
-    At most ``reach`` is the aim. ``unit`` is "" for a ratio. ``rounds`` is the number of
-    pairs unless another is asked for.
+    At most ``reach`` is the aim, where there is one. ``unit`` is "" for a ratio. ``rounds``
+    is the number of pairs unless another is asked for.
     """
 
     id: str
     what: str
     yardstick: str
-    reach: float
+    reach: float | None
     prepare: Callable[[Lab], Mapping[str, Run]]
     figure: Callable[[Samples], float] = of_yardstick
     unit: str = ""

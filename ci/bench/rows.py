@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from ci.bench import downloading, installing, starting, unpacking
+from ci.bench import downloading, installing, launching, starting, unpacking
 from ci.bench.row import Row
 
-
-def _number(row: Row) -> tuple[int, str]:
-    digits = re.match(r"G(\d+)", row.id)
-    return int(digits[1]) if digits else 0, row.id
+_PARTS = (starting, unpacking, downloading, installing, launching)
 
 
-ROWS = tuple(
-    sorted((*starting.ROWS, *unpacking.ROWS, *downloading.ROWS, *installing.ROWS), key=_number)
-)
+def _number(row: Row) -> tuple[str, int, str]:
+    found = re.match(r"([A-Z]+)(\d+)", row.id)
+    return (found[1], int(found[2]), row.id) if found else ("", 0, row.id)
+
+
+ROWS = tuple(sorted((row for part in _PARTS for row in part.ROWS), key=_number))

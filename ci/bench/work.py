@@ -1,18 +1,25 @@
-"""Parts of an install, each run alone: ``python -m ci.bench.work fetch|unpack ...``."""
+"""Parts of an install, each run alone: ``python -m ci.bench.work NAME ...``."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import socket
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tsuku_llm import archive, fetch
 from tsuku_llm.archive import inflating
 from tsuku_llm.manifest import Artifact, Pieces
+
+_LOOK = 0.001
+"""Seconds between two looks at a server that starts."""
 
 
 def unpack(inflater: str, format_: Any, root: str, path: str, into: str) -> None:
@@ -28,19 +35,70 @@ def download(entry: str, folder: str) -> None:
     The clock starts when the library is loaded, but no connection and no list of
     certificates is: what the program needs to start is measured elsewhere.
     """
+    artifact = _loaded(entry)
+    with _clock():
+        _fetch(artifact, Path(folder))
+
+
+def crowd(count: str, entry: str, folder: str) -> None:
+    """So many processes fetch the same at once, each into a folder of its own."""
+    artifact = _loaded(entry)
+    with _clock():
+        children = []
+        for number in range(int(count)):
+            pid = os.fork()
+            if not pid:
+                (Path(folder) / str(number)).mkdir()
+                _fetch(artifact, Path(folder) / str(number))
+                os._exit(0)
+            children.append(pid)
+        if any(os.waitpid(pid, 0)[1] for pid in children):
+            sys.exit("a download failed")
+
+
+def healthy(*command: str) -> None:
+    """Start a server and print the time until it answers that it is healthy; then end it."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    with subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL) as child:
+        with _clock():
+            while not _is_healthy(port):
+                if child.poll() is not None:
+                    sys.exit(f"it ended with {child.returncode}")
+                time.sleep(_LOOK)
+        child.terminate()
+
+
+def _is_healthy(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        return b" 200 " in sock.recv(100)
+    return False
+
+
+def _loaded(entry: str) -> Artifact:
     import httpx  # noqa: F401, PLC0415
     import truststore  # noqa: F401, PLC0415
 
     fields = json.loads(entry)
     pieces = fields.pop("pieces", None)
     parts = Pieces(size=pieces["size"], sha256=tuple(pieces["sha256"])) if pieces else None
-    artifact = Artifact(**fields, pieces=parts)
-    started, cpu = time.perf_counter(), time.process_time()
+    return Artifact(**fields, pieces=parts)
+
+
+def _fetch(artifact: Artifact, folder: Path) -> None:
     with fetch.Network(os.environ) as network:
-        fetch.fetch(artifact, Path(folder), network)
+        fetch.fetch(artifact, folder, network)
+
+
+@contextlib.contextmanager
+def _clock() -> Iterator[None]:
+    started, cpu = time.perf_counter(), time.process_time()
+    yield
     seconds, used = time.perf_counter() - started, time.process_time() - cpu
     print(json.dumps({"seconds": seconds, "cpu": used}))
 
 
 if __name__ == "__main__":
-    {"download": download, "unpack": unpack}[sys.argv[1]](*sys.argv[2:])
+    works = {"crowd": crowd, "download": download, "healthy": healthy, "unpack": unpack}
+    works[sys.argv[1]](*sys.argv[2:])

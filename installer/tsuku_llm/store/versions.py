@@ -281,7 +281,9 @@ class Store:
                 pointer = self._pointer_or_none()
                 if pointer != pointer.without(version):
                     write_pointer(self.data, pointer.without(version))
-            self._take_away(path)
+            inodes = inodes_of(path)
+            self._discard(path)
+            self._refresh_sharers(inodes, {})
 
     def prune(self, keep: Collection[str] = (), *, legacy_home: Path | None = None) -> Pruned:
         """Remove what is neither active nor the one to roll back to, nor in ``keep`` (ids).
@@ -295,31 +297,31 @@ class Store:
             keep = {*keep, *(version.id for version in self.installed())}
         removed: list[str] = []
         in_use: list[str] = []
-        for name in self._names():
-            if name not in (*self._pointed(), *keep):
-                (removed if self._prune_one(name) else in_use).append(name)
+        inodes: set[int] = set()
+        try:
+            for name in self._names():
+                if name not in (*self._pointed(), *keep):
+                    (removed if self._prune_one(name, inodes) else in_use).append(name)
+        finally:  # once for all: each time would cost the square of their number
+            self._refresh_sharers(inodes, {})
         self._sweep_partials(newest=None)
         legacy = remove_legacy(legacy_home) if legacy_home else ()
         return Pruned(tuple(removed), tuple(in_use), legacy)
 
-    def _prune_one(self, name: str) -> bool:
+    def _prune_one(self, name: str, inodes: set[int]) -> bool:
         path = self._versions / name
         with suppress(LockTimeout), self.lock(name, timeout=0), alone_with(path) as unused:
             # Under the lock nobody activates it: what is not in use now will not be.
             removable = unused and name not in self._pointed()
             if removable:
-                self._take_away(path)
+                inodes |= inodes_of(path)
+                self._discard(path)
             return removable
         return False
 
     def _pointed(self) -> tuple[str | None, str | None]:
         pointer = read_pointer(self.data)
         return pointer.active, pointer.previous
-
-    def _take_away(self, path: Path) -> None:
-        inodes = inodes_of(path)
-        self._discard(path)
-        self._refresh_sharers(inodes, {})
 
     def _discard(self, path: Path) -> None:
         """Out of sight in one step that lasts, then removed: never seen without a part of it."""
