@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m ci.bench [all | growth | ROW ...] [--update-docs]``.
+"""Run the benchmarks: ``python -m ci.bench [all | growth | docs | ROW ...]``.
 
 Run it with the Python of an environment in which the package is installed (not with
 ``-e``, whose import hook costs every start), with its extras ``test``, ``fast`` and
@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ci.bench.growth import GROWTHS
 from ci.bench.lab import Lab, Missing
-from ci.bench.pairs import interleaved
+from ci.bench.pairs import Run, Samples, interleaved
 from ci.bench.publishing import keep, publish
 from ci.bench.report import (
     document,
@@ -35,11 +35,15 @@ from ci.bench.rows import ROWS
 def main() -> int:
     """Measure, print the tables, and tell by the exit code whether every aim was reached."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("ids", nargs="*", metavar="ID", help="rows, growth, all; rows if nothing")
+    ids = "rows, growth, all, or docs, which renews those from the last results; rows if nothing"
+    parser.add_argument("ids", nargs="*", metavar="ID", help=ids)
     parser.add_argument("--rounds", type=int, help="pairs of runs, not each row's own number")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw samples there")
     parser.add_argument("--update-docs", action="store_true", help="renew tables, plots, history")
     arguments = parser.parse_args()
+    if arguments.ids == ["docs"]:
+        publish()
+        return 0
     with Lab() as lab:
         rows = dict(_rows(lab, arguments.ids, arguments.rounds))
         growth = dict(_growth(lab, arguments.ids))
@@ -54,15 +58,17 @@ def main() -> int:
 
 
 def _rows(lab: Lab, ids: Sequence[str], rounds: int | None) -> Iterator[tuple[str, Any]]:
+    taken: dict[Callable[[Lab], Mapping[str, Run]], Samples] = {}
     for row in ROWS:
         if ids and not {row.id.split()[0], "rows", "all"} & {*ids}:
             continue
         try:
-            samples = interleaved(row.prepare(lab), rounds or row.rounds)
+            if row.prepare not in taken:
+                taken[row.prepare] = interleaved(row.prepare(lab), rounds or row.rounds)
         except Missing as missing:
             print(f"{row.id} not run: {missing}", file=sys.stderr)
             continue
-        found = row_document(row, samples)
+        found = row_document(row, taken[row.prepare])
         print(row_line(row.id, found), file=sys.stderr, flush=True)
         yield row.id, found
 

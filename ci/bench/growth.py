@@ -7,6 +7,7 @@ import math
 import os
 import random
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -194,14 +195,17 @@ def _fixed(lines: Mapping[str, list[Point]]) -> dict[str, tuple[Point, ...]]:
 
 
 def _median(run: Run, rounds: int) -> Sample:
-    """The run with the median time; the machine is warm from the row before."""
+    """The run with the median time, told at once: growing takes minutes."""
     samples = []
     for _ in range(rounds):
         run.before()
         os.sync()
         samples.append(measured(replace(run, watched=True)))
         run.after()
-    return sorted(samples, key=lambda sample: sample.seconds)[len(samples) // 2]
+    median = sorted(samples, key=lambda sample: sample.seconds)[len(samples) // 2]
+    words = " ".join(Path(word).name for word in run.command if not word.startswith("{"))
+    print(f"  {median.seconds:.3f} s: {words[:70]}", file=sys.stderr, flush=True)
+    return median
 
 
 GROWTHS = {

@@ -45,8 +45,13 @@ def with_tables(text: str, results: Json) -> str:
     """The document with its generated parts made anew; pure."""
     load = " / ".join(map(str, results["load"]))
     about = f"{results['date']}, {results['machine']}, load average at the end {load}:"
-    text = _between(text, "rows", f"{about}\n\n{row_table(results['rows'])}")
-    return _between(text, "growth", f"{about}\n\n{growth_table(results['growth'])}")
+    plots = "".join(
+        f"\n\n![{growth['title']} against {growth['quantity']}](plots/growth-{name}.svg)"
+        for name, growth in results["growth"].items()
+    )
+    rows = "![Every row as a part of what is allowed](plots/rows.svg)"
+    text = _between(text, "rows", f"{about}\n\n{row_table(results['rows'])}\n\n{rows}")
+    return _between(text, "growth", f"{about}\n\n{growth_table(results['growth'])}{plots}")
 
 
 def _between(text: str, name: str, content: str) -> str:

@@ -19,7 +19,8 @@ class Row:
     """``prepare`` makes what is run; ``figure`` makes one number of the samples.
 
     At most ``reach`` is the aim, where there is one. ``unit`` is "" for a ratio. ``rounds``
-    is the number of pairs unless another is asked for.
+    is the number of pairs unless another is asked for. Rows that prepare the same look at
+    the same samples.
     """
 
     id: str
@@ -29,4 +30,4 @@ class Row:
     prepare: Callable[[Lab], Mapping[str, Run]]
     figure: Callable[[Samples], float] = of_yardstick
     unit: str = ""
-    rounds: int = 5
+    rounds: int = 4

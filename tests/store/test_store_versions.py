@@ -213,7 +213,7 @@ def test_large_files_are_hashed_two_at_once(store: Store) -> None:
 def test_what_came_into_use_meanwhile_is_not_pruned(store: Store) -> None:
     versions = [install(store, f"b{number}") for number in (100, 200, 300)]
     store.use(versions[0])
-    assert [store._prune_one(version.id) for version in versions] == [False, True, False]
+    assert [store._prune_one(version.id, set()) for version in versions] == [False, True, False]
     assert (store.active(), store.previous()) == (versions[0], versions[2])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tsuku_llm.catalog import OFFICIAL
 from tsuku_llm.errors import CorruptStore
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, resolve
@@ -42,6 +41,8 @@ def _verdict(store: Store, version: str) -> Verdict:
 
 def _repair(receipt: Receipt) -> str:
     """The command that installs exactly this again."""
+    from tsuku_llm.catalog import OFFICIAL  # noqa: PLC0415 - what is intact needs no catalog
+
     words = ["tsuku-llm install --force", f"--release {receipt.release}"]
     words.append(f"--backend {receipt.variant}")
     if receipt.repository != OFFICIAL:
