@@ -16,7 +16,7 @@ from support.builds import compile_stand_in, stand_in
 from support.processes import gone, ignores, only_child, stopped
 
 from tsuku_llm.errors import LaunchError
-from tsuku_llm.launch import Build, Plan, supervise
+from tsuku_llm.launch import Build, Leash, Plan, supervise
 from tsuku_llm.launch.relay import Relay
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -248,6 +248,14 @@ def test_too_many_words_are_a_plain_error(tmp_path: Path) -> None:
     plan = Plan((sys.executable, "y" * (1 << 21)), tmp_path, {}, "cpu")
     with pytest.raises(LaunchError, match="refused to start it: Argument list too long"):
         supervise(plan)
+
+
+def test_a_server_that_does_not_go_when_it_is_asked_is_killed(tmp_path: Path) -> None:
+    stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+    leash = Leash(grace=0.3)
+    leash.end("no longer needed")
+    plan = Plan(("/bin/sh", "-c", stubborn), tmp_path, {"PATH": os.environ["PATH"]}, "cpu")
+    assert supervise(plan, leash=leash) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 
 
 class _Child:

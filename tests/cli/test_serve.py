@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS
+from support.processes import gone, only_child
 from support.program import COMMAND, Result, environment, run_program
 from support.servers import install_stand_in
 
@@ -130,3 +131,14 @@ def test_X11_root_does_not_run_what_a_user_installed(flags: tuple[str, ...], hom
     assert (done.code, done.stdout) == (6, "")
     assert done.stderr.startswith("error[unsafe-location]: ")
     assert build.tree.is_dir()
+
+
+def test_the_server_goes_when_serve_is_killed(home: Path) -> None:
+    install_stand_in(home / "llm")
+    line = [*COMMAND, "serve", "--", "--port", "0"]
+    with subprocess.Popen(line, env=environment(home), stderr=subprocess.PIPE) as child:
+        assert child.stderr
+        assert any(b"listening" in said for said in child.stderr)
+        server = only_child(child.pid)
+        child.kill()
+        assert gone(server)

@@ -108,6 +108,20 @@ def test_the_whole_chain_to_the_processor(shop: ReleaseServer, tmp_path: Path) -
         assert "the cpu serves" not in required.stderr
 
 
+def test_a_variant_that_slips_to_the_processor_is_gone_round(
+    shop: ReleaseServer, tmp_path: Path
+) -> None:
+    """It had to be ended; the next one lives."""
+    slipped = ("err offloaded 0/33 layers to GPU", "err CPU model buffer size = 9.00 MiB", "listen")
+    publish(shop, vulkan=slipped, cuda=("err cuda serves",))
+    user = installed_by(shop, tmp_path / "home")
+    words = ("serve", "--fallback", "--require-gpu", "--json", "--", "--port", "0")
+    done = user.run(*words)
+    assert done.code == 0, done.stderr
+    assert "cuda serves" in done.stderr
+    assert done.document["data"]["start"]["fallen_back_from"][0]["variant"] == "vulkan"
+
+
 def test_a_gpu_that_is_not_listed_any_more_is_gone_round(lost: User) -> None:
     hidden = User(lost.home, {name: value for name, value in lost.env.items() if name != GPU})
     done = hidden.run("serve", "--fallback", "--json")

@@ -20,6 +20,7 @@ DEFAULT_PORT = 8080
 LIMIT = 2.0
 """Seconds for one answer."""
 
+_PORTS = 1 << 16
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
@@ -60,8 +61,11 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
 
 
 def is_healthy(address: Address) -> bool:
-    """Whether ``/health`` is answered with 200 now; a server that still loads answers 503."""
-    with suppress(OSError), closing(_connected(address)) as connection:
+    """Whether ``/health`` is answered with 200 now; a server that still loads answers 503.
+
+    A port above 65535 is taken modulo by the server, and so here.
+    """
+    with suppress(OSError, UnicodeError), closing(_connected(address)) as connection:
         request = f"GET {address.prefix}/health HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
         connection.sendall(request.encode("utf-8", "surrogateescape"))
         status = connection.recv(64).split(b" ", 2)
@@ -74,8 +78,12 @@ def _connected(address: Address) -> socket.socket:
 
     if address.is_unix and sys.platform != "win32":
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(LIMIT)
-        connection.connect(address.host)
+        try:
+            connection.settimeout(LIMIT)
+            connection.connect(address.host)
+        except BaseException:
+            connection.close()
+            raise
         return connection
     host = _ANY.get(address.host, address.host)
-    return socket.create_connection((host, address.port), LIMIT)
+    return socket.create_connection((host, address.port % _PORTS), LIMIT)

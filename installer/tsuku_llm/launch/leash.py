@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+GRACE = 10.0
+"""Seconds that a server gets to answer what it is at and go."""
+
 
 class Leash:
     """One server's leash: ``end`` asks it to stop, at once or as soon as there is one.
 
     The supervisor sends the server SIGTERM, and SIGKILL if it is still there after
-    ``GRACE`` seconds; then ``supervise`` returns as for any other end.
+    ``grace`` seconds; then ``supervise`` returns as for any other end.
     """
 
-    GRACE = 10.0
-    """Seconds that a server gets to answer what it is at and go."""
-
-    def __init__(self) -> None:
+    def __init__(self, grace: float = GRACE) -> None:
+        self.grace = grace
         self.signalled: int | None = None
         """The signal from outside that was passed on to a server that has ended."""
         self._lock = threading.Lock()

@@ -80,7 +80,7 @@ def supervise(
         relay.attach(child)
         stderr = Passage(child.stdout if one_stream else child.stderr, observer.heard)
         try:
-            leash.attach(lambda: _ask_to_end(child))
+            leash.attach(lambda: _ask_to_end(child, leash.grace))
             observer.started(child.pid)
             code = relay.wait(child)
         finally:
@@ -94,10 +94,10 @@ def supervise(
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
-def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
+def _ask_to_end(child: subprocess.Popen[bytes], grace: float) -> None:
     """SIGTERM now, SIGKILL later; a child that is gone by then is not there to be killed."""
     child.terminate()
-    killer = threading.Timer(Leash.GRACE, child.kill)
+    killer = threading.Timer(grace, child.kill)
     killer.daemon = True
     killer.start()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 from tsuku_llm.errors import SilentCpu, TsukuError
 from tsuku_llm.launch import health, nvml
@@ -203,13 +203,24 @@ def _own_memory(pid: int, after: nvml.GpuMemory | None, sight: Sight) -> int | N
 
 
 _MODEL = ("-m", "--model")
+_FIRST_PART = re.compile(r"-0*1-of-(\d+)\.gguf$")
 
 
 def _model_size(plan: Plan) -> int | None:
-    """The size of the model's file, if it is one file that was named; in bytes."""
+    """The size of the model that was named, in bytes; of all its parts, if it has several."""
     words = [*pairwise(plan.argv), ("-m", plan.env.get("LLAMA_ARG_MODEL", ""))]
-    for option, path in words:
-        if option in _MODEL and path:
-            with suppress(OSError):
-                return os.stat(Path(path)).st_size  # noqa: PTH116
+    path = next((path for option, path in words if option in _MODEL and path), None)
+    if path is None:
+        return None
+    with suppress(OSError):
+        return sum(os.stat(part).st_size for part in _parts(path))  # noqa: PTH116
     return None
+
+
+def _parts(path: str) -> list[str]:
+    found = _FIRST_PART.search(path)
+    if found is None:
+        return [path]
+    total = found[1]
+    stem = path[: found.start()]
+    return [f"{stem}-{n:0{len(total)}}-of-{total}.gguf" for n in range(1, int(total) + 1)]

@@ -89,17 +89,21 @@ class Start:
             beside=lambda: offer_update(self.session, self.installed.id),
             warn=self._warn if check.problem is None else lambda _: None,
         )
-        followed = launch.Watch(start, self.how.sink, self.how.leash)
+        leash = self._own_leash()
+        followed = launch.Watch(start, self.how.sink, leash)
         code = launch.supervise(
-            plan,
-            keep=keep,
-            leash=self.how.leash,
-            observer=followed,
-            one_stream=self.how.one_stream,
+            plan, keep=keep, leash=leash, observer=followed, one_stream=self.how.one_stream
         )
         if followed.failure:
             raise followed.failure
         return code
+
+    def _own_leash(self) -> launch.Leash:
+        """A leash of this start alone: the next variant's must not be pulled by this one's end."""
+        outer = self.how.leash
+        own = launch.Leash(outer.grace)
+        outer.attach(lambda: own.end(outer.reason or ""))
+        return own
 
     def _recheck(self) -> None:
         self.session.store.check(self.installed)
