@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -266,6 +267,20 @@ def test_a_file_mirror_with_an_endless_file(tmp_path: Path) -> None:
     ):
         fetch(artifact, tmp_path / "p", network)
     assert any("another size" in fact for fact in caught.value.facts)
+
+
+@pytest.mark.parametrize("odd", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_file_mirror_of_what_is_no_file(tmp_path: Path, odd: Callable[[Path], None]) -> None:
+    (tmp_path / "m").mkdir()
+    odd(tmp_path / "m/x")
+    mirrors = ((tmp_path / "m").as_uri(),)
+    with FaultServer([good(BODY)]) as server, Clock().network(mirrors=mirrors) as network:
+        done = fetch(artifact_at(f"{server.url}/x"), tmp_path / "p", network)
+        assert done.read_bytes() == BODY
+    artifact = artifact_at(f"{CLOSED}/x", b"other")
+    with Clock().network(mirrors=mirrors) as network, pytest.raises(HostUnreachable) as caught:
+        fetch(artifact, tmp_path / "p", network)
+    assert any("is no regular file" in fact for fact in caught.value.facts)
 
 
 def test_metadata_of_a_file_repository(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +22,9 @@ def local_chunks(url: str) -> Iterator[bytes]:
     """
     path = _path(url)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_opened) as file:  # opened with flags
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DownloadError(f"{path} is no regular file", hint="remove it from the mirror")
             while chunk := file.read(CHUNK):
                 yield chunk
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
@@ -31,6 +35,11 @@ def local_chunks(url: str) -> Iterator[bytes]:
         ) from error
     except (OSError, ValueError) as error:
         raise DownloadError(f"{path} cannot be read", facts=(str(error),)) from error
+
+
+def _opened(path: str, flags: int) -> int:
+    """Without waiting for somebody who writes into a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _path(url: str) -> Path:
