@@ -24,6 +24,7 @@ from support.builds import (
 from support.processes import gone, only_child
 from support.tiny_model import write_tiny_model
 
+from ci.gpulab.model import write_model
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch import Build, gate, list_devices
 from tsuku_llm.launch.planning import _ONE_PATH, _PATH_LISTS
@@ -215,3 +216,13 @@ def test_the_same_files_make_the_same_archives(tmp_path: Path) -> None:
     again = pack_tar(flat, tmp_path / "2.tar.gz", root="llama-b1")
     assert first.sha256 == again.sha256
     assert pack_zip(flat, tmp_path / "1.zip").sha256 == pack_zip(flat, tmp_path / "2.zip").sha256
+
+
+def test_a_model_of_noise_is_served_too(tree: Path, tmp_path: Path) -> None:
+    """What ci/gpu computes with: written without any library."""
+    noise = write_model(tmp_path / "noise.gguf", layers=1, width=128, inner=256)
+    with serving(tree, noise) as (started, port):
+        answer = ask(port, "POST", "/completion", {"prompt": "ab", "n_predict": 4})
+        assert re.fullmatch("[a-z]{4}", str(answer["content"]))
+        started.send_signal(signal.SIGTERM)
+        assert started.wait() == 0
