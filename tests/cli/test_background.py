@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,16 @@ def home(tmp_path: Path) -> Iterator[Home]:
         for process in (record.server, record.supervisor):
             if process:
                 process.send(signal.SIGKILL)
+
+
+@contextmanager
+def sleeping() -> Iterator[subprocess.Popen[bytes]]:
+    """A program that has nothing to do with us."""
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def answers(port: int) -> bool:
@@ -227,7 +238,7 @@ def test_a_server_without_its_supervisor_is_found_and_stopped(home: Home) -> Non
     record = instances.find("default")
     assert record
     assert record.server
-    with subprocess.Popen(["sleep", "1000"]) as orphan:
+    with sleeping() as orphan:
         server = Process.of(orphan.pid)
         dead = Process(record.supervisor.pid, "another-boot:1")
         instances.write(Record(name="orphan", supervisor=dead, host="h", port=1, server=server))
@@ -239,7 +250,7 @@ def test_a_server_without_its_supervisor_is_found_and_stopped(home: Home) -> Non
 
 def test_a_stale_pid_is_recognised_and_a_stranger_never_killed(home: Home) -> None:
     home.start()
-    with subprocess.Popen(["sleep", "1000"]) as stranger:
+    with sleeping() as stranger:
         stale = Process(stranger.pid, "another-boot:1")
         Instances(home.state).write(
             Record(name="stale", supervisor=stale, host="h", port=1, server=stale)
@@ -247,7 +258,6 @@ def test_a_stale_pid_is_recognised_and_a_stranger_never_killed(home: Home) -> No
         assert home.servers()["stale"]["state"] == "lost"
         assert home.data("stop", "--name", "stale")["stopped"][0]["outcome"] == "gone"
         assert stranger.poll() is None
-        stranger.kill()
 
 
 def test_what_does_not_end_in_time_is_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,14 @@ def test_a_gpu_that_is_hardly_faster_is_pointed_out(
     [
         (("err cannot do it", "exit 3"), "the server ended with exit code 3; cannot do it"),
         ((), "the server could not be measured; KeyError: 'prompt_n'"),
+        (
+            (
+                "err load_tensors: offloaded 0/33 layers to GPU",
+                "err load_tensors:          CPU model buffer size = 1000.00 MiB",
+                "speed 4000 120",
+            ),
+            "the server does not run on the GPU: vulkan was to use one",
+        ),
     ],
 )
 def test_a_variant_that_fails_is_named_and_the_others_measured(
@@ -160,7 +168,8 @@ def test_a_variant_that_fails_is_named_and_the_others_measured(
     found = data(bench(user, model, "--yes", "--json"))
     assert [each["variant"] for each in found["results"]] == ["cpu"]
     (failed,) = found["failed"]
-    assert (failed["variant"], failed["reason"]) == ("vulkan", reason)
+    assert failed["variant"] == "vulkan"
+    assert failed["reason"].startswith(reason)
 
 
 def test_if_none_can_be_measured_every_reason_is_told(

@@ -25,6 +25,12 @@ def test_work_begins_the_time_anew() -> None:
     assert ended_at(5, *worked) == 3 + 5
 
 
+def test_what_a_completion_takes_is_work_and_what_a_monitor_takes_is_not() -> None:
+    """Measured of b10434 on 2026-11-21: 0.08 ms for ``/health`` and 0.18 ms for ``/metrics``."""
+    assert ended_at(5, *[Sight(0.05 * now) for now in range(20)]) is None
+    assert ended_at(5, *[Sight(0.002 * now) for now in range(20)]) == 5
+
+
 def test_the_questions_of_a_monitor_are_no_work() -> None:
     asked = [Sight(now * WORK / 10, CLIENT if now % 2 else frozenset()) for now in range(20)]
     assert ended_at(6, *asked) == 6
