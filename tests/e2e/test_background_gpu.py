@@ -1,9 +1,12 @@
 """In the background, a server that is not on the GPU is a failure or goes on with the next."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from support.builds import VULKAN_STEPS
+from support.processes import gone
 from support.release_server import ReleaseServer, User
 
 from tsuku_llm.cli.session import FAKE_HARDWARE
@@ -52,5 +55,7 @@ def test_it_goes_on_with_the_next_variant_and_says_so(user: User) -> None:
         assert (server["state"], report["selected"]) == ("running", "cuda")
         assert [each["variant"] for each in report["fallen_back_from"]] == ["vulkan"]
         assert "not vulkan" in user.run("status").stdout
+        os.kill(int(str(server["supervisor"])), signal.SIGKILL)
+        assert gone(int(str(server["pid"]))), "the second server is tied to its supervisor as well"
     finally:
         user.run("stop")

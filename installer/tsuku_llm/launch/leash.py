@@ -39,13 +39,6 @@ class Leash:
         if pull:
             pull()
 
-    def drop(self) -> None:
-        """End the server that runs now; one that is started after it is not meant."""
-        with self._lock:
-            pull = self._pull
-        if pull:
-            pull()
-
     def attach(self, pull: Callable[[], None]) -> None:
         """Say what ends the server; called by the supervisor, once the server runs."""
         with self._lock:

@@ -74,17 +74,18 @@ def supervise(
     it was told to end, its exit code is its own affair.
     """
     leash, observer = leash or Leash(), observer or Nobody()
-    killed = _oom_kills()
+    killed, ending = _oom_kills(), _Ending()
     with Relay() as relay:
         child = _start(plan, keep, one_stream=one_stream)
         relay.attach(child)
         stderr = Passage(child.stdout if one_stream else child.stderr, observer.heard)
         try:
-            leash.attach(lambda: _ask_to_end(child, leash.grace))
+            leash.attach(lambda: ending.begin(child, leash.grace))
             observer.started(child.pid)
             code = relay.wait(child)
         finally:
             end(child)
+            ending.over()
             stderr.finish()
             observer.ended()
     leash.signalled = relay.passed_on
@@ -94,12 +95,32 @@ def supervise(
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
-def _ask_to_end(child: subprocess.Popen[bytes], grace: float) -> None:
-    """SIGTERM now, SIGKILL later; a child that is gone by then is not there to be killed."""
-    child.terminate()
-    killer = threading.Timer(grace, child.kill)
-    killer.daemon = True
-    killer.start()
+class _Ending:
+    """SIGTERM now, SIGKILL later, unless the child is gone by then.
+
+    Its thread is gone with the child: only a single thread ties the next one to us.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._over = False
+        self._killer: threading.Timer | None = None
+
+    def begin(self, child: subprocess.Popen[bytes], grace: float) -> None:
+        with self._lock:
+            if self._over:
+                return
+            child.terminate()
+            self._killer = threading.Timer(grace, child.kill)
+            self._killer.daemon = True
+            self._killer.start()
+
+    def over(self) -> None:
+        with self._lock:
+            self._over = True
+        if self._killer:
+            self._killer.cancel()
+            self._killer.join()
 
 
 def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:

@@ -92,7 +92,7 @@ class Watch:
         except TsukuError as error:
             self.failure = error
             self.report = replace(self.report, ready=False)
-            self._leash.drop()  # another variant may be started in its place
+            self._leash.end(error.message)
         self.ready = True
         self._tell()
 

@@ -94,6 +94,7 @@ class Start:
         code = launch.supervise(
             plan, keep=keep, leash=leash, observer=followed, one_stream=self.how.one_stream
         )
+        self.how.leash.signalled = leash.signalled
         if followed.failure:
             raise followed.failure
         return code
