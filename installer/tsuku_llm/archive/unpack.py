@@ -15,7 +15,7 @@ from tsuku_llm.archive.member import Member, unsafe
 from tsuku_llm.archive.names import Names, Parts, checked_parts
 from tsuku_llm.archive.tars import tar_members
 from tsuku_llm.archive.tree import Tree, opened_tree
-from tsuku_llm.archive.writing import Writer, Written
+from tsuku_llm.archive.writing import THREADS, Writer, Written
 from tsuku_llm.archive.zips import zip_members
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.manifest import Artifact
@@ -80,7 +80,7 @@ def _write_all(members: Iterator[Member], artifact: Artifact, tree: Tree) -> tup
     listing = Listing(artifact)
     files: list[_Writing] = []
     links: list[tuple[Parts, str]] = []
-    with Writer(tree) as writer:
+    with Writer(tree, 1 if artifact.format == "tar.gz" else THREADS) as writer:
         for member in members:
             parts = checked_parts(member.name, folder=member.kind == "folder")
             inside = _below_root(parts, member, artifact)

@@ -27,11 +27,14 @@ Written = tuple[int, str]
 
 
 class Writer:
-    """Writes members into a tree; at the end of its block everything is written or given up."""
+    """Writes members into a tree; at the end of its block everything is written or given up.
 
-    def __init__(self, tree: Tree) -> None:
+    ``threads``: one is enough for members that come in order.
+    """
+
+    def __init__(self, tree: Tree, threads: int = THREADS) -> None:
         self._tree = tree
-        self._pool = ThreadPoolExecutor(THREADS, "unpack")
+        self._pool = ThreadPoolExecutor(threads, "unpack")
         self._given_up = threading.Event()
         self._in_order: Future[Written] | None = None
 

@@ -278,7 +278,8 @@ def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[
             empty = not (os.fstat(descriptor).st_size or part.complete)
             os.close(descriptor)
             if empty:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(PermissionError):  # Windows, where a reader has it open
+                    path.unlink(missing_ok=True)
                 path.with_name(f"{path.name}.json").unlink(missing_ok=True)
 
 
