@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
+from tsuku_llm.operations.supplying import supplied
 from tsuku_llm.operations.vouching import note_standing, revoked
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import (
@@ -239,7 +241,7 @@ def _intact(store: Store, version: str) -> Installed | None:
 
 
 def _build(attempt: _Attempt) -> Installed:
-    """Fetch, unpack, try and commit.
+    """Take what other versions have, fetch and unpack the rest, try and commit.
 
     Two variants may share an archive: its lock is held until it was unpacked, as whoever
     is first drops it. Locks are taken in sorted order, so that nobody waits in a ring.
@@ -248,20 +250,24 @@ def _build(attempt: _Attempt) -> Installed:
     with ExitStack() as locks:
         for digest in sorted({artifact.sha256 for artifact in artifacts}):
             locks.enter_context(store.lock(digest))
-        present = [fetch.present(artifact, store.partials) for artifact in artifacts]
-        space = Space(artifacts, present)
-        store.require_space(space.needed, space.facts)
         with store.staging() as staging:
-            contents, sizes = _fetch_and_unpack(attempt.session, store, artifacts, staging.tree)
+            held = supplied(store, staging, artifacts)
+            missing = [artifact for artifact in artifacts if artifact.sha256 not in held]
+            space = Space(
+                missing, [fetch.present(artifact, store.partials) for artifact in missing]
+            )
+            store.require_space(space.needed, space.facts)
+            contents, sizes = _fetch_and_unpack(attempt.session, store, missing, staging.tree)
             device = _gate(attempt, staging.tree)
-            installed = store.commit(staging, _receipt(attempt, sizes, contents, device))
+            whole = {item.path: item for item in chain(contents, *held.values())}
+            installed = store.commit(staging, _receipt(attempt, sizes, (*whole.values(),), device))
     return installed
 
 
 def _fetch_and_unpack(
     session: Session, store: Store, artifacts: Sequence[Artifact], tree: Path
-) -> tuple[tuple[archive.Unpacked, ...], list[int]]:
-    """Unpack archives while they come, as far as they are verified; their sizes in bytes.
+) -> tuple[tuple[archive.Unpacked, ...], dict[str, int]]:
+    """Unpack archives while they come, as far as they are verified; their sizes by digest.
 
     They come side by side and are unpacked one after the other, as they fill one folder.
     When this returns, each of them is verified as a whole.
@@ -275,7 +281,8 @@ def _fetch_and_unpack(
             for artifact, arrival in zip(artifacts, arrivals, strict=True)
             for member in _unpack(arrival, artifact, tree)
         }
-    return tuple(contents.values()), [arrival.size() for arrival in arrivals]
+    sizes = {a.sha256: b.size() for a, b in zip(artifacts, arrivals, strict=True)}
+    return tuple(contents.values()), sizes
 
 
 def _unpack(arrival: fetch.Arrival, artifact: Artifact, tree: Path) -> tuple[archive.Unpacked, ...]:
@@ -294,7 +301,7 @@ def _gate(attempt: _Attempt, tree: Path) -> str | None:
 
 def _receipt(
     attempt: _Attempt,
-    sizes: Sequence[int],
+    sizes: Mapping[str, int],
     contents: Sequence[archive.Unpacked],
     device: str | None,
 ) -> Receipt:
@@ -319,8 +326,8 @@ def _receipt(
         reasons=attempt.passed_over,
         hardware=_hardware(choice),
         artifacts=tuple(
-            ArtifactRecord(artifact.url, artifact.sha256, size)
-            for artifact, size in zip(variant.artifacts, sizes, strict=True)
+            ArtifactRecord(artifact.url, artifact.sha256, _size(artifact, sizes))
+            for artifact in variant.artifacts
         ),
         files=tuple(
             FileRecord(item.path, item.size, item.sha256, item.executable)
@@ -335,6 +342,10 @@ def _receipt(
         installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         tsuku_llm=__version__,
     )
+
+
+def _size(artifact: Artifact, fetched: Mapping[str, int]) -> int:
+    return fetched.get(artifact.sha256) or artifact.size or 0
 
 
 def _hardware(choice: Choice) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import read_small
 from tsuku_llm.errors import CorruptStore, TsukuError
 from tsuku_llm.store.integrity import TREE, Stamp, check_version, read_stamps
-from tsuku_llm.store.receipt import RECEIPT, Receipt
+from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt
 from tsuku_llm.store.sharing import Content
 
 _RECEIPT_LIMIT = 16 << 20
@@ -51,9 +51,9 @@ def read_version(path: Path) -> Installed | None:
     return Installed(path.name, path, receipt)
 
 
-def donors(receipt: Receipt, others: Iterable[Installed]) -> dict[Content, Path]:
-    """Where other versions have files that a receipt lists."""
-    wanted = {(file.sha256, file.executable) for file in receipt.files if file.size}
+def donors(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Content, Path]:
+    """Where other versions have the same files."""
+    wanted = {(file.sha256, file.executable) for file in files if file.size}
     return {
         (file.sha256, file.executable): other.tree / file.path
         for other in others

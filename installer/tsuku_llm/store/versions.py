@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,9 +39,10 @@ from tsuku_llm.store.integrity import Stamp, check_version, find_differences
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, exclusive, forget_dead_holders
 from tsuku_llm.store.pointer import Pointer, read_pointer, write_pointer
-from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
+from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt, is_version_id
 from tsuku_llm.store.sealing import seal
 from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, staged, sweep_staging
+from tsuku_llm.store.supplying import supply
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another, which may be in the middle of a large download."""
@@ -171,6 +172,13 @@ class Store:
         """A folder to unpack into, removed at the end of the block unless committed."""
         return staged(self._made(self._staging))
 
+    def supply(self, staging: Staging, files: Sequence[FileRecord]) -> bool:
+        """Link files of other versions into a staged tree; False where one cannot be had so.
+
+        What was linked has been hashed. The tree is as it was where it is False.
+        """
+        return supply(staging.tree, files, donors(files, self.installed()))
+
     def commit(self, staging: Staging, receipt: Receipt) -> Installed:
         """Make a staged tree a version: complete under its name, or not there at all.
 
@@ -181,7 +189,7 @@ class Store:
         if installed:
             installed = self._restate(installed, receipt)
         else:
-            digests = seal(staging, receipt, donors(receipt, self.installed()))
+            digests = seal(staging, receipt, donors(receipt.files, self.installed()))
             installed = self._publish(staging, receipt)
             self._refresh_sharers({stamp[-1] for stamp in digests}, digests)
         with disk_errors("flushing the folder of versions", self._versions):
