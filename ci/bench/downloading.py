@@ -35,9 +35,10 @@ def fetching(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
 def curl(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
     """One connection; nothing is hashed."""
     lab.require("curl")
+    offer(shop, packed)
     to = lab.folder / "by-curl" / "file"
     url = f"{shop.nginx.url}/{folder}/{packed.path.name}"
-    command = ("curl", "--fail", "--silent", "--cacert", str(shop.nginx.authority), "-o", str(to))
+    command = ("curl", "--fail", "-sS", "--cacert", str(shop.nginx.authority), "-o", str(to))
     return Run(
         (*command, url),
         before=partial(lab.fresh, "by-curl"),
@@ -48,6 +49,7 @@ def curl(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
 def aria2c(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
     """Eight connections; nothing is hashed."""
     lab.require("aria2c")
+    offer(shop, packed)
     to = lab.folder / "by-aria2"
     url = f"{shop.nginx.url}/{folder}/{packed.path.name}"
     options = ("-x8", "-s8", "-k1M", "--quiet", "--file-allocation=none", "--dir", str(to))

@@ -8,8 +8,9 @@ from functools import partial
 
 from support.release_server import ReleaseServer, User
 
+from ci.bench import payload
 from ci.bench.downloading import aria2c, curl
-from ci.bench.lab import INSTALLED, PROGRAM, Lab, check_installed, forget, publish
+from ci.bench.lab import INSTALLED, PROGRAM, Lab, check_installed, forget, install, publish
 from ci.bench.pairs import Run, Samples
 from ci.bench.payload import Packed
 from ci.bench.row import Row
@@ -52,6 +53,37 @@ def _far(lab: Lab) -> Mapping[str, Run]:
     }
 
 
+def _update(lab: Lab) -> Mapping[str, Run]:
+    """Both releases are packed in four: three libraries, and the fifth that changed."""
+    after = payload.next_build(lab.build, lab.folder / "next")
+    old = payload.split(lab.build, lab.folder / "split")
+    new = payload.split(after, lab.folder / "split-next")
+    for each in new:
+        each.path.rename(each.path.with_name(f"next-{each.path.name}"))
+    new = tuple(replace(each, path=each.path.with_name(f"next-{each.path.name}")) for each in new)
+    publish(lab.near, "b105", *old, tree=lab.build)
+    publish(lab.near, "b106", *new, tree=after)
+    user = lab.user(lab.near, "updater")
+    install(user, "b105")
+    whole = replace(lab.tarball, contents=payload.digests(after))
+    return {
+        "ours": Run(
+            (*_INSTALL, "--release", "b106"),
+            user.env,
+            before=partial(_back, user),
+            after=partial(check_installed, user, whole),
+        ),
+        "yardstick": curl(lab, lab.near, lab.tarball, "archives"),
+    }
+
+
+def _back(user: User) -> None:
+    """To where the old release is installed, and nothing else."""
+    if len(user.versions()) > 1:
+        user.run("use", "b105")
+        user.run("uninstall", "b106")
+
+
 def _again(lab: Lab) -> Mapping[str, Run]:
     user = lab.installed
     return {"ours": Run((*_INSTALL, "--release", INSTALLED), user.env)}
@@ -81,6 +113,8 @@ ROWS = (
         1.45, _whole),
     Row("G12", "the same at 50 ms and 20 MB/s per connection", "aria2c -x8, download alone",
         1.05, _far),
+    Row("G13", "update where 20 % of the bytes changed, packed by file", "curl's full download",
+        0.30, _update),
     Row("G14", "install of what is installed", "none: seconds", 0.35, _again, seconds, " s", 15),
     Row("G16", "peak memory of an install of 736 MB", "none: MB", 80, _memory, megabytes, " MB", 2),
 )  # fmt: skip

@@ -87,7 +87,7 @@ class Lab:
 
     def fresh(self, name: str) -> Path:
         """An empty folder, whatever was there before."""
-        folder = self.folder / "servers" / name
+        folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
@@ -171,13 +171,18 @@ def offer(shop: ReleaseServer, packed: Packed) -> None:
 
 
 def publish(
-    shop: ReleaseServer, tag: str, *packed: Packed, folder: str = "archives", pieces: bool = True
+    shop: ReleaseServer,
+    tag: str,
+    *packed: Packed,
+    folder: str = "archives",
+    pieces: bool = True,
+    tree: Path | None = None,
 ) -> None:
-    """Sign a release whose one variant has these archives."""
+    """Sign a release whose one variant has these archives; with ``tree`` they list its files."""
     for each in packed:
         offer(shop, each)
     artifacts = [
-        each.artifact(f"{shop.nginx.url}/{folder}/{each.path.name}", pieces=pieces)
+        each.artifact(f"{shop.nginx.url}/{folder}/{each.path.name}", pieces=pieces, tree=tree)
         for each in packed
     ]
     variant = {"backend": "cpu", "server": "llama-server", "requires": {}, "artifacts": artifacts}

@@ -27,6 +27,7 @@ SHARES = (0.40, 0.25, 0.15, 0.10)
 """Sizes of the largest files: CUDA's libraries are most of a build. The rest is small ones."""
 
 SMALL_FILES = 28
+_LARGE = ("lib00.so", "lib01.so", "lib02.so")
 _LIBRARIES = 8
 _EPOCH = (2026, 10, 5, 0, 0, 0)
 
@@ -43,14 +44,29 @@ class Packed:
     pieces: tuple[str, ...]
     contents: Mapping[str, str]
 
-    def artifact(self, url: str, *, pieces: bool = True) -> dict[str, object]:
-        """The entry of ``artifacts`` in a release, for an archive that lies at ``url``."""
+    def artifact(
+        self, url: str, *, pieces: bool = True, tree: Path | None = None
+    ) -> dict[str, object]:
+        """The entry of ``artifacts`` in a release, for an archive that lies at ``url``.
+
+        With the ``tree`` that was packed it lists the files.
+        """
         entry: dict[str, object] = {
             "url": url, "sha256": self.sha256, "size": self.size, "format": self.format,
             "root": self.root,
         }  # fmt: skip
         if pieces:
             entry["pieces"] = {"size": PIECE, "sha256": list(self.pieces)}
+        if tree:
+            entry["files"] = [
+                {
+                    "path": path,
+                    "size": (tree / path).stat().st_size,
+                    "sha256": digest,
+                    "executable": bool((tree / path).stat().st_mode & 0o111),
+                }
+                for path, digest in self.contents.items()
+            ]
         return entry
 
 
@@ -127,6 +143,33 @@ def _pack_zip(tree: Path, archive: Path) -> None:
             with path.open("rb") as source, packed.open(entry, "w", force_zip64=True) as target:
                 while block := source.read(BLOCK):
                     target.write(block)
+
+
+def split(tree: Path, folder: Path) -> tuple[Packed, ...]:
+    """Pack each of the largest files by itself, and the rest, which changes oftener, together."""
+    folder.mkdir()
+    rest = {path.name for path in tree.iterdir()}
+    large = (_pack_part(tree, {name}, folder / f"{name}.tar.gz") for name in _LARGE)
+    return (*large, _pack_part(tree, rest - {*_LARGE}, folder / "rest.tar.gz"))
+
+
+def _pack_part(tree: Path, names: set[str], archive: Path) -> Packed:
+    with tarfile.open(archive, "w:gz", compresslevel=1, format=tarfile.GNU_FORMAT) as tar:
+        for name in sorted(names):
+            tar.add(tree / name, f"build/{name}")
+    contents = {path: digest for path, digest in digests(tree).items() if path in names}
+    return _signed(archive, "tar.gz", "build", contents)
+
+
+def next_build(tree: Path, folder: Path) -> Path:
+    """The same build, the bytes of a fifth of it changed: all but the three largest files."""
+    folder.mkdir()
+    for number, path in enumerate(sorted(tree.iterdir())):
+        if path.name in _LARGE or path.suffix != ".so":
+            (folder / path.name).hardlink_to(path)
+        else:
+            write_blocks(folder / path.name, path.stat().st_size, seed=1000 + number)
+    return folder
 
 
 def plain(path: Path, size: int) -> Packed:
