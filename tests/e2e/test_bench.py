@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.builds import VULKAN_STEPS
 from support.processes import gone
-from support.program import COMMAND, Result
+from support.program import COMMAND, Result, run_on_terminal
 from support.release_server import ReleaseServer, User
 
 from tsuku_llm.cli.session import FAKE_HARDWARE
@@ -125,6 +125,23 @@ def test_the_fastest_is_saved_and_used(user: User, model: Path) -> None:
     )
     assert user.run("config", "get", "llm.backend").stdout == "vulkan\n"
     assert "-vulkan-" in user.run("which").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "measured", "backend"),
+    [(b"y\ny\n", 2, "vulkan"), (b"y\nn\n", 2, "auto"), (b"n\n", 1, "auto")],
+)
+def test_on_a_terminal_it_is_asked_before_it_installs_and_before_it_saves(
+    typed: bytes, measured: int, backend: str, user: User, model: Path
+) -> None:
+    assert user.run("install", "--backend", "cpu").code == 0
+    words = ("bench", "-m", str(model), "--rounds", "1")
+    code, said = run_on_terminal(typed, *words, env=user.env)
+    assert code == 0, said
+    assert "vulkan fits too and is not installed. Install it (" in said
+    assert ("vulkan is the fastest. Use vulkan from now on?" in said) == (measured == 2)
+    assert len(user.versions()) == measured
+    assert user.run("config", "get", "llm.backend").stdout == f"{backend}\n"
 
 
 def test_a_saved_backend_does_not_narrow_the_next_bench(user: User, model: Path) -> None:
