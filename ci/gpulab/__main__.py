@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
+from ci.gpulab.own import add_own_build
 from ci.gpulab.steps import compare, refuse, serve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         machine = prepare(ROOT, options.folders, Path(folder), options.hardware)
-        document = _steps(machine, options.release, options.layers)
+        document = _steps(machine, options.release, options.layers, options.cuda)
     text = json.dumps(document, indent=1)
     sys.stdout.write(f"{text}\n")
     if options.out:
@@ -48,6 +49,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--layers", type=int, default=22, metavar="N", help="of the model; 22. With 1 it is tiny"
     )
+    parser.add_argument(
+        "--cuda", type=Path, metavar="TREE", help="a folder with a CUDA build of your own"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the report there, too")
     parser.add_argument(
         "--hardware", type=Path, metavar="FILE", help="a recorded machine, to try the script out"
@@ -55,7 +59,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _steps(machine: Machine, release: str, layers: int) -> Mapping[str, Mapping[str, object]]:
+def _steps(
+    machine: Machine, release: str, layers: int, cuda: Path | None
+) -> Mapping[str, Mapping[str, object]]:
     sizes = {"width": 2048, "inner": 5632} if layers > 1 else {"width": 128, "inner": 256}
     model = write_model(machine.folder / "noise.gguf", layers=layers, **sizes)
     probe = machine.program("probe", "--json")
@@ -69,7 +75,15 @@ def _steps(machine: Machine, release: str, layers: int) -> Mapping[str, Mapping[
     document["without a loader"] = refuse(machine, model)
     document["on the GPU"] = serve(machine, model)
     document["on the GPU, verbose"] = serve(machine, model, "-lv", "4")
-    document["compared"] = compare(machine, model)
+    if cuda is None:
+        document["compared"] = compare(machine, model)
+        return document
+    vulkan = Path(machine.program("which", "--json").data["path"]).parent
+    own = add_own_build(machine, cuda, vulkan)
+    installed = own.program("install", "--backend", "cuda", "--json")
+    document["install cuda"] = {"shown": installed.code == 0, **installed.told}
+    document["on the GPU, CUDA"] = serve(own, model)
+    document["compared"] = compare(own, model)
     return document
 
 
@@ -80,7 +94,7 @@ def gather(folder: Path, release: str) -> None:
     pip += ["--python-version", "3.12", "--implementation", "cp"]
     for platform in ("manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014"):
         pip += ["--platform", f"{platform}_x86_64"]
-    subprocess.run([*pip, ".", "setuptools>=77", "wheel"], cwd=ROOT, check=True)
+    subprocess.run([*pip, ".", "pytest", "setuptools>=77", "wheel"], cwd=ROOT, check=True)
     build = f"{_BUILD}==0.{release.removeprefix('b')}.0"
     one = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), build]
     subprocess.run(one, check=True)

@@ -70,7 +70,7 @@ def serve(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
 
 def compare(machine: Machine, model: Path) -> Mapping[str, object]:
     """Tokens per second of each variant that is installed."""
-    done = machine.program("bench", "-m", str(model), "--json")
+    done = machine.program("bench", "-m", str(model), "--yes", "--json")
     measured = {each["variant"] for each in done.data.get("results", ())}
     shown = done.code == 0 and measured >= {"cpu", "vulkan"}
     return {"shown": shown, **done.told, "bench": done.data}
