@@ -6,7 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -125,6 +125,32 @@ def test_output_passes_through_untouched(action: str, tmp_path: Path) -> None:
     direct = subprocess.run([build.executable], check=False, capture_output=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, direct.stdout, direct.stderr)
     assert b"\xff caf\xe9" in ended.stderr
+
+
+def on_terminal(line: Sequence[str]) -> tuple[int, bytes]:
+    """Run it with a terminal as its stdout and its stderr; what stands there in the end."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(line, stdout=theirs, stderr=theirs) as started:
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # Linux says so when the other end is closed
+            while piece := os.read(ours, 4096):
+                said += piece
+    os.close(ours)
+    return started.returncode, said
+
+
+@BOTH
+def test_output_on_a_terminal_is_the_same_as_without_a_launcher(
+    action: str, tmp_path: Path
+) -> None:
+    steps = ("out to stdout", "err \x1b[31mred\x1b[0m caf\udce9", "out again", "exit 3")
+    build = stand_in(tmp_path, serve=steps)
+    code, said = on_terminal(command(build, action=action))
+    assert (code, sorted(said.split(b"\r\n"))) == (
+        3,
+        sorted(on_terminal([str(build.executable)])[1].split(b"\r\n")),
+    )
 
 
 def test_X14_a_failed_start_ends_with_its_cause(tmp_path: Path) -> None:
