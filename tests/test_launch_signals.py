@@ -59,7 +59,8 @@ def test_layers_are_offloaded_where_there_is_no_gpu_at_all(version: str) -> None
     facts = read(f"{version}-cpu")
     assert facts.layers == (3, 3)
     assert facts.device is None
-    assert judge(Observed(backend="vulkan", log=LogFacts(layers=facts.layers))) is UNKNOWN
+    (signal,) = signals(Observed(backend="vulkan", log=LogFacts(layers=facts.layers)))
+    assert (signal.name, signal.says) == ("layers", UNKNOWN)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

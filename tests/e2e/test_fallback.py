@@ -113,12 +113,11 @@ def test_a_variant_that_slips_to_the_processor_is_gone_round(
 ) -> None:
     """It had to be ended; the next one lives."""
     slipped = ("err offloaded 0/33 layers to GPU", "err CPU model buffer size = 9.00 MiB", "listen")
-    publish(shop, vulkan=slipped, cuda=("err cuda serves",))
+    publish(shop, vulkan=slipped, cuda=("flood 20000", "exit 5"))
     user = installed_by(shop, tmp_path / "home")
     words = ("serve", "--fallback", "--require-gpu", "--json", "--", "--port", "0")
     done = user.run(*words)
-    assert done.code == 0, done.stderr
-    assert "cuda serves" in done.stderr
+    assert done.code == 5, "nobody ended the second one"
     assert done.document["data"]["start"]["fallen_back_from"][0]["variant"] == "vulkan"
 
 
@@ -127,6 +126,21 @@ def test_a_gpu_that_is_not_listed_any_more_is_gone_round(lost: User) -> None:
     done = hidden.run("serve", "--fallback", "--json")
     assert done.document["data"]["start"]["selected"] == "cuda"
     assert "vulkan failed: the vulkan build would run on the CPU: it lists no device" in done.stderr
+
+
+def test_where_there_is_no_other_it_runs_on_the_processor_and_says_so(
+    shop: ReleaseServer, tmp_path: Path
+) -> None:
+    heading, device = VULKAN_STEPS
+    devices = (heading, f"need {GPU}", device)
+    only = shop.stand_in("b1-vulkan", devices=devices, serve=("err vulkan serves",))
+    shop.publish("b1", {"vulkan": shop.variant(only, backend="vulkan")})
+    user = installed_by(shop, tmp_path / "home")
+    env = {name: value for name, value in user.env.items() if name != GPU}
+    done = User(user.home, env).run("serve", "--fallback")
+    assert done.code == 0, done.stderr
+    assert "vulkan serves" in done.stderr
+    assert "warning: the vulkan build would run on the CPU" in done.stderr
 
 
 @pytest.mark.parametrize("words", [(), ("--no-fallback",)])
