@@ -43,13 +43,14 @@ def test_H34_a_custom_ca_is_trusted(authority: Authority, tmp_path: Path) -> Non
         assert fetch(artifact, tmp_path, network).read_bytes() == BODY
 
 
-def test_H34_a_folder_of_cas(authority: Authority, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["{}", "/does/not/exist:{}", "{}:/does/not/exist"])
+def test_H34_a_folder_of_cas(authority: Authority, tmp_path: Path, form: str) -> None:
     name = ssl_hash(authority.path)
     (tmp_path / f"{name}.0").write_bytes(authority.path.read_bytes())
     context = authority.issue().server_context()
     with (
         FaultServer([answer("200 OK", b"{}")], context) as server,
-        Clock().network({"SSL_CERT_DIR": str(tmp_path)}) as network,
+        Clock().network({"SSL_CERT_DIR": form.format(tmp_path)}) as network,
     ):
         assert get(f"{at_localhost(server)}/x", 10, network) == b"{}"
 
@@ -101,10 +102,11 @@ def test_H34_an_unknown_ca(authority: Authority, tmp_path: Path) -> None:
     [
         {"SSL_CERT_FILE": "/does/not/exist.pem"},
         {"SSL_CERT_DIR": "/does/not/exist"},
+        {"SSL_CERT_DIR": "/does/not/exist:/nor/does/this"},
         {"SSL_CERT_FILE": os.devnull},
         {"SSL_CERT_FILE": __file__},
     ],
-    ids=["missing_file", "missing_folder", "empty", "no_certificate"],
+    ids=["missing_file", "missing_folder", "missing_folders", "empty", "no_certificate"],
 )
 def test_H34_certificates_that_are_not_there(environ: dict[str, str], tmp_path: Path) -> None:
     with Clock().network(environ) as network, pytest.raises(TlsError) as caught:

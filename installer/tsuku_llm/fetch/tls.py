@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os.path
 import ssl
 from collections.abc import Mapping
-from pathlib import Path
 
 from tsuku_llm.errors import TlsError
 
@@ -40,10 +40,10 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
 
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for name, path, exists in (
-        (_FILE, file, Path.is_file),
-        (_FOLDER, folder, Path.is_dir),
+        (_FILE, file, os.path.isfile),
+        (_FOLDER, folder, _is_any_folder),
     ):
-        if path and not exists(Path(path)):
+        if path and not exists(path):
             raise TlsError(
                 f"{name} names something that does not exist",
                 facts=(f"{name}: {path}",),
@@ -59,6 +59,11 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
             hint="they must be PEM files",
         ) from error
     return context
+
+
+def _is_any_folder(paths: str) -> bool:
+    """OpenSSL looks through several, and passes over those that do not exist."""
+    return any(map(os.path.isdir, paths.split(os.pathsep)))
 
 
 def certificate_error(error: ssl.SSLError, host: str) -> TlsError:
