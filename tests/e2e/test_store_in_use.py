@@ -279,3 +279,25 @@ def test_L04_an_install_waits_for_another_and_names_one_that_is_stopped(
     assert f"kill -CONT {first.pid}" in done.stderr
     assert str(user.data / "locks") in done.stderr
     assert user.run("install").code == 0, "the lock of a killed process is free"
+
+
+def test_L03_who_waited_for_an_install_that_was_killed_cleans_up_after_it(
+    shop: ReleaseServer, user: User
+) -> None:
+    packed = shop.stand_in("b2-cpu", padding=500_000)
+    shop.publish("b2", {"cpu": shop.variant(packed, folder="slow")})
+    assert user.run("repository", "refresh", "test").code == 0
+    line = [*COMMAND, "install"]
+    with subprocess.Popen(line, env=dict(user.env)) as first:
+        part = user.data / "partials" / f"{packed.sha256}.part"
+        while first.poll() is None and not (part.exists() and part.stat().st_size):
+            os.sched_yield()
+        with subprocess.Popen(
+            line, env=dict(user.env), stderr=subprocess.PIPE, text=True
+        ) as second:
+            assert second.stderr
+            assert any("waiting for another" in said for said in second.stderr)
+            first.kill()
+            second.communicate()
+    assert second.returncode == 0
+    assert user.leftovers() == []

@@ -250,6 +250,7 @@ def _build(attempt: _Attempt) -> Installed:
     with ExitStack() as locks:
         for digest in sorted({artifact.sha256 for artifact in artifacts}):
             locks.enter_context(store.lock(digest))
+        store.sweep()  # whoever had the lock may have been killed over a half-filled folder
         with store.staging() as staging:
             held = supplied(store, staging, artifacts)
             missing = [artifact for artifact in artifacts if artifact.sha256 not in held]
