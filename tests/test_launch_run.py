@@ -4,6 +4,7 @@ import http.client
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -161,6 +162,15 @@ def test_X14_a_failed_start_ends_with_its_cause(tmp_path: Path) -> None:
     assert said == steps[0].removeprefix("err ")
     assert explained.startswith("error[launch-failed]: the server did not start: nothing can")
     assert "hint: stop what uses it" in explained
+
+
+def test_X14_a_port_in_use_is_named_though_the_server_says_nothing(tmp_path: Path) -> None:
+    """The real one's log is lost now and then when it leaves at once."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = run(stand_in(tmp_path, serve=("exit 1",)), "--port", port)
+    assert ended.returncode == 7
+    assert f"nothing can listen on 127.0.0.1 port {port}".encode() in ended.stderr
 
 
 def test_a_failure_after_the_start_is_the_servers_own(tmp_path: Path) -> None:

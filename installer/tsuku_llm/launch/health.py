@@ -73,6 +73,13 @@ def is_healthy(address: Address) -> bool:
     return False
 
 
+def is_taken(address: Address) -> bool:
+    """Whether somebody accepts connections there now."""
+    with suppress(OSError, UnicodeError), closing(_connected(address)):
+        return True
+    return False
+
+
 def _connected(address: Address) -> socket.socket:
     import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
 

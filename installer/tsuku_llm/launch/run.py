@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from tsuku_llm.errors import BackendFailed, LaunchError
 from tsuku_llm.launch.child import end, why_not_started
-from tsuku_llm.launch.diagnosis import diagnose
+from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
 from tsuku_llm.launch.leash import Leash
 from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.passage import Passage
@@ -208,6 +208,8 @@ def _oom_kills() -> int:
 
 def _explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
     diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
+    if diagnosis is None and not tail.strip():
+        diagnosis = _without_a_word(plan)
     if diagnosis is None:
         return
     failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
@@ -215,6 +217,21 @@ def _explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
         f"the server did not start: {diagnosis.cause}",
         facts=diagnosis.facts,
         hint=diagnosis.hint(plan.backend),
+    )
+
+
+def _without_a_word(plan: Plan) -> Diagnosis | None:
+    """Explain an end in silence: upstream's log may be lost where it cannot listen."""
+    from tsuku_llm.launch.health import address_of, is_taken  # noqa: PLC0415 - only then
+
+    address = address_of(plan.argv, plan.env)
+    if not is_taken(address):
+        return None
+    return Diagnosis(
+        "port-in-use",
+        f"nothing can listen on {address.host} port {address.port}: it is in use",
+        "stop what uses it, or choose another with --port",
+        facts=("another program accepts connections there",),
     )
 
 
