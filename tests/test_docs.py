@@ -10,6 +10,7 @@ import pytest
 from support.help_texts import HEADING, help_texts
 
 import tsuku_llm.errors
+from ci.faultlab.rows import load_rows
 from tsuku_llm import __version__
 from tsuku_llm.cli.program import PROGRAM, program
 from tsuku_llm.config import KEYS
@@ -153,6 +154,19 @@ def test_the_architecture_names_every_module() -> None:
     modules = {path.stem for path in package.iterdir() if not path.name.startswith(("_", "py."))}
     text = text_of(ROOT / "docs" / "architecture.md")
     assert {row[0].strip("`") for row in rows(text)} == modules
+
+
+# --- the table of faults -----------------------------------------------------------------
+
+
+def test_the_documented_table_has_every_row_and_none_failed() -> None:
+    text = text_of(ROOT / "docs" / "faults.md")
+    line = re.compile(r"^  ([A-Z]\d\d)  (pass  |not run: ).+  \[(.+)\]$", re.MULTILINE)
+    shown = [(found[1], found[3]) for found in line.finditer(text)]
+    assert shown == [(row.id, row.sentence) for row in load_rows()]
+    words = [found[2].split(":")[0].strip() for found in line.finditer(text)]
+    counts = f"{words.count('pass')} pass, 0 fail, {words.count('not run')} not run"
+    assert f"\n{counts}\n```\n" in text
 
 
 # --- files -------------------------------------------------------------------------------
