@@ -50,7 +50,7 @@ def link(*, round_trip: float, rate: float, sockets: int) -> Iterator[tuple[sock
     first = int(network[2])
     here = _device(f"{network[0]}.{first + 1}")
     there, listening = _in_other_namespace(f"{network[0]}.{first + 2}", sockets)
-    command = [sys.executable, "-m", "ci.bench.link", str(round_trip / 2), str(rate)]
+    command = [sys.executable, __file__, str(round_trip / 2), str(rate)]
     relay = subprocess.Popen(
         [*command, str(here), str(there)], pass_fds=(here, there), stdin=subprocess.DEVNULL
     )

@@ -46,13 +46,14 @@ class Run:
 class Sample:
     """One run: seconds of wall and of processor time, that of children included.
 
-    ``memory`` is the peak in bytes of the largest process, or of the watched one itself;
-    ``threads`` and ``descriptors`` are the most that were seen of that one.
+    Of a process that was watched, ``memory`` is the peak in bytes, and ``threads`` and
+    ``descriptors`` are the most that were seen; children do not count. What the system says
+    of others includes the process that they were forked from.
     """
 
     seconds: float
     cpu: float
-    memory: int
+    memory: int = 0
     threads: int = 0
     descriptors: int = 0
 
@@ -107,14 +108,14 @@ def measured(run: Run) -> Sample:
         if child.returncode:
             text = complaints.read().decode("utf-8", "replace")
             raise WrongResult(f"{' '.join(run.command)} ended with {child.returncode}:\n{text}")
-    cpu, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    cpu = usage.ru_utime + usage.ru_stime
     if run.reports:
         reported = json.loads(said)
         seconds, cpu = reported["seconds"], reported["cpu"]
     if watch:
         watch.join()
         return Sample(seconds, cpu, watch.memory, watch.threads, watch.descriptors)
-    return Sample(seconds, cpu, memory)
+    return Sample(seconds, cpu)
 
 
 class WrongResult(Exception):
