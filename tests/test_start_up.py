@@ -24,10 +24,10 @@ SLOW = {"importlib.metadata", "logging", "unittest", "email", "multiprocessing",
 BUDGETS = {
     "--version": (3, 20),
     "--help": (14, 85),
-    "list": (62, 145),
-    "which": (60, 140),
+    "list": (46, 130),
+    "which": (60, 145),
     "serve --exec -- -m x": (62, 145),
-    "verify": (62, 145),
+    "verify": (46, 130),
     "config list": (22, 80),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end."""

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
-from tsuku_llm.operations.serve import meets
 from tsuku_llm.operations.session import Session
 from tsuku_llm.store import Installed, LegacyAddon, Store, find_legacy
 
@@ -80,6 +79,9 @@ def rollback(session: Session) -> Installed:
 
 
 def _tell_if_not_served(session: Session, installed: Installed) -> None:
+
+    from tsuku_llm.operations.serve import meets  # noqa: PLC0415 - list and verify launch nothing
+
     if not meets(installed.receipt, session.backend):
         session.note(
             f"llm.backend is {session.backend}, so serve does not start it; "
