@@ -82,7 +82,7 @@ def test_segments_come_in_order_and_shrink_towards_the_end() -> None:
 
 
 def test_a_lane_without_work_divides_the_longest_segment() -> None:
-    plan = Plan(100, [(0, 100)], (100, 100))
+    plan = Plan(100, [(0, 100)], (60, 100))
     slow = plan.take(2)
     assert slow is not None
     plan.claim(slow, 10)
@@ -90,6 +90,8 @@ def test_a_lane_without_work_divides_the_longest_segment() -> None:
     assert helper is not None
     assert (slow.done, slow.end, helper.done, helper.end) == (0, 55, 55, 100)
     assert plan.claim(slow, 100) == 55
+    assert plan.take(2) is None
+    assert not plan.work
 
 
 def test_a_segment_grows_over_the_whole_only_when_it_is_alone() -> None:

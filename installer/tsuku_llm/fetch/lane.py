@@ -12,9 +12,13 @@ import httpx
 from tsuku_llm.errors import DownloadError, HttpStatusError
 from tsuku_llm.fetch.exchange import answered, check_framing, check_status
 from tsuku_llm.fetch.failures import Transient
+from tsuku_llm.fetch.partial import Part
 from tsuku_llm.fetch.ranges import is_segment, segment_headers, validator_of
 from tsuku_llm.fetch.segments import Gap, Plan, Segment
 from tsuku_llm.fetch.transfer import Transfer, ended_early
+
+_NOTES = 200
+"""How often the note is written while the whole of an artifact comes."""
 
 
 class NoRanges(Exception):
@@ -32,14 +36,17 @@ class Crew:
     where redirects led to, ``wanted`` how many lanes there may be.
     """
 
-    def __init__(self, plan: Plan, url: str, validator: str | None) -> None:
+    def __init__(self, plan: Plan, part: Part, url: str) -> None:
         self._plan = plan
+        self._part = part
+        self._url = url
+        self._noted = plan.missing
         self._changed = threading.Condition()
         self._active = 0
         self._ended: list[Lane] = []
         self._stopped = False
         self.address = url
-        self.validator = validator
+        self.validator = part.validator(url)
         self.answered = False
         self.wanted = 1
 
@@ -73,9 +80,15 @@ class Crew:
             return self._plan.claim(segment, length)
 
     def written(self, segment: Segment) -> None:
-        """It is written."""
+        """It is written; the note follows closely, as the process may be killed at any time."""
         with self._changed:
             self._plan.written(segment)
+            if self._noted - self._plan.missing >= self._plan.size // _NOTES:
+                self._note()
+
+    def _note(self) -> None:
+        self._noted = self._plan.missing
+        self._part.remember(self._url, self.validator, self._plan.gaps)
 
     def release(self, segment: Segment) -> None:
         """What the lane did not write of its segment is for another one."""
@@ -100,10 +113,11 @@ class Crew:
             raise Stopped
 
     def stop(self) -> None:
-        """Tell the lanes to stop, and wait until they have."""
+        """Tell the lanes to stop, wait until they have, and note what is missing."""
         self._stopped = True
         with self._changed:
             self._changed.wait_for(lambda: not self._active)
+            self._note()
 
     def wait(self, seconds: float) -> None:
         """Until a lane has ended, but no longer."""

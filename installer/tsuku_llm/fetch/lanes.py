@@ -24,9 +24,6 @@ _TURN = 0.05
 _HASHES = 16
 """Chunks that are hashed in one turn, if there are so many."""
 
-_NOTES = 100
-"""How often the note is written while the whole of an artifact comes."""
-
 _BUSY = frozenset({429, 503})
 
 
@@ -54,10 +51,9 @@ class _Lanes:
         self._plan = plan
         self._url = url
         self._width = width
-        self._crew = Crew(plan, url, self._part.validator(url))
+        self._crew = Crew(plan, self._part, url)
         self._further = 0
         self._crowded = False
-        self._noted = plan.missing
 
     def run(self) -> None:
         self._part.mixed = True
@@ -73,7 +69,6 @@ class _Lanes:
         finally:
             self._crew.stop()
             self._give_back(0)
-            self._part.remember(self._url, self._crew.validator, self._plan.gaps)
 
     def _direct(self) -> None:
         """See what came, judge the lanes that ended, and start others."""
@@ -82,7 +77,7 @@ class _Lanes:
             failure = lane.failure
             self._judge(lane)
         missing = sum(end - start for start, end in self._crew.gaps)
-        self._tell(missing)
+        self._transfer.tell(self._plan.size - missing)
         if self._crew.answered:
             self._width.answered()
         active = self._crew.active
@@ -125,12 +120,6 @@ class _Lanes:
         while self._further > max(0, further):
             self._network.drop_connection()
             self._further -= 1
-
-    def _tell(self, missing: int) -> None:
-        if self._noted - missing >= self._plan.size // _NOTES:
-            self._noted = missing
-            self._part.remember(self._url, self._crew.validator, self._crew.gaps)
-        self._transfer.tell(self._plan.size - missing)
 
     def _hash(self) -> bool:
         """Hash some of what is there from the start; whether there is more of it."""

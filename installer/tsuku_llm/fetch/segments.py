@@ -95,8 +95,12 @@ class Plan:
         return bool(self._waiting) or self._divisible() is not None
 
     def _divisible(self) -> Segment | None:
+        """The longest segment in work, if enough of it is left.
+
+        The server has sent some of it already that its lane will not take any more.
+        """
         longest = max(self._taken, key=lambda each: each.end - each.claimed, default=None)
-        if longest is None or longest.end - longest.claimed < self._least // 2:
+        if longest is None or longest.end - longest.claimed < self._least:
             return None
         return longest
 
