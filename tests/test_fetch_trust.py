@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import ssl
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority
 from support.downloads import BODY, Clock, artifact_at
-from support.http_faults import Exchange, FaultServer, answer, good
+from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, head
 from support.socks import GREETED, socks_server
 from support.tools import require_tool
 
@@ -162,6 +163,40 @@ def test_H33_through_a_proxy(tmp_path: Path, form: str, name: str) -> None:
             fetch(artifact_at("http://releases.test/x"), tmp_path, network)
         assert proxy.requests[0].line == "GET http://releases.test/x HTTP/1.1"
         assert ("proxy-authorization" in proxy.requests[0].headers) == ("SECRET" in form)
+
+
+def as_tunnel(port: int) -> Behaviour:
+    """A proxy that passes on to a port of this machine whatever it is asked to connect to."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.send(head("200 Connection established"))
+        client = exchange.connection
+        with socket.create_connection(("127.0.0.1", port)) as upstream:
+            while not exchange.server.closing.is_set():
+                ready, _, _ = select.select([client, upstream], [], [], 0.05)
+                for source, target in ((client, upstream), (upstream, client)):
+                    if source in ready:
+                        data = source.recv(1 << 16)
+                        if not data:
+                            return
+                        target.sendall(data)
+
+    return behave
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_H33_tls_inside_of_tls(tmp_path: Path, authority: Authority, secure: bool) -> None:
+    context = authority.issue().server_context()
+    body = bytes(range(256)) * 4096
+    with (
+        FaultServer([good(body)], context) as server,
+        FaultServer([as_tunnel(server.port)], context if secure else None) as proxy,
+    ):
+        environ = {"SSL_CERT_FILE": str(authority.path), "HTTPS_PROXY": at_localhost(proxy)}
+        with Clock().network(environ) as network:
+            path = fetch(artifact_at(f"{at_localhost(server)}/x", body), tmp_path, network)
+        assert path.read_bytes() == body
+        assert proxy.requests[0].line.startswith("CONNECT ")
 
 
 @pytest.mark.parametrize(

@@ -235,11 +235,17 @@ class _Backend(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose reads end at the deadline of the exchange, however they drip."""
+    """A connection whose reads end at the deadline of the exchange, however they drip.
 
-    def __init__(self, inner: httpcore.NetworkStream, watch: Watch) -> None:
+    ``nested``: TLS inside of TLS, through an https proxy; its bytes are not the socket's.
+    """
+
+    def __init__(
+        self, inner: httpcore.NetworkStream, watch: Watch, *, nested: bool = False
+    ) -> None:
         self._inner = inner
         self._watch = watch
+        self._nested = nested
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         ends = self._ends(timeout)
@@ -249,8 +255,27 @@ class _Stream(httpcore.NetworkStream):
                 data = self._inner.read(max_bytes, min(left, _SLICE))
             except httpcore.ReadTimeout:
                 continue
+            data += self._there_already(max_bytes - len(data)) if data else b""
             self._watch.received(len(data))
             return data
+
+    def _there_already(self, most: int) -> bytes:
+        """What more has come, without waiting for it.
+
+        A read from TLS gives one record, 16 KiB at most, and each answer of ``read`` costs
+        many times what a further record does. What goes wrong here goes wrong again in the
+        next ``read``, which tells it.
+        """
+        records: list[bytes] = []
+        if self._nested:
+            return b""
+        connection = self._inner.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # ssl's "nothing yet" is one, too
+            connection.settimeout(0)
+            while most > 0 and (record := connection.recv(most)):
+                records.append(record)
+                most -= len(record)
+        return b"".join(records)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._inner.write(buffer, self._left(self._ends(timeout), httpcore.WriteTimeout))
@@ -282,7 +307,8 @@ class _Stream(httpcore.NetworkStream):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
                 raise certificate_error(cause, server_hostname or "the server") from cause
             raise
-        return _Stream(inner, self._watch)
+        secure = isinstance(self._inner.get_extra_info("socket"), ssl.SSLSocket)
+        return _Stream(inner, self._watch, nested=secure)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
