@@ -17,7 +17,8 @@ _REACHED, _MISSED = "#2b7a4b", "#b5482a"
 
 
 def draw_rows(rows: Mapping[str, Any], path: Path) -> None:
-    """Every ratio beside the one to reach, as bars."""
+    """Every ratio beside the one to reach, as bars; rows without an aim are left out."""
+    rows = {name: row for name, row in rows.items() if row["reach"] is not None}
     with _figure(path, (7, 0.32 * len(rows) + 0.8)) as (_, axes):
         names = list(rows)[::-1]
         shares = [rows[name]["figure"] / rows[name]["reach"] for name in names]
