@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.downloads import BODY, Clock, artifact_at
+from support.downloads import BODY, QUICK, Clock, artifact_at
 from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, head, raw
 
 from tsuku_llm.errors import (
@@ -91,6 +91,7 @@ class Case:
     requests: int | None = None
     says: str = ""
     without_size: bool = False
+    limits: Limits | None = None
 
 
 CUT = good(BODY, cut=HALF)
@@ -330,11 +331,11 @@ CASES = {
     ),
     "H29_403_at_once": Case(serves=[answer("403 Forbidden")], error=HttpStatusError, requests=1),
     "H29_404_at_once": Case(serves=[answer("404 Not Found")], error=HttpStatusError, requests=1),
-    "H31_never_answers": Case(serves=[hang], error=HostUnreachable, requests=4),
-    "H31_stops_in_body": Case(serves=[hang_in_body, GOOD], requests=2),
+    "H31_never_answers": Case(serves=[hang], error=HostUnreachable, requests=4, limits=QUICK),
+    "H31_stops_in_body": Case(serves=[hang_in_body, GOOD], requests=2, limits=QUICK),
     "H32_endless_body": Case(serves=[endless_body], error=BodyError, requests=1),
     "H32_endless_headers": Case(serves=[endless_headers], error=BodyError),
-    "H32_dripping_headers": Case(serves=[drip_headers], error=HostUnreachable),
+    "H32_dripping_headers": Case(serves=[drip_headers], error=HostUnreachable, limits=QUICK),
 }  # fmt: skip
 
 
@@ -342,7 +343,10 @@ CASES = {
 def test_fault(case: str, tmp_path: Path) -> None:
     wanted = CASES[case]
     clock = Clock()
-    with FaultServer(wanted.serves) as server, clock.network() as network:
+    with (
+        FaultServer(wanted.serves) as server,
+        clock.network(limits=wanted.limits) as network,
+    ):
         artifact = artifact_at(
             f"{server.url}/build.tar.gz", size=None if wanted.without_size else -1
         )

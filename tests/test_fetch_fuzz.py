@@ -1,6 +1,5 @@
 """Any part left behind, any sequence of servers: the signed bytes, or an error of ours."""
 
-import dataclasses
 import json
 import os
 import tempfile
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.downloads import QUICK, Clock, artifact_at, pieces_of
+from support.downloads import Clock, artifact_at, pieces_of
 from support.http_faults import (
     Behaviour,
     Exchange,
@@ -21,7 +20,7 @@ from support.http_faults import (
 )
 
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.fetch import fetch
+from tsuku_llm.fetch import Limits, fetch
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 """More on demand: fifty thousand take about ten minutes."""
@@ -75,7 +74,7 @@ NOTES = st.one_of(
     st.sampled_from([None, b"{}", b'{"url": "x", "validator": "y"}', b"\xff"]),
     GAPS.map(lambda gaps: json.dumps({"gaps": gaps}).encode()),
 )
-WIDE = dataclasses.replace(QUICK, wide=1, first=3, connections=4, segment=(200, 900), gain=100)
+WIDE = Limits(wide=1, first=3, connections=4, segment=(200, 900), gain=100)
 WAYS = st.sampled_from(["one", "one, no size", "one, pieces", "lanes", "lanes, pieces"])
 
 
@@ -90,7 +89,7 @@ def test_C12_whatever_was_left_and_whatever_comes(
 ) -> None:
     with tempfile.TemporaryDirectory() as name, FaultServer([*servers]) as server:
         folder = Path(name)
-        limits = WIDE if "lanes" in way else QUICK
+        limits = WIDE if "lanes" in way else Limits()
         artifact = artifact_at(
             f"{server.url}/x",
             BODY,

@@ -15,7 +15,7 @@ from tsuku_llm.manifest import Artifact, Pieces
 BODY = random.Random(7).randbytes(200_000)  # noqa: S311 - any bytes that do not compress
 
 QUICK = Limits(connect=5.0, silence=0.3, answer=0.6)
-"""So short that what never answers costs a test nothing."""
+"""So short that what never answers costs a test nothing; a busy machine may end what does."""
 
 
 def artifact_at(url: str, body: bytes = BODY, *, size: int | None = -1, **rest: object) -> Artifact:
@@ -55,7 +55,7 @@ class Clock:
         environ: Mapping[str, str] | None = None,
         *,
         mirrors: tuple[str, ...] = (),
-        limits: Limits = QUICK,
+        limits: Limits | None = None,
     ) -> Network:
         timing = Timing(self.now, self.sleep, lambda: 1.0)
         return Network(environ or {}, mirrors=mirrors, limits=limits, timing=timing)

@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -170,6 +170,15 @@ def asked_range(request: Request, length: int) -> tuple[int, int]:
     """The bytes of a file of this length that a request wants: the first, one behind the last."""
     first, _, last = request.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
     return int(first), min(length, int(last) + 1) if last else length
+
+
+def places_asked(requests: Iterable[Request], length: int) -> set[int]:
+    """The places in a file of this length that requests want, each once.
+
+    Connections may ask for a place twice: one that has no work left takes over the last part
+    of what another is at, which depends on how fast each is.
+    """
+    return {place for request in requests for place in range(*asked_range(request, length))}
 
 
 def good(body: bytes, *, cut: int | None = None, etag: str | None = None) -> Behaviour:
