@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
+    "process": frozenset(),
     "hardware": frozenset(),
     "child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
@@ -35,9 +36,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "durable", "errors"}),
+    "store": frozenset({"disk", "durable", "errors", "process"}),
     "launch": frozenset({"errors"}),
-    "instances": frozenset({"disk", "durable", "errors", "launch", "store"}),
+    "instances": frozenset({"disk", "durable", "errors", "launch", "process", "store"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
     | {"_version", "child", "disk", "durable", "instances", "local", "standing", "store"}
@@ -60,7 +61,7 @@ HOMES: dict[str, frozenset[str]] = {
     "packageurl": frozenset({"fetch"}),
     "packaging": frozenset({"fetch", "selection"}),
     "prometheus_client": frozenset({"cli"}),
-    "psutil": frozenset({"instances"}),
+    "psutil": frozenset({"instances", "process"}),
     "platformdirs": frozenset({"config"}),
     "rich": frozenset({"cli"}),
     "securesystemslib": frozenset({"catalog", "trust"}),

@@ -156,11 +156,7 @@ def _without_flock(bench: Bench) -> Shown:
             for running in held:
                 running.release()
             ended = [running.end() for running in held]
-        wrong = [text for each in ended for text in each.wrong()]
-        if all(each.code for each in ended):
-            wrong.append(f"nobody came through: {[each.stderr for each in ended]}")
-        wrong += home.wrong({tag})
-        home.must("install")
+        wrong = [*_all_well(ended), *home.wrong({tag})]
         yield f"flock: {fault}", [*wrong, *_in_order(home, {tag})]
         home.remove()
 

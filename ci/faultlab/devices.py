@@ -176,10 +176,16 @@ class _Device:
             self._bench.made(self._operation.template, Path.mkdir) as home,
             mounted(copy, home.folder / "tsuku", "loop"),
         ):
+            _start_again(home)
             wrong = [*home.wrong(allowed), *home.runs(), *self._operation.again_in(home)]
         copy.unlink()
-        # A lock's holder is stopped and not gone, as it would be; so its note stays.
-        return [text for text in wrong if not text.endswith(".pid")]
+        return wrong
+
+
+def _start_again(home: Home) -> None:
+    """The holders of locks are stopped here, not gone: name those of an earlier boot."""
+    for note in home.data.rglob("*.pid"):
+        note.write_text(re.sub(" [^ ]*:", " an-earlier-boot:", note.read_text()))
 
 
 def fill_up(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:

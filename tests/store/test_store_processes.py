@@ -146,20 +146,58 @@ def test_L05_a_lock_of_another_user_is_refused(store: Store) -> None:
         pass
 
 
-@pytest.mark.parametrize("code", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+NO_FLOCK = pytest.mark.parametrize("flock", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "useless"])
+
+
+@NO_FLOCK
 def test_L06_without_flock_writers_still_end_in_a_valid_state(
-    store: Store, start: Start, code: str
+    store: Store, start: Start, flock: str
 ) -> None:
     install(store, "b050")
-    processes = [start("install", release, code) for release in ("b100", "b200") * 2]
+    processes = [start("install", release, flock) for release in ("b100", "b200") * 2]
     outputs = go(*processes)
     assert [returncode for returncode, _ in outputs] == [0] * 4, outputs
+    fetched = (store.data.parent / "fetched").read_text().split()
+    assert sorted(fetched) == ["b100", "b200"], "the notes of who holds a lock exclude as well"
     active = store.active()
     assert active is not None
     for version in store.installed():
         store.check(version, full=True)
     store.sweep()
     assert active.receipt.release in {"b100", "b200"}
+
+
+@NO_FLOCK
+def test_L06_without_flock_a_holder_is_waited_for_and_named(
+    store: Store, start: Start, flock: str
+) -> None:
+    holder = start("hold", "b100", flock)
+    told: list[str] = []
+    patient = Store(store.data, on_wait=lambda waited_for: told.append(str(waited_for)))
+    with pytest.raises(LockTimeout, match=f"process {holder.pid}"):
+        patient.lock("b100", timeout=0.1).__enter__()
+    assert told == [f"process {holder.pid}"]
+    with pytest.raises(LockTimeout), patient.lock("b100", timeout=0):
+        pass
+    assert finish(holder) == [0]
+    with store.lock("b100", timeout=0):
+        pass
+
+
+@NO_FLOCK
+def test_L06_without_flock_what_a_live_process_stages_stays_and_a_dead_ones_goes(
+    store: Store, start: Start, flock: str
+) -> None:
+    holder = start("stage", "", flock)
+    before = snapshot(Path(holder.said))  # type: ignore[attr-defined]
+    assert finish(start("sweep", "", flock)) == [0]
+    assert snapshot(Path(holder.said)) == before != {}  # type: ignore[attr-defined]
+    holder.kill()
+    holder.wait()
+    with store.lock("b100", timeout=0):  # the note of one that is dead keeps nobody out
+        pass
+    store.sweep()
+    assert snapshot(store.data / "staging") == {}
 
 
 def test_L06_without_flock_nothing_fresh_is_swept(store: Store, start: Start) -> None:
@@ -216,7 +254,7 @@ def test_what_another_machine_stages_is_swept_when_it_is_old(store: Store, start
     holder.kill()
     holder.wait()
     (name,) = (store.data / "staging").glob("*.pid")
-    name.write_text("17 another-machine\n")
+    name.write_text("17 another-boot:1 another-machine\n")
     born = name.with_suffix(".lock").stat().st_mtime
     store.sweep(now=born + 3600)
     assert snapshot(store.data / "staging") != {}

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from tsuku_llm.errors import CorruptStore, UsageError
-from tsuku_llm.instances.process import Process
 from tsuku_llm.launch import StartReport
+from tsuku_llm.process import Process
 
 FORMAT = 1
 

@@ -1,7 +1,9 @@
 """Locks between processes: they save work, and nothing relies on them to be correct.
 
-The operating system frees the lock of a process that died. Where a file system has no
-locks at all, the block runs without one: every change of the store is a rename.
+The operating system frees the lock of a process that died. Beside it lies a note of who
+holds it, which keeps the processes of one machine apart where a file system has no locks, or
+has some that exclude nobody (NFS); those of several machines are not, and every change of the
+store is a rename.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import errno
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import read_small, require_trusted_owner
 from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
+from tsuku_llm.process import Process
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 300
 _LOCK_SUFFIX = ".lock"
 _HOLDER_SUFFIX = ".pid"
-_NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+_NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_PAUSE = 0.05
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -35,7 +40,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 class Holder:
     """The process that holds a lock, and the machine that it runs on."""
 
-    pid: int
+    process: Process
     host: str
 
     @property
@@ -43,8 +48,14 @@ class Holder:
         """Whether it runs on this machine, as far as its name tells."""
         return self.host == node()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it surely is at work: of another machine's processes nothing is known."""
+        return self.is_here and self.process.is_alive
+
     def __str__(self) -> str:
-        return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
+        name = f"process {self.process.pid}"
+        return name if self.is_here else f"{name} on {self.host}"
 
 
 @contextmanager
@@ -59,21 +70,28 @@ def exclusive(
     NotWritable.
     """
     _require_lock_file(path)
+    waiting = _Waiting(path, time.monotonic() + timeout, on_wait)
     with disk_errors(f"taking the lock {path.name}", path.parent):
-        lock = _acquire(path, timeout, on_wait)
-    if lock.is_locked:
-        _name_us(_holder_file(path))
+        lock = _acquire(waiting)
     try:
-        yield lock.is_locked
+        named = _name_us(waiting)
+        try:
+            yield lock.is_locked
+        finally:
+            if named:  # before the lock: the note is the next holder's as soon as that is free
+                with suppress(OSError):
+                    _holder_file(path).unlink()
     finally:
-        _release(lock, path)
+        with suppress(OSError):  # it ends with this process at the latest
+            lock.release()
 
 
 def holder_of(path: Path) -> Holder | None:
     """Who holds a lock, or held it when it crashed; None where nobody says so."""
     try:
-        pid, host = (read_small(_holder_file(path), _LONGEST_NAME) or b"").decode().split()
-        return Holder(int(pid), host)
+        words = (read_small(_holder_file(path), _LONGEST_NAME) or b"").decode().split()
+        pid, started, host = words
+        return Holder(Process(int(pid), started), host)
     except (ValueError, StoreError):
         return None
 
@@ -83,44 +101,55 @@ def forget_dead_holders(folder: Path) -> None:
     with suppress(OSError):
         for path in folder.glob(f"*{_HOLDER_SUFFIX}"):
             holder = holder_of(path)
-            if holder is None:
-                _replace_unreadable(path)
-            elif holder.is_here and _is_dead(holder.pid):
-                path.unlink(missing_ok=True)
+            if holder is None or (holder.is_here and not holder.is_alive):
+                _replace(path)
 
 
-def _replace_unreadable(holder: Path) -> None:
-    """A note without its bytes, after a power loss: whoever can take the lock has his own."""
-    with suppress(StoreError), exclusive(holder.with_suffix(_LOCK_SUFFIX), timeout=0):
+def _replace(note: Path) -> None:
+    """Whoever can take the lock has his own note there for a moment."""
+    with suppress(StoreError), exclusive(note.with_suffix(_LOCK_SUFFIX), timeout=0):
         pass
 
 
-def _is_dead(pid: int) -> bool:
-    if sys.platform == "win32":  # asking there is ending it
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False
+class _Waiting:
+    """For a lock that another process holds: until ``end``, on the monotonic clock."""
+
+    def __init__(
+        self, path: Path, end: float, on_wait: Callable[[Holder | None], None] | None
+    ) -> None:
+        self.path = path
+        self._end = end
+        self._on_wait = on_wait
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self._end - time.monotonic())
+
+    def tell(self) -> None:
+        """Say once for whom, if there is time to wait at all."""
+        if self._on_wait and self.left:
+            self._on_wait(holder_of(self.path))
+            self._on_wait = None
+
+    def over(self) -> LockTimeout:
+        """The error for a wait that came to nothing."""
+        return _timed_out(self.path, holder_of(self.path))
 
 
-def _acquire(
-    path: Path, timeout: float, on_wait: Callable[[Holder | None], None] | None
-) -> BaseFileLock:
+def _acquire(waiting: _Waiting) -> BaseFileLock:
     from filelock import FileLock, Timeout  # noqa: PLC0415
 
     # No marker files where there is no flock: whoever crashed would lock everybody out.
-    lock = FileLock(path, mode=0o644, thread_local=False, fallback_to_soft=False)
+    lock = FileLock(waiting.path, mode=0o644, thread_local=False, fallback_to_soft=False)
     try:
         _try(lock, 0)
     except Timeout:
-        if on_wait and timeout > 0:
-            on_wait(holder_of(path))
+        waiting.tell()
         try:
-            _try(lock, timeout)
+            _try(lock, waiting.left)
         except Timeout as exc:
-            raise _timed_out(path, holder_of(path)) from exc
+            raise waiting.over() from exc
     return lock
 
 
@@ -132,12 +161,45 @@ def _try(lock: BaseFileLock, timeout: float) -> None:
             raise
 
 
-def _release(lock: BaseFileLock, path: Path) -> None:
-    if lock.is_locked:
-        with suppress(OSError):
-            _holder_file(path).unlink()
-        with suppress(OSError):  # it ends with this process at the latest
-            lock.release()
+def _name_us(waiting: _Waiting) -> bool:
+    """Write who holds the lock, once nobody else who lives on this machine says that he does.
+
+    Gives whether it is written. Where it cannot be, the lock is all there is.
+    """
+    note = _holder_file(waiting.path)
+    ourselves = Process.of(os.getpid())
+    if ourselves is None:
+        return False
+    words = f"{ourselves.pid} {ourselves.started} {node()}\n"
+    while True:
+        try:
+            if _create(note, words):
+                return True
+            holder = holder_of(waiting.path)
+            if holder is None or not holder.is_alive:
+                note.unlink(missing_ok=True)
+                continue
+        except OSError:
+            return False
+        waiting.tell()
+        if not waiting.left:
+            raise waiting.over()
+        time.sleep(_PAUSE)
+
+
+def _create(path: Path, text: str) -> bool:
+    """Make a file that is not there; False where it is, and none where the disk is full."""
+    try:
+        fd = os.open(path, _NAME_FLAGS, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        with open(fd, "w", encoding="utf-8") as file:  # noqa: PTH123  # opened with flags
+            file.write(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return True
 
 
 def _require_lock_file(path: Path) -> None:
@@ -155,14 +217,6 @@ def _require_lock_file(path: Path) -> None:
     require_trusted_owner(path, status)
 
 
-def _name_us(holder: Path) -> None:
-    """Write who holds the lock; it is only for others to read."""
-    with suppress(OSError):
-        fd = os.open(holder, _NAME_FLAGS, 0o644)
-        with open(fd, "w", encoding="utf-8") as file:  # noqa: PTH123  # opened with flags
-            file.write(f"{os.getpid()} {node()}\n")
-
-
 def _holder_file(path: Path) -> Path:
     """Beside the lock: Windows locks the bytes of the file itself against reading."""
     return path.with_suffix(_HOLDER_SUFFIX)
@@ -173,9 +227,10 @@ def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:
     hint = "wait for it, then run it again"
     facts = [f"lock: {path}", f"held by: {who}"]
     if holder and holder.is_here:
-        hint = f"wait for it, or end it: kill {holder.pid}"
-        if _is_stopped(holder.pid):
-            facts.append(f"it is stopped; kill -CONT {holder.pid} lets it go on")
+        pid = holder.process.pid
+        hint = f"wait for it, or end it: kill {pid}"
+        if _is_stopped(pid):
+            facts.append(f"it is stopped; kill -CONT {pid} lets it go on")
     return LockTimeout(f"another tsuku-llm ({who}) is still at work", facts=tuple(facts), hint=hint)
 
 
