@@ -1,8 +1,10 @@
 """Pieces with digests of their own: used as they come, fetched again alone, exact at a resume."""
 
+import contextlib
 import dataclasses
 import io
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -339,3 +341,23 @@ def test_pieces_of_a_file() -> None:
     assert len(pieces.sha256) == 3
     assert pieces.sha256[0] == pieces.sha256[1] != pieces.sha256[2]
     assert type(PIECES).of(io.BytesIO(b"")).sha256 == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how the test looks")
+def test_C05_a_close_that_fails_ends_no_reader(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    path.write_bytes(BODY)
+    arrival = Arrival(len(BODY))
+    arrival.opened(path)
+    (descriptor,) = (int(each) for each in os.listdir("/proc/self/fd") if leads_to(int(each), path))
+    os.close(descriptor)
+    arrival.close()
+    arrival.grow(1)
+    with pytest.raises(Interrupted):
+        arrival.read_at(0, 1)
+
+
+def leads_to(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/self/fd/{descriptor}").readlink() == path
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -92,9 +93,10 @@ class Arrival:
             self._close()
 
     def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):  # what was read from it has been compared
+                os.close(descriptor)
 
     def file(self) -> BinaryIO:
         """It as a file to read and to seek in."""
