@@ -22,6 +22,7 @@ from support.builds import (
     real_build,
 )
 from support.processes import gone, only_child
+from support.serving import told_port
 from support.tiny_model import write_tiny_model
 
 from ci.gpulab.model import write_model
@@ -55,23 +56,14 @@ def launched(tree: Path, model: str, *, action: str = "supervise") -> list[str]:
 @contextmanager
 def serving(
     tree: Path, model: Path, *, action: str = "supervise"
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A launcher in the model's folder whose server listens on a free port of its choice."""
     line = launched(tree, model.name, action=action)
-    with subprocess.Popen(line, cwd=model.parent, stderr=subprocess.PIPE) as started:
+    with subprocess.Popen(line, cwd=model.parent, stderr=subprocess.PIPE, text=True) as started:
         try:
-            yield started, _port(started)
+            yield started, told_port(started)
         finally:
             started.kill()
-
-
-def _port(started: subprocess.Popen[bytes]) -> int:
-    assert started.stderr
-    for line in started.stderr:
-        found = re.search(rb"listening on http://[\d.]+:(\d+)", line)
-        if found:
-            return int(found[1])
-    raise AssertionError("it ended before it listened")
 
 
 def ask(port: int, method: str, path: str, body: object = None) -> dict[str, object]:

@@ -15,14 +15,15 @@ def serving(user: User, *arguments: str) -> Iterator[tuple[subprocess.Popen[str]
     line = [*COMMAND, "serve", "--", *arguments, "--port", "0"]
     with subprocess.Popen(line, env=dict(user.env), stderr=subprocess.PIPE, text=True) as child:
         try:
-            yield child, _port(child)
+            yield child, told_port(child)
         finally:
             child.terminate()
 
 
-def _port(child: subprocess.Popen[str]) -> int:
-    assert child.stderr
-    for line in child.stderr:
+def told_port(server: subprocess.Popen[str]) -> int:
+    """The port that a server says on stderr it listens on; waits for the line."""
+    assert server.stderr
+    for line in server.stderr:
         found = re.search(r"listening on http://[\d.]+:(\d+)", line)
         if found:
             return int(found[1])
