@@ -7,6 +7,17 @@ our own, not by ``tarfile`` or ``zipfile``: their checks differ between Python 3
 """
 
 from tsuku_llm.archive.budget import Budget
+from tsuku_llm.archive.linking import make_links
+from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.unpack import Unpacked, UnpackedFile, UnpackedLink, unpack
 
-__all__ = ["Budget", "Unpacked", "UnpackedFile", "UnpackedLink", "unpack"]
+__all__ = [
+    "Budget",
+    "Names",
+    "Unpacked",
+    "UnpackedFile",
+    "UnpackedLink",
+    "checked_parts",
+    "make_links",
+    "unpack",
+]

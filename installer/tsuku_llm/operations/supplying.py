@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tsuku_llm.archive import UnpackedFile
+from tsuku_llm.archive import Unpacked, UnpackedFile, make_links
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.store import FileRecord, Staging, Store
 
 
 def supplied(
     store: Store, staging: Staging, artifacts: Iterable[Artifact]
-) -> dict[str, tuple[UnpackedFile, ...]]:
+) -> dict[str, tuple[Unpacked, ...]]:
     """Link what other versions have into a staged tree; what it is, by the archive's digest.
 
-    An archive is left out if the manifest lists its files, with sizes and digests, every one
-    of them is installed, and it brings no links of its own: then it would bring nothing.
+    An archive is left out if the manifest lists its files, with sizes and digests, and every
+    one of them is installed: its links are then made as they are listed. Raises
+    ``UnsafeArchive`` for links that unpacking it would refuse.
     """
-    found = {}
+    found: dict[str, tuple[Unpacked, ...]] = {}
     for artifact in artifacts:
-        if artifact.files and not artifact.links:
-            files = [FileRecord(f.path, f.size, f.sha256, f.executable) for f in artifact.files]
-            if store.supply(staging, files):
-                found[artifact.sha256] = tuple(
-                    UnpackedFile(f.path, f.size, f.sha256, f.executable) for f in files
-                )
+        files = artifact.files or ()
+        records = [FileRecord(f.path, f.size, f.sha256, f.executable) for f in files]
+        if store.supply(staging, records):
+            brought = (UnpackedFile(f.path, f.size, f.sha256, f.executable) for f in files)
+            found[artifact.sha256] = (*brought, *make_links(artifact, staging.tree))
     return found
