@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import io
 import os
 import sys
@@ -28,7 +29,7 @@ from tsuku_llm.errors import BodyError, DigestMismatch, HttpStatusError, Interru
 from tsuku_llm.fetch import Arrival, delivered, fetch
 from tsuku_llm.fetch.limits import Limits
 from tsuku_llm.fetch.prefix import Prefix, WrongPiece
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.manifest import Artifact, Measured
 
 PIECE = 10_000
 PIECES = pieces_of(BODY, PIECE)
@@ -336,11 +337,13 @@ def test_a_prefix_stops_at_the_first_wrong_piece(
 
 
 def test_pieces_of_a_file() -> None:
-    pieces = type(PIECES).of(io.BytesIO(b"x" * 10), 4)
-    assert pieces == pieces_of(b"x" * 10, 4)
+    measured = Measured.of(io.BytesIO(b"x" * 10), 4)
+    assert (measured.size, measured.sha256) == (10, hashlib.sha256(b"x" * 10).hexdigest())
+    pieces = measured.pieces
+    assert pieces.size == 4
     assert len(pieces.sha256) == 3
     assert pieces.sha256[0] == pieces.sha256[1] != pieces.sha256[2]
-    assert type(PIECES).of(io.BytesIO(b"")).sha256 == ()
+    assert Measured.of(io.BytesIO(b"")).pieces.sha256 == ()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how the test looks")

@@ -36,11 +36,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
+    "packing": frozenset({"archive", "disk", "errors", "manifest"}),
     "store": frozenset({"disk", "durable", "errors", "process"}),
     "launch": frozenset({"errors"}),
     "instances": frozenset({"disk", "durable", "errors", "launch", "process", "store"}),
     "operations": VALUES
-    | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe", "selection", "snapshot"}
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
+    | {"selection", "snapshot"}
     | {"_version", "child", "disk", "durable", "instances", "local", "standing", "store"}
     | {"trust"},
     "config": frozenset({"disk", "errors"}),

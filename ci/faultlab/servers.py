@@ -24,7 +24,7 @@ from ci.faultlab.crowds import serving
 from ci.faultlab.offers import offer
 from ci.faultlab.verdict import Tally
 from tsuku_llm.errors import DownloadError, TsukuError
-from tsuku_llm.manifest import Pieces
+from tsuku_llm.manifest import Measured
 
 _AT_ONCE = 8
 """Installs side by side: most of them wait."""
@@ -197,7 +197,7 @@ def _drip(body: bytes) -> Behaviour:
 def _artifact(packed: Packed, server: FaultServer, case: _Case) -> dict[str, Any]:
     """What is signed: the digest of the whole and its size, unless the case is about others."""
     with packed.path.open("rb") as file:
-        pieces = Pieces.of(file, _PIECE) if case.pieces else None
+        pieces = Measured.of(file, _PIECE).pieces if case.pieces else None
     offered = replace(packed, pieces=pieces)
     entry = offered.artifact(f"{case.host or server.url}/{packed.path.name}")
     return entry if case.sized else {key: entry[key] for key in entry if key != "size"}

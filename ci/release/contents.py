@@ -4,7 +4,6 @@ A record lies in ``facts/archives/<sha256>.json``. The archive is unpacked by th
 own code, so a record lists exactly what an install would write.
 """
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,10 +16,7 @@ from ci.release.elf import Needs, Version
 from ci.release.errors import ReleaseError
 from tsuku_llm import archive
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.manifest import Artifact
-
-PIECE = 4 << 20
-"""Bytes of one piece of an archive."""
+from tsuku_llm.manifest import Artifact, Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +62,18 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
 
     Raises ``ReleaseError``.
     """
-    size, sha256, pieces = _hashed(path)
-    if sha256 != artifact.sha256:
-        raise ReleaseError(f"{path.name} is another file: its SHA-256 is {sha256}")
+    with path.open("rb") as file:
+        measured = Measured.of(file)
+    size = measured.size
+    if measured.sha256 != artifact.sha256:
+        raise ReleaseError(f"{path.name} is another file: its SHA-256 is {measured.sha256}")
     if artifact.size not in (None, size):
         raise ReleaseError(f"{path.name} has {size} bytes, and {artifact.size} are recorded")
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         unpacked = _unpack(path, artifact, Path(folder))
         files = [item.path for item in unpacked if isinstance(item, archive.UnpackedFile)]
         needs = {name: each for name in files if (each := _needs_of(Path(folder, name)))}
-    listing = {"size": size, **_listing(unpacked), "pieces": {"size": PIECE, "sha256": pieces}}
+    listing = {"size": size, **_listing(unpacked), "pieces": _pieces(measured)}
     asked = {library for each in needs.values() for library in each.libraries}
     return Contents(
         listing=listing,
@@ -94,14 +92,8 @@ def _loaded(path: Path) -> Contents:
     return Contents(raw["listing"], raw["floors"], raw["device_code"], tuple(raw["libraries"]))
 
 
-def _hashed(path: Path) -> tuple[int, str, list[str]]:
-    whole, pieces, size = hashlib.sha256(), [], 0
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            whole.update(piece)
-            pieces.append(hashlib.sha256(piece).hexdigest())
-            size += len(piece)
-    return size, whole.hexdigest(), pieces
+def _pieces(measured: Measured) -> dict[str, Any]:
+    return {"size": measured.pieces.size, "sha256": [*measured.pieces.sha256]}
 
 
 def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[archive.Unpacked, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
@@ -22,6 +22,9 @@ FORMAT = 1
 
 PIECE = 4 << 20
 """Bytes of a piece, as release files have them."""
+
+ARCHIVES = 8
+"""The most archives of one variant."""
 
 # The patterns end in \Z: "$" also matches before a final line feed.
 Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}\Z")]
@@ -124,13 +127,24 @@ class Pieces:
     size: Annotated[int, msgspec.Meta(ge=65536, le=1 << 26)]
     sha256: tuple[Sha256, ...]
 
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a release file says of an archive's bytes: ``size`` of them, digest and pieces."""
+
+    size: int
+    sha256: str
+    pieces: Pieces
+
     @classmethod
-    def of(cls, file: BinaryIO, size: int = PIECE) -> Pieces:
-        """Those of a file, read in pieces from where it stands to its end."""
-        found = []
-        while piece := file.read(size):
-            found.append(hashlib.sha256(piece).hexdigest())
-        return cls(size=size, sha256=tuple(found))
+    def of(cls, file: BinaryIO, piece_size: int = PIECE) -> Measured:
+        """Read a file from where it stands to its end, once."""
+        whole, size, pieces = hashlib.sha256(), 0, []
+        while piece := file.read(piece_size):
+            whole.update(piece)
+            size += len(piece)
+            pieces.append(hashlib.sha256(piece).hexdigest())
+        return cls(size, whole.hexdigest(), Pieces(size=piece_size, sha256=tuple(pieces)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +174,14 @@ class Artifact:
         count = -(-self.size // self.pieces.size)
         if len(self.pieces.sha256) != count:
             raise ValueError(f"{count} pieces are needed, {len(self.pieces.sha256)} are listed")
+
+    def document(self) -> dict[str, Any]:
+        """Its entry in a release file; what says nothing is left out."""
+        entry = _said(self)
+        if self.files is not None:
+            entry["files"] = [_said(file) for file in self.files]
+        plain: dict[str, Any] = msgspec.to_builtins(entry)
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +248,7 @@ class _Variant:
     backend: Backend
     server: RelativePath
     requires: dict[str, Any]
-    artifacts: Annotated[tuple[Artifact, ...], msgspec.Meta(min_length=1, max_length=8)]
+    artifacts: Annotated[tuple[Artifact, ...], msgspec.Meta(min_length=1, max_length=ARCHIVES)]
     arguments: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
 
 
@@ -280,18 +302,35 @@ def parse_release(data: VerifiedBytes) -> Release:
     no variant.
     """
     try:
-        raw = msgspec.convert(decode_json(data), _Release)
-        return Release(
-            release=raw.release,
-            version=raw.version,
-            publisher=raw.publisher,
-            published=raw.published,
-            revoked=raw.revoked,
-            platforms={name: _platform(name, value) for name, value in raw.platforms.items()},
-            unattested=raw.unattested,
-        )
+        return _release(decode_json(data))
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise _not_understood("a release file", error) from error
+
+
+def require_release(document: object) -> None:
+    """Raise ``ManifestError`` where no program would understand this as a release file.
+
+    For whoever makes one, before it is signed; what is to be used is verified and parsed.
+    """
+    try:
+        _release(document)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise _not_understood("a release file", error) from error
+
+
+def can_list(path: str) -> bool:
+    """Whether a release file can name a file of this path, or a link with this target."""
+    try:
+        msgspec.convert(path, RelativePath)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _said(entry: Artifact | FileEntry) -> dict[str, Any]:
+    """Its fields without those that have their defaults."""
+    values = ((field.default, field.name, getattr(entry, field.name)) for field in fields(entry))
+    return {name: value for default, name, value in values if value != default}
 
 
 def _not_understood(what: str, error: Exception) -> ManifestError:
@@ -299,6 +338,19 @@ def _not_understood(what: str, error: Exception) -> ManifestError:
         f"{what} of the manifest cannot be understood",
         facts=(str(error)[:300],),
         hint="update tsuku-llm: the repository may use a newer format",
+    )
+
+
+def _release(document: object) -> Release:
+    raw = msgspec.convert(document, _Release)
+    return Release(
+        release=raw.release,
+        version=raw.version,
+        publisher=raw.publisher,
+        published=raw.published,
+        revoked=raw.revoked,
+        platforms={name: _platform(name, value) for name, value in raw.platforms.items()},
+        unattested=raw.unattested,
     )
 
 

@@ -9,7 +9,6 @@ import atexit
 import functools
 import gzip
 import hashlib
-import io
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ from pathlib import Path
 from support.tools import require_tool
 
 from tsuku_llm.launch import Build
-from tsuku_llm.manifest import Pieces
+from tsuku_llm.manifest import Measured, Pieces
 
 WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"
 # Read when this module is imported: later the tests' own environment has none of ours.
@@ -287,7 +286,6 @@ def _longer_names(name: str, binaries: Path) -> Iterator[str]:
 
 
 def _packed(archive: Path, archive_format: str, root: str) -> Packed:
-    content = archive.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    pieces = Pieces.of(io.BytesIO(content))
-    return Packed(archive, digest, len(content), archive_format, root, pieces)
+    with archive.open("rb") as file:
+        measured = Measured.of(file)
+    return Packed(archive, measured.sha256, measured.size, archive_format, root, measured.pieces)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tsuku_llm.fetch import Limits, Network, Timing
-from tsuku_llm.manifest import Artifact, Pieces
+from tsuku_llm.manifest import Artifact, Measured, Pieces
 
 BODY = random.Random(7).randbytes(200_000)  # noqa: S311 - any bytes that do not compress
 
@@ -31,7 +31,7 @@ def artifact_at(url: str, body: bytes = BODY, *, size: int | None = -1, **rest: 
 
 def pieces_of(body: bytes, size: int) -> Pieces:
     """The digests of the pieces of ``body``, of any size, also one that no manifest may have."""
-    return Pieces.of(io.BytesIO(body), size)
+    return Measured.of(io.BytesIO(body), size).pieces
 
 
 @dataclass

@@ -33,7 +33,7 @@ COMMANDS = {
     "prune": "Remove versions and leftovers that nobody needs any more.",
     "verify": "Hash every installed file and name what was changed.",
     "config": "Read and change settings.",
-    "repository": "Add, list and remove signed repositories.",
+    "repository": "Add, list and remove signed repositories; pack builds for one's own.",
 }
 """Each command and its summary: ``--help`` imports none of them.
 

@@ -1,4 +1,4 @@
-"""``repository add|list|remove``."""
+"""``repository add|list|refresh|remove|pack``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import available
+from tsuku_llm.cli.render import packing as packed
 from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.operations import packing
 from tsuku_llm.operations import repository as operations
 
 
 @click.group("repository", cls=Group)
 def command() -> None:
-    """Add, list and remove signed repositories."""
+    """Add, list and remove signed repositories; pack builds for one's own."""
 
 
 @command.command("add")
@@ -67,3 +69,27 @@ def remove(console: Console, *, name: str) -> Answer:
     with open_session(console) as session:
         operations.remove(session, name)
     return Answer({"name": name}, (f"removed {name}",))
+
+
+@command.command("pack")
+@click.argument("build", type=options.FILE)
+@click.argument("release", type=options.FILE)
+@click.option(
+    "--variant", metavar="NAME", required=True, help="Which variant of the release it is."
+)
+@click.option("--platform", metavar="NAME", help="For which platform, if several have the variant.")
+@click.option(
+    "--into", type=options.FILE, metavar="FOLDER", required=True, help="Where the archives go."
+)
+@click.option("--url", required=True, help="The https URL at which that folder is served.")
+def pack(  # noqa: PLR0913  # each is an option
+    *, build: Path, release: Path, variant: str, platform: str | None, into: Path, url: str
+) -> Answer:
+    """Pack a build of one's own so that updates fetch only what changed.
+
+    BUILD is a folder, or a .tar.gz or .zip of upstream's. RELEASE is the release file, still
+    to be signed, that says what the variant needs; the archives are entered there.
+    """
+    place = packing.Place(into, url)
+    report = packing.pack(build, release, place, variant=variant, platform=platform)
+    return Answer(packed.data(report), packed.lines(report))

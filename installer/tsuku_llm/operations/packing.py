@@ -1,0 +1,185 @@
+"""Pack a build of one's own for a repository of one's own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink, unpack
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import TEMPORARY_SUFFIX, rename, seal_file, unique
+from tsuku_llm.errors import UsageError
+from tsuku_llm.manifest import Artifact, FileEntry, LinkEntry, Measured
+from tsuku_llm.operations.draft import Draft
+from tsuku_llm.packing import contents, parted, write_tarball
+
+_THREADS = min(4, os.cpu_count() or 1)
+_FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
+    ".tar.gz": "tar.gz",
+    ".tgz": "tar.gz",
+    ".zip": "zip",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedArchive:
+    """An archive, as a release file names it; ``written`` unless it was there already."""
+
+    path: Path
+    artifact: Artifact
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """A variant of a release file, and the archives that it has now."""
+
+    release: Path
+    platform: str
+    variant: str
+    archives: tuple[PackedArchive, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where archives are written, and the https URL at which that folder is served."""
+
+    folder: Path
+    url: str
+
+
+def pack(
+    build: Path, release: Path, place: Place, *, variant: str, platform: str | None = None
+) -> PackReport:
+    """Pack a build into a few archives, and let a variant of a release file consist of them.
+
+    ``build`` is a folder, or an archive of upstream's; a top folder in which everything lies
+    is left out. ``platform`` is needed where several have such a variant.
+
+    Raises ``UsageError`` for what cannot be packed and for a release file that clients would
+    not understand, ``BodyError`` and ``UnsafeArchive`` for an archive, and the errors of the
+    disk. The release file is replaced in one step, at the end.
+    """
+    if not place.url.startswith("https://"):
+        raise UsageError(
+            "archives have to be at an https URL",
+            facts=(f"given: {place.url}",),
+            hint="name the address of the folder: --url https://host.example/llm/archives/",
+        )
+    draft = Draft.read(release)
+    platform, entry = draft.variant(variant, platform)
+    with _opened(build, place.folder) as folder:
+        tree, items = _build(folder, entry["server"])
+        archives = pack_tree(tree, items, place)
+    entry["artifacts"] = [each.artifact.document() for each in archives]
+    draft.write()
+    return PackReport(release, platform, variant, archives)
+
+
+def pack_tree(tree: Path, items: Sequence[Unpacked], place: Place) -> tuple[PackedArchive, ...]:
+    """Write what lies in a tree into the archives of one variant, several at a time.
+
+    Archives are named by their content, and one that is there is left as it is. Raises
+    ``UsageError`` for a file that is not what ``items`` say, and the errors of the disk.
+    """
+    with disk_errors("packing", place.folder), ThreadPoolExecutor(_THREADS, "pack") as pool:
+        place.folder.mkdir(parents=True, exist_ok=True)
+        return (*pool.map(lambda part: _archive(tree, part, place), parted(items)),)
+
+
+def _archive(tree: Path, part: Sequence[Unpacked], place: Place) -> PackedArchive:
+    beside = place.folder / f".{unique()}{TEMPORARY_SUFFIX}"
+    try:
+        with beside.open("xb") as file:
+            write_tarball(tree, part, file)
+        measured = _measured(beside)
+        path = place.folder / f"{_stem(part)}-{measured.sha256[:12]}.tar.gz"
+        there = path.is_file() and _measured(path) == measured
+        if not there:
+            seal_file(beside, 0o644)
+            rename(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    url = f"{place.url.rstrip('/')}/{path.name}"
+    return PackedArchive(path, _artifact(part, url, measured), written=not there)
+
+
+def _measured(path: Path) -> Measured:
+    with path.open("rb") as file:
+        return Measured.of(file)
+
+
+def _stem(part: Sequence[Unpacked]) -> str:
+    """The name of the file that a part is made of; "files" where it has several."""
+    files = [item for item in part if isinstance(item, UnpackedFile)]
+    if len({file.sha256 for file in files}) > 1:
+        return "files"
+    return max((file.path.rpartition("/")[2] for file in files), key=len)
+
+
+def _artifact(part: Sequence[Unpacked], url: str, measured: Measured) -> Artifact:
+    return Artifact(
+        url=url,
+        sha256=measured.sha256,
+        size=measured.size,
+        format="tar.gz",
+        files=tuple(
+            FileEntry(path=f.path, size=f.size, sha256=f.sha256, executable=f.executable)
+            for f in part
+            if isinstance(f, UnpackedFile)
+        ),
+        links=tuple(
+            LinkEntry(path=link.path, target=link.target)
+            for link in part
+            if isinstance(link, UnpackedLink)
+        ),
+        pieces=measured.pieces,
+    )
+
+
+@contextmanager
+def _opened(build: Path, near: Path) -> Iterator[Path]:
+    """The folder of a build; an archive is unpacked aside, on the file system of ``near``."""
+    if build.is_dir():
+        yield build
+        return
+    kind = next((kind for suffix, kind in _FORMATS.items() if build.name.endswith(suffix)), None)
+    if kind is None or not build.is_file():
+        raise UsageError(
+            f"{build} is not a build",
+            facts=(f"a folder is one, and an archive that ends with {', '.join(_FORMATS)}",),
+            hint="name the folder that holds the server and its libraries",
+        )
+    with disk_errors("unpacking", near):
+        near.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=near) as folder:
+            artifact = Artifact(
+                url=build.absolute().as_uri(), sha256=_measured(build).sha256, format=kind
+            )
+            unpack(build, artifact, Path(folder))
+            yield Path(folder)
+
+
+def _build(folder: Path, server: str) -> tuple[Path, tuple[Unpacked, ...]]:
+    """The folder below which the server lies where its variant says, and what it holds."""
+    items = contents(folder)
+    paths = {item.path for item in items}
+    if server in paths:
+        return folder, items
+    tops = {path.partition("/")[0] for path in paths}
+    top = f"{next(iter(tops), '')}/"
+    if len(tops) == 1 and f"{top}{server}" in paths:
+        return folder / top, tuple(
+            replace(item, path=item.path.removeprefix(top)) for item in items
+        )
+    raise UsageError(
+        f"the build has no {server}",
+        facts=("the variant names it as its server",),
+        hint="name the folder that holds it, or correct server in the release file",
+    )

@@ -1,0 +1,82 @@
+"""What a folder holds, in the words in which an unpacked archive is described."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from tsuku_llm.archive import Names, Unpacked, UnpackedFile, UnpackedLink, checked_parts
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import UnsafeArchive, UsageError
+from tsuku_llm.manifest import can_list
+
+_BLOCK = 1 << 20
+
+
+def contents(folder: Path) -> tuple[Unpacked, ...]:
+    """Every file and link below a folder, sorted by path; empty folders do not count.
+
+    Raises ``UsageError`` for what no client would install: names that some system cannot hold
+    or a release file cannot list, special files, links that do not lead to a file of the
+    folder; and the errors of the disk.
+    """
+    names = Names()
+    with disk_errors("reading", folder):
+        try:
+            found = [_described(path, folder, names) for path in _entries(folder)]
+            names.check_links()
+        except UnsafeArchive as error:
+            raise _refused(error.message, *error.facts) from error
+    return tuple(sorted(found, key=lambda item: item.path))
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Whatever is no folder."""
+
+    def refused(error: OSError) -> None:
+        raise error
+
+    for place, folders, files in os.walk(folder, onerror=refused):
+        links = (name for name in folders if Path(place, name).is_symlink())
+        yield from (Path(place, name) for name in (*files, *links))
+
+
+def _described(path: Path, folder: Path, names: Names) -> Unpacked:
+    name, status = path.relative_to(folder).as_posix(), path.lstat()
+    parts = checked_parts(name)
+    if stat.S_ISLNK(status.st_mode):
+        target = os.readlink(path)  # noqa: PTH115  # the text itself
+        names.link(parts, target)
+        _require_listable(name, target)
+        return UnpackedLink(name, target)
+    if not stat.S_ISREG(status.st_mode):
+        raise _refused("it is neither file nor link", f"path: {name}")
+    names.add(parts, "file")
+    _require_listable(name)
+    return UnpackedFile(name, *_hashed(path), bool(status.st_mode & 0o111))
+
+
+def _require_listable(*texts: str) -> None:
+    for text in texts:
+        if not can_list(text):
+            raise _refused("a release file cannot list such a path", f"path: {text!a}")
+
+
+def _refused(*facts: str) -> UsageError:
+    return UsageError(
+        "the build cannot be packed: no client would install it",
+        facts=facts,
+        hint="rename or remove what is named, then pack it again",
+    )
+
+
+def _hashed(path: Path) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
