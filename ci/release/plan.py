@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import tomli
 
@@ -13,10 +14,14 @@ from ci.release.classify import load_rules
 from ci.release.contents import load_contents
 from ci.release.errors import ReleaseError
 from ci.release.facts import Facts, release_of
+from ci.release.own import load_own
 from ci.release.packages import load_packages
 
 DATA = Path(__file__).parent
-"""Where the data lie: ``repository.toml``, ``rules.toml``, ``packages.toml`` and ``facts/``."""
+"""Where the data lie: ``repository.toml``, ``rules.toml``, ``packages.toml`` and ``facts/``.
+
+``releases/`` has release files of builds of one's own; with nothing else, no rules are needed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +123,32 @@ def release_files(
     Raises ``ReleaseError``, also for a release whose origin is not proven or whose archives
     were not read, unless the facts say why.
     """
+    channels, own = _channels(plan), load_own(data / "releases")
+    documents = {tag: own[tag] for tag in channels if tag in own}
+    documents |= _published(channels.keys() - own.keys(), data, trusted_root)
+    return tuple(release_file(documents[tag], channels[tag]) for tag in sorted(channels))
+
+
+def _published(
+    tags: Collection[str], data: Path, trusted_root: Path | None
+) -> dict[str, dict[str, Any]]:
+    """The release files of what others published, made of the facts and the rules."""
+    if not tags:
+        return {}
     contents = load_contents(data / "facts" / "archives")
     facts, rules = Facts(data / "facts").releases(), load_rules(data)
     packages = load_packages(data, rules.libraries, contents)
-    files = []
-    for tag, channels in sorted(_channels(plan).items()):
+    documents = {}
+    for tag in sorted(tags):
         if tag in packages:
-            document, unlisted = packages[tag], None
+            documents[tag], unlisted = packages[tag], None
         else:
             release = release_of(facts, tag)
             check_origin(release, rules, data, trusted_root)
-            document, unlisted = release_document(release, rules, contents), release.unlisted
+            documents[tag], unlisted = release_document(release, rules, contents), release.unlisted
         if unlisted is None:
-            check_listed(document)
-        files.append(release_file(document, channels))
-    return tuple(files)
+            check_listed(documents[tag])
+    return documents
 
 
 def _channels(plan: Plan) -> dict[str, list[str]]:

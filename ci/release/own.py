@@ -1,0 +1,30 @@
+"""Release files that somebody wrote for builds of their own, as ``repository pack`` fills them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ci.release.errors import ReleaseError
+from tsuku_llm.errors import ManifestError
+from tsuku_llm.manifest import require_release
+
+
+def load_own(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every release file of a folder by its release; none where there is no such folder.
+
+    Raises ``ReleaseError`` for one that clients would not understand, or of another name.
+    """
+    return {path.stem: _loaded(path) for path in sorted(folder.glob("*.json"))}
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        require_release(document)
+    except ValueError as error:
+        raise ReleaseError(f"{path} is not JSON: {error}") from error
+    except ManifestError as error:
+        raise ReleaseError("; ".join((f"{path}: {error}", *error.facts))) from error
+    if document["release"] != path.stem:
+        raise ReleaseError(f"{path} is about {document['release']}")
+    return document

@@ -1,0 +1,95 @@
+"""A repository of one's own, with the commands of docs/releases.md: from a folder to a server."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.builds import NO_DEVICE_STEPS, stand_in
+from support.program import environment, run_program
+from support.release_data import keys_of, release_tool, signers_file
+from support.release_server import ReleaseServer, User
+from support.repository import release_document
+
+SIGNERS = ("anna", "ben", "host")
+ROLE = """
+[roles.{name}]
+version = 1
+issued = 2026-11-20
+days = {days}
+signers = {signers}
+threshold = {threshold}
+"""
+
+
+def plan(data: Path) -> None:
+    """Two people sign, one host is on line; nothing else than release files lies beside it."""
+    keys = "\n".join(f'{name} = "{key}"' for name, key in keys_of(*SIGNERS).items())
+    roles = [
+        ROLE.format(name=name, days=36500, signers=["anna", "ben"], threshold=2)
+        for name in ("root", "targets")
+    ] + [
+        ROLE.format(name=name, days=36500, signers=["host"], threshold=1)
+        for name in ("snapshot", "timestamp")
+    ]
+    text = f'[channels]\nstable = ["b1"]\n[keys]\n{keys}\n{"".join(roles)}\n[warn]\n'
+    (data / "repository.toml").write_text(text, "utf-8")
+
+
+@pytest.fixture
+def data(tmp_path: Path, shop: ReleaseServer) -> Path:
+    """The publisher's folder: a plan, and the release file of one packed build."""
+    data = tmp_path / "data"
+    (data / "releases").mkdir(parents=True)
+    plan(data)
+    release = data / "releases" / "b1.json"
+    document = release_document("b1", publisher="a company")
+    release.write_text(json.dumps(document), "utf-8")
+    tree = stand_in(tmp_path / "build", devices=NO_DEVICE_STEPS).tree
+    into, url = str(shop.nginx.root / "archives"), f"{shop.nginx.url}/archives/"
+    words = ("--variant", "cpu", "--into", into, "--url", url)
+    env = environment(tmp_path / "publisher")
+    done = run_program("repository", "pack", str(tree), str(release), *words, env=env)
+    assert done.code == 0, done.stderr
+    return data
+
+
+def test_a_packed_build_is_signed_published_and_installed(
+    tmp_path: Path, shop: ReleaseServer, data: Path
+) -> None:
+    signed = tmp_path / "signed"
+    environ = signers_file(tmp_path / "signers.json", *SIGNERS)
+    done = release_tool("sign", "--data", data, "--into", signed, **environ)
+    assert done.returncode == 0, done.stderr
+    done = release_tool("publish", "--from", signed, shop.nginx.root / "repository")
+    assert done.returncode == 0, done.stderr
+    user = User(
+        tmp_path / "home",
+        environment(tmp_path / "home", SSL_CERT_FILE=str(shop.nginx.authority), NO_PROXY="*"),
+    )
+    root = str(signed / "metadata" / "1.root.json")
+    added = user.run(
+        "repository", "add", "company", f"{shop.nginx.url}/repository/", "--root", root
+    )
+    assert added.code == 0, added.stderr
+    done = user.run("install", "--repository", "company")
+    assert done.code == 0, done.stderr
+    assert user.run("verify").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        (json.dumps(release_document("b2")), "is about b2"),
+        (json.dumps({**release_document("b1"), "publisher": 1}), "$.publisher"),
+    ],
+    ids=["torn", "another_release", "not_understood"],
+)
+def test_a_release_file_that_clients_would_refuse_is_not_signed(
+    tmp_path: Path, data: Path, content: str, message: str
+) -> None:
+    (data / "releases" / "b1.json").write_text(content, "utf-8")
+    environ = signers_file(tmp_path / "signers.json", *SIGNERS)
+    done = release_tool("sign", "--data", data, "--into", tmp_path / "signed", **environ)
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "signed").exists()
