@@ -24,6 +24,7 @@ from support.program import environment
 from support.release_server import ReleaseServer, release_server
 
 from ci.faultlab.program import Ended, Program, Running
+from ci.faultlab.waiting import Standstill
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.store import Installed, Store
 
@@ -83,6 +84,8 @@ class Home:
     def must(self, *argv: str, **extra: str) -> Ended:
         """Run what has to succeed, to prepare something."""
         ended = self.run(*argv, **extra)
+        if ended.hung:
+            raise Standstill(f"{' '.join(argv)}: {ended.hung[0]}")
         if ended.code:
             raise RuntimeError(f"{' '.join(argv)} ended with {ended.code}: {ended.stderr}")
         return ended

@@ -17,6 +17,7 @@ from ci.faultlab.bench import Bench, Home
 from ci.faultlab.points import calls_in
 from ci.faultlab.program import Ended, Running, attached
 from ci.faultlab.verdict import Tally
+from ci.faultlab.waiting import Standstill
 
 _MANY = 50
 _SOON = 1.0
@@ -76,10 +77,10 @@ def _killed(bench: Bench) -> Shown:
     """L03: the holder dies while it downloads; somebody waits."""
     with _held(bench) as (home, holder, tag):
         waiter = home.start("install")
-        _until(lambda: f"process {holder.pid}" in waiter.said())
+        _until(lambda: f"process {holder.pid}" in waiter.said(), waiter)
         holder.kill()
         began = time.monotonic()
-        _until(lambda: _holders(home) == {waiter.pid})
+        _until(lambda: _holders(home) == {waiter.pid}, waiter)
         took = time.monotonic() - began
         wrong = [] if took < _SOON else [f"{took:.2f} s until the next had it"]
         ended = waiter.end()
@@ -222,7 +223,7 @@ def _held(bench: Bench) -> Iterator[tuple[Home, Running, str]]:
     home = bench.customer(f"held-{tag}")
     holder = home.start("install")
     part = home.data / "partials" / f"{packed.sha256}.part"
-    _until(lambda: part.exists() and part.stat().st_size > 0)
+    _until(lambda: part.exists() and part.stat().st_size > 0, holder)
     yield home, holder, tag
     home.remove()
 
@@ -232,7 +233,7 @@ def serving(home: Home) -> Iterator[Callable[[], bool]]:
     """A server that runs from the active version; whether it still answers."""
     running = home.start("serve", "--", "--port", "0")
     pattern = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
-    _until(lambda: pattern.search(running.said()) is not None)
+    _until(lambda: pattern.search(running.said()) is not None, running)
     found = pattern.search(running.said())
     port = int(found[1]) if found else 0
 
@@ -280,9 +281,10 @@ def _holders(home: Home) -> set[int]:
     return {int(text.split()[0]) for text in texts if text.split()}
 
 
-def _until(true: Callable[[], bool]) -> None:
+def _until(true: Callable[[], bool], running: Running) -> None:
+    """Wait for what a run is to bring about."""
     limit = time.monotonic() + _LIMIT
     while not true():
         if time.monotonic() > limit:
-            raise TimeoutError("what was waited for did not happen")
+            raise Standstill(f"not where it should be after {_LIMIT:.0f} s: {running.seen()}")
         time.sleep(0.005)

@@ -1,8 +1,8 @@
 """Rows about real disks: C07 on a block device that loses its power, C03 and A26 on a small one.
 
 The block device is an ext4 in a file: what the file system keeps in memory is not in it. A
-copy of the file, taken while the program is stopped after a system call, is the disk as it
-would be after a power loss at that moment; mounting it replays its journal.
+copy of the file, taken while the program is held after a system call, is the disk as it would
+be after a power loss at that moment; mounting it replays its journal.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shutil
-import signal
 import subprocess
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -24,22 +22,16 @@ from support.tools import require_tool
 
 from ci.faultlab.bench import Bench, Home, copy_tree
 from ci.faultlab.operations import Operation, operations
-from ci.faultlab.program import attached
+from ci.faultlab.turns import build_turns, taking_turns
 from ci.faultlab.verdict import Tally
+from ci.faultlab.waiting import Standstill
 
 _SIZE = 48 << 20
 _LAZY = "loop,data=writeback,noauto_da_alloc,commit=300"
 """Names without the data that they are about, and nothing flushed unless somebody asks."""
 
-_WATCHED = (
-    "write,pwrite64,ftruncate,fsync,fdatasync,openat,mkdir,rename,link,symlink,unlink,unlinkat,"
-    "rmdir,chmod,fchmod"
-)
-_SIGNALLED = re.compile(r"(\d+) --- SIGSTOP \{")
-_STOPPED = re.compile(r"(\d+) --- stopped by SIGSTOP ---")
-
-_SILENCE = 2.0
-"""Seconds without a word, after which whoever may stand is told to go on."""
+_WITHIN = 120.0
+"""Seconds for a command of the system's, such as mount."""
 
 _DISK = 4 << 20
 _UNPACKED = 1_500_000
@@ -50,82 +42,32 @@ _NO_SPACE = 6
 def lose_power(bench: Bench, _ids: Collection[str], one_in: int) -> dict[str, Tally]:
     """C07: after every call of every command; of an update alone when sampled."""
     _require_root()
+    turns = build_turns(bench.folder)
     tally = Tally("power losses")
     for operation in operations(bench):
         if one_in == 1 or operation.name == "update":
-            _operate(bench, operation, tally)
+            _operate(bench, operation, turns, tally)
     return {"C07": tally}
 
 
-def _operate(bench: Bench, operation: Operation, tally: Tally) -> None:
+def _operate(bench: Bench, operation: Operation, turns: Path, tally: Tally) -> None:
     device = _Device(bench, operation)
+    name = operation.name
     with device.home() as home:
-        steps = _Steps(home, operation.argv, bench.folder / f"steps-{operation.name}")
-        for number in steps:
-            tally.add(device.lost(operation.allowed), where=f"{operation.name}, call {number}")
-        if steps.code:
-            tally.add([f"ended with {steps.code}"], where=operation.name)
-        tally.add(device.lost({operation.final}), where=f"{operation.name}, after exit code 0")
-
-
-class _Steps:
-    """A run that stops after every call that may change a disk; iterating lets it go on."""
-
-    def __init__(self, home: Home, argv: tuple[str, ...], pipe: Path) -> None:
-        self._home = home
-        self._argv = argv
-        self._pipe = pipe
-        self.code = -1
-
-    def __iter__(self) -> Iterator[int]:
-        os.mkfifo(self._pipe)
-        log = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK)  # strace waits for a reader
-        running = self._home.hold(*self._argv)
-        options = ("-o", str(self._pipe), "-e", f"trace={_WATCHED}")
-        with attached(running.pid, *options, "-e", f"inject={_WATCHED}:signal=STOP"):
-            os.set_blocking(log, True)
-            running.release()
-            yield from _stops(log, running.pid)
-            self.code = running.end().code
-        os.close(log)
-        self._pipe.unlink()
-
-
-def _stops(log: int, pid: int) -> Iterator[int]:
-    """Each time that a process got the signal and stands; other threads stop with it."""
-    signalled: set[int] = set()
-    number = 0
-    for line in _lines(log):
-        got, stands = _SIGNALLED.match(line), _STOPPED.match(line)
-        if got:
-            signalled.add(int(got[1]))
-        if stands and int(stands[1]) in signalled:
-            signalled.remove(int(stands[1]))
-            number += 1
-            yield number
-            _continue(int(stands[1]))
-        if not line:  # threads that were stopped at once may have been told to go on too early
-            for each in (pid, *signalled):
-                _continue(each)
-
-
-def _lines(pipe: int) -> Iterator[str]:
-    """The lines that come through a pipe; an empty one whenever none came for a while."""
-    rest = b""
-    while True:
-        if not select.select([pipe], [], [], _SILENCE)[0]:
-            yield ""
-            continue
-        data = os.read(pipe, 1 << 16)
-        if not data:
-            return
-        *lines, rest = (rest + data).split(b"\n")
-        yield from (line.decode("utf-8", "replace") for line in lines)
-
-
-def _continue(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGCONT)
+        running = home.hold(*operation.argv)
+        try:
+            with taking_turns(turns, running.pid, home.folder / "tsuku") as calls:
+                running.release()
+                for number, call in enumerate(calls, 1):
+                    where = f"{name}, call {number} ({call})"
+                    tally.add(device.lost(operation.allowed), where=where)
+        except Standstill as hang:
+            tally.add([str(hang)], where=name)
+        ended = running.end()
+        if ended.code:
+            tally.add([f"ended with {ended.code}: {ended.stderr!r}"], where=name)
+        else:
+            tally.add(device.lost({operation.final}), where=f"{name}, after exit code 0")
 
 
 class _Device:
@@ -139,9 +81,7 @@ class _Device:
         self._known: dict[frozenset[str | None], list[str]] = {}
         with self._image.open("wb") as file:
             file.truncate(_SIZE)
-        subprocess.run(
-            [require_tool("mkfs.ext4"), "-q", "-F", self._image], check=True, capture_output=True
-        )
+        _command(require_tool("mkfs.ext4"), "-q", "-F", self._image).check_returncode()
 
     @contextlib.contextmanager
     def home(self) -> Iterator[Home]:
@@ -171,7 +111,7 @@ class _Device:
 
     def _look(self, allowed: Collection[str | None]) -> list[str]:
         copy = self._image.with_suffix(".copy")
-        subprocess.run(["cp", "--sparse=always", self._image, copy], check=True)
+        _command("cp", "--sparse=always", self._image, copy).check_returncode()
         with (
             self._bench.made(self._operation.template, Path.mkdir) as home,
             mounted(copy, home.folder / "tsuku", "loop"),
@@ -183,7 +123,7 @@ class _Device:
 
 
 def _start_again(home: Home) -> None:
-    """The holders of locks are stopped here, not gone: name those of an earlier boot."""
+    """The holders of locks are held here, not gone: name those of an earlier boot."""
     for note in home.data.rglob("*.pid"):
         note.write_text(re.sub(" [^ ]*:", " an-earlier-boot:", note.read_text()))
 
@@ -246,15 +186,18 @@ def _small_disk(home: Home, template: Home, free: int) -> Iterator[Path]:
 @contextlib.contextmanager
 def mounted(device: Path | str, folder: Path, options: str, *more: str) -> Iterator[None]:
     """Mount for the block; skips where that is not allowed."""
-    command = ["mount", *more, "-o", options, str(device), str(folder)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = _command("mount", *more, "-o", options, device, folder)
     if done.returncode:
         pytest.skip(f"mount is not possible here: {done.stderr.strip()}")
     try:
         yield
     finally:
-        if subprocess.run(["umount", folder], check=False, capture_output=True).returncode:
-            subprocess.run(["umount", "-l", folder], check=True)
+        if _command("umount", folder).returncode:
+            _command("umount", "-l", folder).check_returncode()
+
+
+def _command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, check=False, capture_output=True, text=True, timeout=_WITHIN)
 
 
 def _require_root() -> None:

@@ -19,25 +19,33 @@ from support.tools import require_tool
 
 from ci.faultlab.fork_server import RELEASE
 from ci.faultlab.suite import ROOT
+from ci.faultlab.waiting import PROMPTLY, Standstill, comes, family, seen
 
 RSS_LIMIT = 150 << 20
+LIMIT = 600.0
+"""Seconds for a run; the longest, at a server that drips, takes 400 before it gives up."""
+
 _BUG = 1
 _ATTACHED = "attached"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended: a negative code is a signal; ``rss`` is its peak in bytes."""
+    """How a run ended: a negative code is a signal; ``rss`` is its peak in bytes.
+
+    ``hung`` says of one that did not end, and was killed, what it was at.
+    """
 
     pid: int
     code: int
     stdout: str
     stderr: str
     rss: int
+    hung: tuple[str, ...] = ()
 
     def wrong(self) -> list[str]:
         """What no run may do, whatever was done to it."""
-        found = []
+        found = [*self.hung]
         if "Traceback" in self.stderr or self.code == _BUG:
             found.append(f"a traceback: {self.stderr[-4000:]!r}")
         errors = sum(line.startswith("error[") for line in self.stderr.splitlines())
@@ -49,15 +57,24 @@ class Ended:
 
 
 class Running:
-    """A run that waits for ``release``; ``end`` waits for its end."""
+    """A run that waits for ``release``; ``end`` waits for its end.
 
-    def __init__(self, send: socket.socket, order: Mapping[str, object]) -> None:
+    It is one of ``unended`` until then.
+    """
+
+    def __init__(
+        self, send: socket.socket, order: Mapping[str, object], unended: set[Running]
+    ) -> None:
         self._streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
         answers, answer = os.pipe()
         socket.send_fds(send, [json.dumps(order).encode()], [*self._streams, answer])
         os.close(answer)
         self._answers = os.fdopen(answers)
+        if not comes(self._answers, PROMPTLY):
+            raise Standstill(f"the fork server did not answer within {PROMPTLY:.0f} s")
         self.pid = int(self._answers.readline())
+        self._unended = unended
+        unended.add(self)
 
     def release(self) -> None:
         """Let the program begin."""
@@ -72,14 +89,33 @@ class Running:
         """What it wrote on stderr so far."""
         return self._read(1)
 
-    def end(self) -> Ended:
-        """Wait for it."""
+    def seen(self) -> str:
+        """What it is at now, for an error."""
+        return f"{seen(self.pid)}; it said {self.said()!r}"
+
+    def end(self, limit: float = LIMIT) -> Ended:
+        """Wait for it so many seconds; then kill it, with what it started.
+
+        Raises ``Standstill`` if even that does not end it.
+        """
+        hung = ()
+        if not comes(self._answers, limit):
+            hung = (f"no end after {limit:g} s: {seen(self.pid)}",)
+            self._kill_all()
         with self._answers:
             code, rss = map(int, self._answers.readline().split())
-        ended = Ended(self.pid, code, self._read(0), self._read(1), rss << 10)
+        self._unended.discard(self)
+        ended = Ended(self.pid, code, self._read(0), self._read(1), rss << 10, hung)
         for each in self._streams:
             os.close(each)
         return ended
+
+    def _kill_all(self) -> None:
+        for each in family(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        if not comes(self._answers, PROMPTLY):
+            raise Standstill(f"SIGKILL does not end process {self.pid}: {seen(self.pid)}")
 
     def _read(self, number: int) -> str:
         stream = self._streams[number]
@@ -91,6 +127,7 @@ class Program:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._unended: set[Running] = set()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "ci.faultlab.fork_server"]
         with theirs:
@@ -103,13 +140,16 @@ class Program:
             )
 
     def close(self) -> None:
-        """End the fork server."""
+        """End the fork server, and runs that nobody waited for, as something went wrong."""
+        for each in [*self._unended]:
+            each.end(0)
         self._channel.close()
-        self._server.wait(30)
+        self._server.wait(PROMPTLY)
 
     def hold(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Running:
         """A run that has not begun yet."""
-        return Running(self._channel, {"argv": list(argv), "env": dict(env), "cwd": str(cwd)})
+        order = {"argv": list(argv), "env": dict(env), "cwd": str(cwd)}
+        return Running(self._channel, order, self._unended)
 
     def traced(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *options: str
@@ -127,18 +167,22 @@ class Program:
 def attached(pid: int, *options: str) -> Iterator[None]:
     """Strace a process and its children for the block, and until they are gone.
 
-    Skips where that is not allowed.
+    Skips where that is not allowed. Raises ``Standstill`` if it does not attach.
     """
     command = [require_tool("strace"), "-f", "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr  # noqa: S101  # asked for above
-        line = tracer.stderr.readline()
-        if _ATTACHED not in line:
-            tracer.kill()
-            pytest.skip(f"strace cannot trace here: {line.strip()}")
         try:
+            if not comes(tracer.stderr, PROMPTLY):
+                raise Standstill(f"strace does not attach to process {pid}: {seen(pid)}")
+            line = tracer.stderr.readline()
+            if _ATTACHED not in line:
+                pytest.skip(f"strace cannot trace here: {line.strip()}")
             yield
-        finally:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 tracer.wait(5)  # a child of the program's may go on
             tracer.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tracer.wait(PROMPTLY)
+        finally:
+            tracer.kill()

@@ -2,25 +2,46 @@
 
 ``FAULT_ROWS`` has the ids, ``FAULT_REPORT`` the file for ``{node id: outcome}``; an outcome
 is ``passed``, ``skipped: why`` or ``failed: why``. A file that cannot be read has one, too.
+A test that takes longer than ``FAULT_LIMIT`` seconds ends its worker of pytest-xdist, which
+tells where every thread was: another worker goes on, and the test has failed.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 _ID = re.compile(r"(?<![A-Za-z0-9])[AHCLMXR]\d\d(?![A-Za-z0-9])")
 _WANTED = frozenset(os.environ.get("FAULT_ROWS", "").split())
+_LIMIT = float(os.environ.get("FAULT_LIMIT", "3600"))
+_STDERR = pytest.StashKey[int]()
 _outcomes: dict[str, str] = {}
 
 
 def ids_in(node: str) -> frozenset[str]:
     """The rows that a test says it shows."""
     return frozenset(_ID.findall(node.partition("::")[2]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real stderr: while a test runs, it is captured."""
+    config.stash[_STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let no test hang."""
+    faulthandler.dump_traceback_later(_LIMIT, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

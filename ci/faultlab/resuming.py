@@ -22,6 +22,7 @@ from support.nginx import Logged
 from ci.faultlab.bench import Bench, Home
 from ci.faultlab.program import Ended
 from ci.faultlab.verdict import Tally
+from ci.faultlab.waiting import Standstill
 
 _SIZE = 600_000_000
 _CUT = 0.95
@@ -85,8 +86,7 @@ def _cut_and_resume(bench: Bench, home: Home, packed: Packed) -> _Runs:
     limit = time.monotonic() + _LIMIT
     while _there(home, packed) < _CUT * packed.size:
         if time.monotonic() > limit:
-            running.kill()
-            raise TimeoutError(f"the first run did not get to 95 %: {running.end().stderr!r}")
+            raise Standstill(f"not at 95 % after {_LIMIT:.0f} s: {running.seen()}")
         time.sleep(0.001)
     running.kill()
     running.end()

@@ -15,6 +15,8 @@ from ci.faultlab.verdict import Tally
 
 ROOT = Path(__file__).resolve().parents[2]
 _NO_TESTS = 5
+_LIMIT = 600
+"""Seconds for a test, and a second more for each example: whoever takes longer hangs."""
 
 
 def run_tests(ids: Collection[str], examples: int) -> dict[str, Tally]:
@@ -25,11 +27,12 @@ def run_tests(ids: Collection[str], examples: int) -> dict[str, Tally]:
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         report = Path(folder) / "outcomes.json"
         env = {"FAULT_ROWS": " ".join(ids), "FAULT_REPORT": str(report)}
+        env |= {"FUZZ_EXAMPLES": str(examples), "FAULT_LIMIT": str(_LIMIT + examples)}
         command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
         done = subprocess.run(
             [*command, "-p", "ci.faultlab.recorder", "-p", "no:cacheprovider"],
             cwd=ROOT,
-            env={**os.environ, **env, "FUZZ_EXAMPLES": str(examples)},
+            env={**os.environ, **env},
             stdout=sys.stderr,
             check=False,
         )

@@ -45,7 +45,8 @@ class _Sweep:
             ended, log = home.traced(self.operation.argv, *options)
             if not _HIT[kind].search(log):
                 return None
-            told = [] if log.count(_INJECTED) > 1 else ended.wrong()  # telling failed, too
+            telling_failed = log.count(_INJECTED) > 1
+            told = ended.hung if telling_failed else ended.wrong()
             return [*told, *self._after(home, ended), *self.operation.again_in(home)]
 
     def _after(self, home: Home, ended: Ended) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -58,21 +59,26 @@ def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]
     try:
         with open_bench() as bench:
             for trial, rows in wanted:
-                yield from _run(trial, bench, rows, one_in)
+                yield from run_trial(trial, bench, rows, one_in)
     except pytest.skip.Exception as missing:
         for trial, rows in wanted:
             yield from ((row, Tally(trial.name, missing=str(missing))) for row in rows)
 
 
-def _run(
+def run_trial(
     trial: Trial, bench: Bench, rows: Collection[str], one_in: int
 ) -> Iterator[tuple[str, Tally]]:
+    """One trial; when it cannot go on, each of its rows has failed."""
     _say(f"{trial.name} ...")
     began = time.monotonic()
     try:
         tallies = trial.show(bench, rows, one_in)
     except pytest.skip.Exception as missing:
         tallies = {row: Tally(trial.name, missing=str(missing)) for row in rows}
+    except (TimeoutError, subprocess.TimeoutExpired) as hang:
+        tallies = {row: Tally(trial.name) for row in rows}
+        for tally in tallies.values():
+            tally.add([str(hang)], where="broken off")
     yield from tallies.items()
     _say(f"{trial.name}: {time.monotonic() - began:.0f} s")
 

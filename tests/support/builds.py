@@ -204,7 +204,11 @@ def stand_in_script(
 
 def compile_stand_in(target: Path, *flags: str) -> Path:
     """Compile the stand-in to ``target`` with further flags for the compiler."""
-    source = Path(__file__).with_name("stand_in.c")
+    return compile_program(target, Path(__file__).with_name("stand_in.c"), *flags)
+
+
+def compile_program(target: Path, source: Path, *flags: str) -> Path:
+    """Compile a program of one file in C to ``target``."""
     _gcc("-O1", "-o", str(target), str(source), *flags)
     return target
 

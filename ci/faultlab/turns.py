@@ -1,0 +1,73 @@
+"""Stopping the program after each call that may change a disk: the Python half of turns.c.
+
+strace can inject a SIGSTOP into every call, but that is no sound way to see them all. Such a
+stop is one of the whole process, and the SIGCONT that ends it throws away the SIGSTOP that
+another thread has pending: of the 374 calls of an update, which downloads and hashes in threads,
+three were never looked at. And strace writes for people. Under ptrace itself the kernel holds
+each thread by itself before and after its call, and no signal is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from support.builds import compile_program
+
+from ci.faultlab.waiting import PROMPTLY, Standstill, comes, seen
+
+SILENCE = 120.0
+"""Seconds without such a call, after which the program hangs: commands make hundreds a second."""
+
+
+def build_turns(folder: Path) -> Path:
+    """Compile the helper into a folder; skips where there is no compiler."""
+    return compile_program(folder / "turns", Path(__file__).with_name("turns.c"))
+
+
+@contextlib.contextmanager
+def taking_turns(
+    turns: Path, pid: int, disk: Path, silence: float = SILENCE
+) -> Iterator[Iterator[str]]:
+    """Every call of a process and its children that may change the disk of a folder.
+
+    Each is told, once it is done, as a text such as ``31 fsync 0`` (thread, name, result), and
+    until the next one is asked for none is under way. The process has one thread at first.
+    Whoever is left of them when the block ends is killed.
+
+    Raises ``Standstill`` when none came for so many seconds and somebody is left. Skips where
+    processes cannot be traced.
+    """
+    command = [turns, str(pid), disk]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
+        try:
+            if not comes(_told(tracer), PROMPTLY):
+                raise Standstill(f"process {pid} cannot be attached to: {seen(pid)}")
+            if not _told(tracer).readline():
+                pytest.skip("processes cannot be traced here")
+            yield _calls(tracer, pid, silence)
+        finally:
+            tracer.kill()
+
+
+def _calls(tracer: subprocess.Popen[bytes], pid: int, silence: float) -> Iterator[str]:
+    call = "the beginning"
+    while comes(_told(tracer), silence):
+        call = _told(tracer).readline().decode().strip()
+        if not call:
+            return
+        yield call
+        assert tracer.stdin  # noqa: S101  # asked for above
+        tracer.stdin.write(b"\n")
+        tracer.stdin.flush()
+    raise Standstill(f"no call for {silence:.0f} s after {call}: {seen(pid)}")
+
+
+def _told(tracer: subprocess.Popen[bytes]) -> IO[bytes]:
+    """Where it writes a line, and then waits for its answer: no line is read ahead."""
+    assert tracer.stdout  # noqa: S101  # asked for above
+    return tracer.stdout

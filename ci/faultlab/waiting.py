@@ -1,0 +1,60 @@
+"""Waiting for other processes no longer than a limit, and what they were at when it was over.
+
+Nothing here may wait for ever: a program that hangs is a fault that was found, and has to be
+told with what was seen.
+"""
+
+from __future__ import annotations
+
+import select
+from pathlib import Path
+from typing import Protocol
+
+PROMPTLY = 30.0
+"""Seconds for what takes milliseconds: another process answers, attaches or dies."""
+
+_PROC = Path("/proc")
+
+
+class Standstill(TimeoutError):
+    """Something was waited for, and did not come; the text says what it was and what was seen."""
+
+
+class _Stream(Protocol):
+    def fileno(self) -> int: ...
+
+
+def comes(stream: _Stream, seconds: float) -> bool:
+    """Whether within so many seconds there is something to read, if only the end."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def family(pid: int) -> list[int]:
+    """A process, its children, and theirs."""
+    texts = [_read(path) for path in (_PROC / str(pid) / "task").glob("*/children")]
+    return [pid, *(each for text in texts for child in text.split() for each in family(int(child)))]
+
+
+def seen(pid: int) -> str:
+    """What every thread of a process and of its children is at, as the kernel has it.
+
+    Such as ``31 tsuku-llm S futex_wait_queue; 40 worker t ptrace_stop``.
+    """
+    tasks = [
+        task for each in family(pid) for task in sorted((_PROC / str(each) / "task").glob("*"))
+    ]
+    return "; ".join(filter(None, map(_doing, tasks))) or "the process is gone"
+
+
+def _doing(task: Path) -> str:
+    name, _, rest = _read(task / "stat").partition("(")[2].rpartition(")")
+    return f"{task.name} {name} {rest.split()[0]} {_read(task / 'wchan')}" if rest else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:  # it has ended meanwhile
+        return ""
