@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
+    "lazily": frozenset(),
     "process": frozenset(),
     "hardware": frozenset(),
     "child": frozenset({"errors"}),
@@ -37,8 +38,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "durable", "errors", "process"}),
-    "launch": frozenset({"errors"}),
+    "store": frozenset({"disk", "durable", "errors", "lazily", "process"}),
+    "launch": frozenset({"errors", "lazily"}),
     "instances": frozenset({"disk", "durable", "errors", "launch", "process", "store"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
@@ -47,8 +48,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"trust"},
     "config": frozenset({"disk", "errors"}),
     "cli": VALUES
-    | {"_version", "catalog", "chain", "config", "host", "instances", "operations", "selection"}
-    | {"snapshot", "store"},
+    | {"_version", "catalog", "chain", "config", "host", "instances", "local", "operations"}
+    | {"selection", "snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import subprocess
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -122,6 +122,8 @@ def _start(
     command: Sequence[str], environ: Mapping[str, str], cwd: str, questions: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     """Start a child in its own session, so that it can be killed with all it started."""
+    import subprocess  # noqa: PLC0415 - most commands ask nobody
+
     return subprocess.Popen(
         [*command, *questions],
         stdin=subprocess.DEVNULL,

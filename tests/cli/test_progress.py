@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from support.program import environment
 
+from tsuku_llm.cli.bar import Bar
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.progress import Bar, Lines
+from tsuku_llm.cli.progress import Lines
 
 SHOW = """
 import sys

@@ -7,9 +7,10 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from tsuku_llm.cli import streams
-from tsuku_llm.cli.progress import Bar, Lines
+from tsuku_llm.cli.progress import Lines
 
 if TYPE_CHECKING:
+    from tsuku_llm.cli.bar import Bar
     from tsuku_llm.host import Host
 
 
@@ -27,7 +28,7 @@ class Console:
         self.command = ""
         self.stdout: TextIO | None = None
         self.simulated: str | None = None
-        self.progress = Bar() if not json and _is_terminal() else Lines(self.note)
+        self.progress = _bar() if not json and _is_terminal() else Lines(self.note)
 
     def note(self, text: str) -> None:
         """Tell people one line at once."""
@@ -45,6 +46,12 @@ class Console:
         self.progress.close()
         self.note(f"{question} [y/N]")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _bar() -> Bar:
+    from tsuku_llm.cli.bar import Bar  # noqa: PLC0415 - services and scripts have no terminal
+
+    return Bar()
 
 
 def _is_terminal() -> bool:

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.console import Console
 from tsuku_llm.config import Paths, Settings, load
 from tsuku_llm.errors import UsageError
-from tsuku_llm.host import Host, LocalHost
+from tsuku_llm.local import LocalHost
 from tsuku_llm.operations.session import Session
+
+if TYPE_CHECKING:
+    from tsuku_llm.host import Host
 
 FAKE_HARDWARE = "TSUKU_LLM_FAKE_HARDWARE"
 """A file of ``probe --record`` that stands for this machine wherever hardware counts."""

@@ -3,10 +3,11 @@
 Knows nothing of how the build was chosen or where it came from.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tsuku_llm import lazily
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from tsuku_llm.launch.becoming import replace
     from tsuku_llm.launch.checking import (
         GATE_LIMIT,
         GateReport,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.leash import Leash
     from tsuku_llm.launch.planning import Build, Plan, environment, plan, refusal_in
     from tsuku_llm.launch.report import FallenBack, Signal, Sink, StartReport, Verdict
-    from tsuku_llm.launch.run import Observer, replace, supervise
+    from tsuku_llm.launch.run import Observer, supervise
     from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
     from tsuku_llm.launch.tool import plan_tool, require_no_plugins
     from tsuku_llm.launch.watch import Start, Watch
@@ -68,9 +69,10 @@ __all__ = [
     "supervise",
 ]
 
-_HOMES = {
-    name: module
-    for module, names in {
+__getattr__ = lazily.loader(
+    __name__,
+    {
+        "becoming": ("replace",),
         "checking": (
             "GATE_LIMIT",
             "GateReport",
@@ -87,17 +89,9 @@ _HOMES = {
         "leash": ("Leash",),
         "planning": ("Build", "Plan", "environment", "plan", "refusal_in"),
         "report": ("FallenBack", "Signal", "Sink", "StartReport", "Verdict"),
-        "run": ("Observer", "replace", "supervise"),
+        "run": ("Observer", "supervise"),
         "speed": ("SPEED_CONTEXT", "Speed", "measure"),
         "tool": ("plan_tool", "require_no_plugins"),
         "watch": ("Start", "Watch"),
-    }.items()
-    for name in names
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what is asked for: who becomes a server needs little of what watches one."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    },
+)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tsuku_llm.errors import GateFailed
-from tsuku_llm.launch.child import Answer, ask, why_not_started
+from tsuku_llm.launch.child import Answer, ask
 from tsuku_llm.launch.devices import (
     ListedDevice,
     choose,
@@ -22,6 +22,7 @@ from tsuku_llm.launch.devices import (
 from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
 from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.planning import Build, Plan, environment
+from tsuku_llm.launch.refusal import why_not_started
 
 GATE_LIMIT = 60.0
 """Seconds for each question: the first start after a boot loads a driver from disk."""

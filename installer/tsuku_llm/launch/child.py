@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -10,10 +9,8 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
-from tsuku_llm.launch.diagnosis import Diagnosis
 from tsuku_llm.launch.planning import Plan
 
 TAIL_BYTES = 64 * 1024
@@ -88,18 +85,6 @@ def end(child: subprocess.Popen[bytes]) -> None:
         child.wait(_KILLED_LIMIT)
 
 
-def why_not_started(error: OSError, executable: Path) -> Diagnosis:
-    """Explain why the system refused to start ``executable``."""
-    if error.errno == errno.EACCES:
-        return _NOEXEC if _on_noexec(executable) else _NOT_EXECUTABLE
-    if error.errno == errno.ENOENT:
-        return _NO_INTERPRETER if executable.exists() else _NO_SERVER
-    if error.errno == errno.ENOEXEC or getattr(error, "winerror", None) in _BAD_IMAGE:
-        return _WRONG_ARCHITECTURE
-    cause = f"the system refused to start it: {error.strerror or error}"
-    return Diagnosis("refused", cause, "see the system's log")
-
-
 class _Reader(threading.Thread):
     """Empties one pipe into a tail, so that the child never blocks on it."""
 
@@ -126,40 +111,3 @@ def _wait(child: subprocess.Popen[bytes], limit: float) -> int | None:
         return child.wait(limit)
     except subprocess.TimeoutExpired:
         return None
-
-
-def _on_noexec(executable: Path) -> bool:
-    if sys.platform != "linux":
-        return False
-    with suppress(OSError):
-        return bool(os.statvfs(executable).f_flag & os.ST_NOEXEC)
-    return False
-
-
-_BAD_IMAGE = (193, 216)
-"""ERROR_BAD_EXE_FORMAT, ERROR_EXE_MACHINE_TYPE_MISMATCH."""
-
-_NOEXEC = Diagnosis(
-    "noexec",
-    "it lies on a file system that is mounted noexec",
-    "move the store to a file system mounted without noexec (TSUKU_HOME)",
-)
-_NOT_EXECUTABLE = Diagnosis(
-    "not-executable",
-    "the system does not allow this user to run it",
-    "check the permissions of the file and its folders, and the system's security policy",
-)
-_NO_SERVER = Diagnosis(
-    "server-missing", "the file is not there", "install it again: tsuku-llm install --force"
-)
-_NO_INTERPRETER = Diagnosis(
-    "musl",
-    "the dynamic loader that it names is not on this system (another C library, such as musl, "
-    "or another architecture)",
-    "run it on a glibc distribution of the build's architecture",
-)
-_WRONG_ARCHITECTURE = Diagnosis(
-    "wrong-architecture",
-    "it is for another processor architecture, or damaged",
-    "install the build for this machine: tsuku-llm install --force",
-)

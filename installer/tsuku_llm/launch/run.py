@@ -1,4 +1,4 @@
-"""Run a server in the foreground, or become it."""
+"""Run a server in the foreground, and stay with it to its end."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from tsuku_llm.errors import BackendFailed, LaunchError
-from tsuku_llm.launch.child import end, why_not_started
+from tsuku_llm.launch.becoming import flush
+from tsuku_llm.launch.child import end
 from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
 from tsuku_llm.launch.leash import Leash
 from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.passage import Passage
 from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.refusal import refuse
 from tsuku_llm.launch.relay import Relay
 
 _PR_SET_PDEATHSIG = 1
@@ -123,30 +124,9 @@ class _Ending:
             self._killer.join()
 
 
-def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
-    """Become the server, which keeps the descriptors in ``keep``, and so never return.
-
-    On Windows exec gives the terminal back at once: there the server is waited for, and
-    its exit code returned. Raises LaunchError where it cannot be started.
-    """
-    if sys.platform == "win32":
-        return supervise(plan, keep=keep)
-    _flush()
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would keep that
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
-    try:
-        for descriptor in keep:
-            os.set_inheritable(descriptor, True)  # noqa: FBT003
-        os.chdir(plan.cwd)
-        os.execve(plan.argv[0], plan.argv, plan.env)  # noqa: S606
-    except OSError as exc:
-        _refuse(plan, exc)
-
-
 def _start(plan: Plan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:
     """Start the server in a session of its own: signals reach it through us, and only once."""
-    _flush()
+    flush()
     try:
         return subprocess.Popen(
             plan.argv,
@@ -160,14 +140,7 @@ def _start(plan: Plan, keep: Collection[int], *, one_stream: bool) -> subprocess
             preexec_fn=_tied_to_us(),  # noqa: PLW1509
         )
     except OSError as exc:
-        _refuse(plan, exc)
-
-
-def _flush() -> None:
-    """Send off what we printed, so that the server's output comes after it."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
+        refuse(plan, exc)
 
 
 def _coloured(plan: Plan) -> dict[str, str]:
@@ -233,12 +206,3 @@ def _without_a_word(plan: Plan) -> Diagnosis | None:
         "stop what uses it, or choose another with --port",
         facts=("another program accepts connections there",),
     )
-
-
-def _refuse(plan: Plan, error: OSError) -> NoReturn:
-    diagnosis = why_not_started(error, Path(plan.argv[0]))
-    raise LaunchError(
-        f"the server cannot be started: {diagnosis.cause}",
-        facts=(str(error),),
-        hint=diagnosis.hint(plan.backend),
-    ) from error

@@ -119,7 +119,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     """
     session = replace(session, backend="auto", fallback="off")
     model = _checked(model)
-    choice = choice_beside(session, readable(session.store.active))
+    choice = choice_beside(session, readable(session.shelf.active))
     courses, skipped = _courses(session, choice)
     for number in range(rounds):
         for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:
@@ -152,7 +152,7 @@ def _checked(model: Path) -> Path:
 def _courses(session: Session, choice: Choice) -> tuple[list[Course], tuple[Skipped, ...]]:
     courses, skipped = [], []
     for candidate in choice.selection.compatible:
-        found = installed_variant(session.store, candidate.variant.name, choice.release.release)
+        found = installed_variant(session.shelf, candidate.variant.name, choice.release.release)
         entrant = found or _installed_on_consent(session, choice, candidate)
         if isinstance(entrant, Skipped):
             skipped.append(entrant)

@@ -33,12 +33,13 @@ def check_devices(
     memory: Memory,
     environ: Mapping[str, str],
     *,
-    limit: float = launch.GATE_LIMIT,
+    limit: float | None = None,
 ) -> Check:
     """Ask the build for its devices, or remember what it said when nothing was different.
 
     A list that has none of the backend's is asked for each time: a driver may be about to
-    come up. One that hangs (for ``limit`` seconds), crashes or cannot be read accuses nobody:
+    come up. One that hangs (for ``limit`` seconds; None: as long as
+    the gate waits), crashes or cannot be read accuses nobody:
     the start will tell.
     """
     if build.backend == "cpu":
@@ -47,6 +48,7 @@ def check_devices(
     if known is not None:
         return Check(_with_listed_device(build, known), known)
     try:
+        limit = launch.GATE_LIMIT if limit is None else limit
         listing = launch.list_devices(build, environ, limit=limit)
     except GateFailed as error:
         return Check(build, complaint=error.message)

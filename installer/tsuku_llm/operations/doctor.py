@@ -13,7 +13,7 @@ from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.selection import Request, select
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store import Installed, Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,27 @@ def examine(session: Session) -> Examination:
     """
     choice = choose(session)
     everything = select(choice.release, choice.hardware, Request(prefer=session.prefer))
-    store = session.store
-    subject = subject_of(session.backend, everything, choice.hardware, _active(store))
-    installed = _installed(store, session, subject)
+    shelf = session.shelf
+    subject = subject_of(session.backend, everything, choice.hardware, _active(shelf))
+    installed = _installed(shelf, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
     found = installed if isinstance(installed, TsukuError) else installed.id
     return Examination(choice, diagnose(subject, choice.hardware, everything, found, listed))
 
 
-def _active(store: Store) -> tuple[str, str] | None:
+def _active(shelf: Shelf) -> tuple[str, str] | None:
     """Backend and variant of the active version; a pointer that is broken is found later."""
     with suppress(TsukuError):
-        active = store.active()
+        active = shelf.active()
         return (active.receipt.backend, active.receipt.variant) if active else None
     return None
 
 
-def _installed(store: Store, session: Session, subject: Subject) -> Installed | TsukuError:
+def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | TsukuError:
     """The intact version that ``serve`` would start for the subject, or why there is none."""
     try:
-        installed = wanted(store, replace(session, backend=subject.wanted))
-        store.check(installed)
+        installed = wanted(shelf, replace(session, backend=subject.wanted))
+        shelf.check(installed)
     except TsukuError as error:
         return error
     return installed

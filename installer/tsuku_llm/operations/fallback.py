@@ -15,7 +15,7 @@ from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed, TsukuError, UnknownRequest
 from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store import Installed, Shelf
 
 if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
     from tsuku_llm.operations.choice import Choice
@@ -33,7 +33,7 @@ def remembered(
     if failure is None or session.fallback == "off":
         return preferred, []
     with suppress(TsukuError):
-        instead = session.store.find(failure.instead)
+        instead = session.shelf.find(failure.instead)
         if instead and not (gpu_only and instead.receipt.backend == "cpu"):
             failed = launch.FallenBack(preferred.receipt.variant, failure.reason)
             session.note(
@@ -79,7 +79,7 @@ def _next(
     choice = choice_beside(session, preferred)
     reasons = {each.variant: each.reason for each in failed}
     for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
-        found = installed_variant(session.store, candidate.variant.name, preferred.receipt.release)
+        found = installed_variant(session.shelf, candidate.variant.name, preferred.receipt.release)
         if not _agreed(session, failed[-1], candidate, found):
             return None
         with suppress(GateFailed):  # it does not run here either: the one after it
@@ -102,9 +102,9 @@ def choice_beside(session: Session, preferred: Installed | None) -> Choice:
         return choose(session)
 
 
-def installed_variant(store: Store, variant: str, release: str) -> Installed | None:
+def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | None:
     """The newest version of a variant that is there, one of ``release`` first."""
-    found = [each for each in store.installed() if each.receipt.variant == variant]
+    found = [each for each in shelf.installed() if each.receipt.variant == variant]
 
     def order(each: Installed) -> tuple[bool, int]:
         return each.receipt.release == release, each.receipt.sequence

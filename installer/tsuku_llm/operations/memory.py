@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tsuku_llm import launch
 from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import StoreError
-from tsuku_llm.launch import ListedDevice
 
 _LIMIT = 1 << 20
 _MOST = 16
@@ -39,7 +39,7 @@ class Memory:
         self._state = state
         self._drivers = drivers
 
-    def devices(self, version: str) -> tuple[ListedDevice, ...] | None:
+    def devices(self, version: str) -> tuple[launch.ListedDevice, ...] | None:
         """What a version listed, if nothing has changed since; None where it has to be asked."""
         found = self._read("devices.json")
         if self._drivers is None or found.get("version") != version:
@@ -47,10 +47,10 @@ class Memory:
         if found.get("drivers") != list(self._drivers):
             return None
         with suppress(TypeError):
-            return tuple(ListedDevice(**device) for device in found.get("devices", ()))
+            return tuple(launch.ListedDevice(**device) for device in found.get("devices", ()))
         return None
 
-    def keep_devices(self, version: str, devices: tuple[ListedDevice, ...]) -> None:
+    def keep_devices(self, version: str, devices: tuple[launch.ListedDevice, ...]) -> None:
         """Remember a list that has the backend's devices: one without may be a passing one."""
         self._write(
             "devices.json", {"version": version, "devices": [asdict(each) for each in devices]}

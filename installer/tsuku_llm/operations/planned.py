@@ -1,13 +1,17 @@
-"""What would be started, as it is shown to people and programs."""
+"""What would be started, as it is shown to people and programs; nothing is started or checked."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import launch
+from tsuku_llm.operations.serve import wanted
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.start import build_of
+from tsuku_llm.operations.tools import plan_of
 from tsuku_llm.store import Installed
 
 _TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
@@ -31,7 +35,22 @@ class Planned:
     removed: tuple[str, ...] = ()
 
 
-def planned_start(installed: Installed, plan: launch.Plan, environ: Mapping[str, str]) -> Planned:
+def planned(session: Session, arguments: Sequence[str]) -> Planned:
+    """What ``serve`` would start. Raises ``NotInstalled``."""
+    installed = wanted(session.shelf, session)
+    build = build_of(installed)
+    plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.environ)
+    return _shown(installed, plan, session.environ)
+
+
+def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
+    """What ``run`` would start. Raises ``NotInstalled``."""
+    installed = wanted(session.shelf, session)
+    plan = plan_of(session, installed, tool, arguments)
+    return _shown(installed, plan, session.environ)
+
+
+def _shown(installed: Installed, plan: launch.Plan, environ: Mapping[str, str]) -> Planned:
     """A plan as it is shown: variables that change what a build does, without their secrets."""
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}

@@ -10,10 +10,9 @@ from tsuku_llm import launch
 from tsuku_llm.errors import BackendFailed, NotInstalled, SilentCpu
 from tsuku_llm.operations.fallback import next_version, remembered
 from tsuku_llm.operations.memory import Memory
-from tsuku_llm.operations.planned import Planned, planned_start
-from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.start import Serving, Start, build_of
-from tsuku_llm.store import Installed, Receipt, Store
+from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.start import Serving, Start
+from tsuku_llm.store import Installed, Receipt, Shelf
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
@@ -25,7 +24,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
     ``require_gpu``, ``SilentCpu``.
     """
-    preferred = wanted(session.store, session)
+    preferred = wanted(session.shelf, session)
     memory = Memory(session.state, launch.driver_fingerprint(session.environ))
     installed, failed = remembered(session, memory, preferred, gpu_only=how.require_gpu)
     while True:
@@ -43,35 +42,27 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                 raise
 
 
-def planned(session: Session, arguments: Sequence[str]) -> Planned:
-    """What ``serve`` would start; nothing is started or checked. Raises ``NotInstalled``."""
-    installed = wanted(session.store, session)
-    build = build_of(installed)
-    plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.environ)
-    return planned_start(installed, plan, session.environ)
-
-
 def which(session: Session) -> Path:
     """The path of the server that ``serve`` would start."""
-    installed = wanted(session.store, session)
+    installed = wanted(session.shelf, session)
     return installed.tree / installed.receipt.server
 
 
 def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Installed | None]:
     """Everything that is installed, and which of it is active."""
-    store = session.store
-    return store.installed(), store.active()
+    shelf = session.shelf
+    return shelf.installed(), shelf.active()
 
 
-def wanted(store: Store, session: Session) -> Installed:
+def wanted(shelf: Shelf, session: Session) -> Installed:
     """The active version, or another installed one if only that is of the requested backend.
 
     A choice of the user's is never replaced by what happens to be there.
     """
-    active = store.active()
+    active = shelf.active()
     if active and meets(active.receipt, session.backend):
         return active
-    for installed in store.installed():
+    for installed in shelf.installed():
         if meets(installed.receipt, session.backend):
             return installed
     if active is None:

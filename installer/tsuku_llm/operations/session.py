@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import UsageError
-from tsuku_llm.host import Host
 
-if TYPE_CHECKING:  # fetch imports the manifest's types, which ``serve`` does without
+if TYPE_CHECKING:  # a start does without most of what they import
     from tsuku_llm.fetch import Progress
-    from tsuku_llm.store import Holder, Store
+    from tsuku_llm.host import Host
+    from tsuku_llm.store import Holder, Shelf, Store
 
 DEFAULT_CHANNEL = "stable"
 INDEX_CHANNEL = "index"
@@ -22,12 +22,6 @@ INDEX_CHANNEL = "index"
 def _no_answer(_question: str) -> bool:
     """Nobody is there to be asked."""
     return False
-
-
-def _usual_lock_timeout() -> float:
-    from tsuku_llm.store import LOCK_TIMEOUT  # noqa: PLC0415 - ``probe`` does without
-
-    return LOCK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +33,12 @@ class Session:
     then ``install`` may fall to the package index. ``repository`` is None for the official
     one, or for the one that the active version came from. ``prefer`` is a policy of the manifest
     or the user's own order of backends. ``lock_timeout`` and ``idle_timeout`` are in
-    seconds, an ``idle_timeout`` of 0 is none; ``tsuku_home`` is the
-    folder that the user named as tsuku's, None where none is named. ``backend_chosen`` tells
-    whether the user named the backend for this run; ``require_fresh`` makes metadata that has
-    expired an error, ``allow_revoked`` a revoked release none. ``ask`` puts a question to the
-    user, and is False where nobody can answer; ``fallback`` is ``off``, ``ask`` or ``auto``.
+    seconds: a ``lock_timeout`` of None is the store's own, an ``idle_timeout`` of 0 none.
+    ``tsuku_home`` is the folder that the user named as tsuku's, None where none is named.
+    ``backend_chosen`` tells whether the user named the backend for this run; ``require_fresh``
+    makes metadata that has expired an error, ``allow_revoked`` a revoked release none. ``ask``
+    puts a question to the user, and is False where nobody can answer; ``fallback`` is ``off``,
+    ``ask`` or ``auto``.
     """
 
     data: Path
@@ -60,7 +55,7 @@ class Session:
     repository_url: str | None = None
     mirrors: tuple[str, ...] = ()
     idle_timeout: int = 0
-    lock_timeout: float = field(default_factory=_usual_lock_timeout)
+    lock_timeout: float | None = None
     tsuku_home: Path | None = None
     backend_chosen: bool = False
     require_fresh: bool = False
@@ -70,9 +65,16 @@ class Session:
     fallback: str = "ask"
 
     @property
+    def shelf(self) -> Shelf:
+        """What is installed, to be read and used."""
+        from tsuku_llm.store import Shelf  # noqa: PLC0415 - ``probe`` does without
+
+        return Shelf(self.data)
+
+    @property
     def store(self) -> Store:
-        """What is installed; people are told whom a command waits for."""
-        from tsuku_llm.store import Store  # noqa: PLC0415 - ``probe`` does without
+        """What is installed, to be changed; people are told whom a command waits for."""
+        from tsuku_llm.store import Store  # noqa: PLC0415 - a start does without
 
         return Store(self.data, lock_timeout=self.lock_timeout, on_wait=self._waiting)
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tsuku_llm import launch
 from tsuku_llm.errors import SilentCpu
 from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.memory import Memory
-from tsuku_llm.operations.notices import offer_update
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.store import Installed, check_ancestors
-
-
-def _nobody(_report: launch.StartReport) -> None:
-    """Do nothing with a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +31,8 @@ class Serving:
     require_gpu: bool = False
     verify: bool = False
     one_stream: bool = False
-    sink: launch.Sink = _nobody
-    leash: launch.Leash = field(default_factory=launch.Leash)
+    sink: launch.Sink | None = None
+    leash: launch.Leash | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +52,11 @@ class Start:
 
     def make(self) -> int:
         """Check, start, and stay until the server ends; its exit code."""
-        installed, store = self.installed, self.session.store
+        installed, shelf = self.installed, self.session.shelf
         self._require_gpu_build()
-        with store.hold(installed) as held:
+        with shelf.hold(installed) as held:
             check_ancestors(installed.tree)
-            store.check(installed, full=self.how.verify)
+            shelf.check(installed, full=self.how.verify)
             vouch(self.session, installed.receipt)
             self.session.note(installed.receipt.line)
             check = check_devices(
@@ -76,7 +71,8 @@ class Start:
     def _run(self, check: Check, plan: launch.Plan, keep: tuple[int, ...]) -> int:
         if self.how.replace:
             self._recheck()  # the last moment at which anything can be
-            self.how.sink(self._draft())
+            if self.how.sink:
+                self.how.sink(self._draft())
             return launch.replace(plan, keep=keep)
         start = launch.Start(
             build=check.build,
@@ -86,15 +82,16 @@ class Start:
             require_gpu=self.how.require_gpu,
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
             recheck=self._recheck,
-            beside=lambda: offer_update(self.session, self.installed.id),
+            beside=self._offer_update,
             warn=self._warn if check.problem is None else lambda _: None,
         )
         leash = self._own_leash()
-        followed = launch.Watch(start, self.how.sink, leash)
+        followed = launch.Watch(start, self.how.sink or _nobody, leash)
         code = launch.supervise(
             plan, keep=keep, leash=leash, observer=followed, one_stream=self.how.one_stream
         )
-        self.how.leash.signalled = leash.signalled
+        if self.how.leash:
+            self.how.leash.signalled = leash.signalled
         if followed.failure:
             raise followed.failure
         return code
@@ -102,12 +99,19 @@ class Start:
     def _own_leash(self) -> launch.Leash:
         """A leash of this start alone: the next variant's must not be pulled by this one's end."""
         outer = self.how.leash
+        if outer is None:
+            return launch.Leash()
         own = launch.Leash(outer.grace)
         outer.attach(lambda: own.end(outer.reason or ""))
         return own
 
+    def _offer_update(self) -> None:
+        from tsuku_llm.operations.notices import offer_update  # noqa: PLC0415 - starts a process
+
+        offer_update(self.session, self.installed.id)
+
     def _recheck(self) -> None:
-        self.session.store.check(self.installed)
+        self.session.shelf.check(self.installed)
 
     def _draft(self) -> launch.StartReport:
         """The report as it is before anything runs."""
@@ -164,6 +168,10 @@ class Start:
 
     def _warn(self, error: SilentCpu) -> None:
         self.session.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+
+
+def _nobody(_report: launch.StartReport) -> None:
+    """Do nothing with a report."""
 
 
 def build_of(installed: Installed) -> launch.Build:

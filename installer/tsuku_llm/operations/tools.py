@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.planned import Planned, planned_start
 from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
@@ -25,12 +24,12 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     Raises ``NotInstalled`` where the build has no such tool, ``TamperedInstall``,
     ``UnsafeLocation``, ``Revoked`` and ``LaunchError``.
     """
-    store = session.store
-    installed = wanted(store, session)
-    plan = _plan(session, installed, tool, arguments)
-    with store.hold(installed) as held:
+    shelf = session.shelf
+    installed = wanted(shelf, session)
+    plan = plan_of(session, installed, tool, arguments)
+    with shelf.hold(installed) as held:
         check_ancestors(installed.tree)
-        store.check(installed)
+        shelf.check(installed)
         vouch(session, installed.receipt)
         check_ancestors(plan.cwd)
         launch.require_no_plugins(plan.cwd)
@@ -38,16 +37,17 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         return launch.replace(plan, keep=() if held is None else (held,))
 
 
-def plan_of(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
-    """What ``run_tool`` would start. Raises ``NotInstalled``."""
-    installed = wanted(session.store, session)
-    plan = _plan(session, installed, tool, arguments)
-    return planned_start(installed, plan, session.environ)
+def plan_of(
+    session: Session, installed: Installed, tool: str, arguments: Sequence[str]
+) -> launch.Plan:
+    """What it takes to become ``tool``. Raises ``NotInstalled``."""
+    build = replace(build_of(installed), server=tool_of(installed.receipt, tool))
+    return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)
 
 
 def path_of(session: Session, tool: str) -> Path:
     """Where ``tool`` of the version that ``serve`` would start lies. Raises ``NotInstalled``."""
-    installed = wanted(session.store, session)
+    installed = wanted(session.shelf, session)
     return installed.tree / tool_of(installed.receipt, tool)
 
 
@@ -78,10 +78,3 @@ def tools_of(receipt: Receipt) -> Mapping[str, str]:
         for path in beside
         if not _LIBRARY.search(path.name)
     }
-
-
-def _plan(
-    session: Session, installed: Installed, tool: str, arguments: Sequence[str]
-) -> launch.Plan:
-    build = replace(build_of(installed), server=tool_of(installed.receipt, tool))
-    return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)

@@ -66,7 +66,7 @@ def check_update(session: Session) -> UpdateReport:
     ``NotInstalled``, ``DownloadError``, ``MetadataError``, and ``Revoked`` where nothing
     in the channel may be used.
     """
-    active = session.store.active()
+    active = session.shelf.active()
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     session = _as_installed(session, active.receipt)
@@ -134,7 +134,7 @@ def _download(session: Session, choice: Choice) -> int | None:
     digests = (artifact.sha256 for artifact in artifacts)
     version = version_id(choice.release.release, candidate.variant.name, digests)
     with suppress(StoreError):
-        if session.store.find(version):
+        if session.shelf.find(version):
             return 0
     if candidate.variant.download_size is None:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tsuku_llm.errors import CorruptStore
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, resolve
-from tsuku_llm.store import Receipt, Store
+from tsuku_llm.store import Receipt, Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,17 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
 
     Raises ``NotInstalled`` and ``UsageError`` as ``use`` does.
     """
-    store = session.store
-    ids = resolve(store, words) if words else all_ids(store)
-    return tuple(_verdict(store, version) for version in ids)
+    shelf = session.shelf
+    ids = resolve(shelf, words) if words else all_ids(shelf)
+    return tuple(_verdict(shelf, version) for version in ids)
 
 
-def _verdict(store: Store, version: str) -> Verdict:
+def _verdict(shelf: Shelf, version: str) -> Verdict:
     try:
-        installed = found(store, version)
+        installed = found(shelf, version)
     except CorruptStore as error:
         return Verdict(version, (error.message, *error.facts), f"tsuku-llm uninstall {version}")
-    differences = store.verify(installed)
+    differences = shelf.verify(installed)
     return Verdict(version, differences, _repair(installed.receipt) if differences else "")
 
 

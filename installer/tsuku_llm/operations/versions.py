@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Installed, LegacyAddon, Store, find_legacy
+from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +29,24 @@ class Inventory:
 
 def inventory(session: Session) -> Inventory:
     """Everything that is installed; what cannot be read is named and no error."""
-    store = session.store
+    shelf = session.shelf
     unusable: CorruptStore | None = None
     try:
-        active = store.active()
+        active = shelf.active()
     except CorruptStore as error:
         active, unusable = None, error
     return Inventory(
-        versions=store.installed(),
+        versions=shelf.installed(),
         active=active,
-        previous=readable(store.previous),
-        damaged=store.damaged(),
+        previous=readable(shelf.previous),
+        damaged=shelf.damaged(),
         unusable=unusable,
         legacy=find_legacy(session.tsuku_home) if session.tsuku_home else (),
     )
 
 
 def readable(look: Callable[[], Installed | None]) -> Installed | None:
-    """What ``store.active`` or ``store.previous`` finds; None where that is damaged."""
+    """What ``shelf.active`` or ``shelf.previous`` finds; None where that is damaged."""
     with suppress(CorruptStore):
         return look()
     return None
@@ -89,26 +89,26 @@ def _tell_if_not_served(session: Session, installed: Installed) -> None:
         )
 
 
-def resolve(store: Store, words: Iterable[str]) -> list[str]:
+def resolve(shelf: Shelf, words: Iterable[str]) -> list[str]:
     """The ids of the versions that these words name, each once; damaged ones by id only.
 
     Raises ``NotInstalled`` or ``UsageError``, whose facts list what is installed.
     """
-    named = {version.id: _names(version) for version in store.installed()}
-    named |= {name: {name} for name in store.damaged()}
+    named = {version.id: _names(version) for version in shelf.installed()}
+    named |= {name: {name} for name in shelf.damaged()}
     return list(dict.fromkeys(_resolved(word, named) for word in words))
 
 
-def all_ids(store: Store) -> list[str]:
+def all_ids(shelf: Shelf) -> list[str]:
     """The ids of all versions, damaged ones included."""
-    return [*(version.id for version in store.installed()), *store.damaged()]
+    return [*(version.id for version in shelf.installed()), *shelf.damaged()]
 
 
-def found(store: Store, version: str) -> Installed:
+def found(shelf: Shelf, version: str) -> Installed:
     """The version of a resolved id. Raises ``CorruptStore`` where it is damaged."""
-    installed = store.find(version)
+    installed = shelf.find(version)
     if installed is None:
-        raise store.damaged().get(version) or NotInstalled(f"{version} is not there any more")
+        raise shelf.damaged().get(version) or NotInstalled(f"{version} is not there any more")
     return installed
 
 

@@ -6,14 +6,34 @@ file system has no hard links, or refuses one more, the copy that was unpacked s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.store.integrity import Stamp, tampered, verify_files
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.integrity import (
+    Stamp,
+    check_version,
+    read_stamps,
+    tampered,
+    verify_files,
+)
 from tsuku_llm.store.receipt import FileRecord
 
 Content = tuple[str, bool]
 """SHA-256 and whether it is executable: what two files must have in common."""
+
+
+def donors(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Content, Path]:
+    """Where other versions have the same files."""
+    wanted = {(file.sha256, file.executable) for file in files if file.size}
+    return {
+        (file.sha256, file.executable): other.tree / file.path
+        for other in others
+        for file in other.receipt.files
+        if (file.sha256, file.executable) in wanted
+    }
 
 
 def share(
@@ -63,3 +83,22 @@ def _link(donor: Path, target: Path, copy: Path) -> bool:
         copy.replace(target)
         return False
     return True
+
+
+def inodes_of(version: Path) -> frozenset[int]:
+    """The inodes of a version's files, as they were when it was verified."""
+    return frozenset(stamp[-1] for stamp in read_stamps(version).values())
+
+
+def refresh_sharers(
+    others: Iterable[Installed], inodes: Collection[int], digests: Mapping[Stamp, str]
+) -> None:
+    """Fresh fingerprints for the versions that share these inodes.
+
+    Making or removing a hard link changes the change time of every other name. A version
+    that is found damaged here is reported when it is used. ``digests`` are known already.
+    """
+    for other in others:
+        if not inodes_of(other.path).isdisjoint(inodes):
+            with suppress(TsukuError):
+                check_version(other.path, other.receipt, known=digests)

@@ -1,4 +1,4 @@
-"""The store: versions that are complete or not there, and a pointer to the one in use."""
+"""The store: what is on the shelf, and everything that changes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import (
@@ -27,20 +26,16 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
-from tsuku_llm.store.holds import alone_with, holding, users_of
-from tsuku_llm.store.installed import (
-    Installed,
-    donors,
-    inodes_of,
-    read_version,
-    refresh_sharers,
-)
-from tsuku_llm.store.integrity import Stamp, check_version, find_differences
+from tsuku_llm.store.holds import alone_with, users_of
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.integrity import Stamp
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, exclusive, forget_dead_holders
 from tsuku_llm.store.pointer import Pointer, read_pointer, write_pointer
 from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt, is_version_id
 from tsuku_llm.store.sealing import seal
+from tsuku_llm.store.sharing import donors, inodes_of, refresh_sharers
+from tsuku_llm.store.shelf import Shelf
 from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, staged, sweep_staging
 from tsuku_llm.store.supplying import supply
 
@@ -63,74 +58,26 @@ class Pruned:
     legacy: tuple[LegacyAddon, ...] = ()
 
 
-class Store:
+class Store(Shelf):
     """The folder ``data`` and what is in it; nothing is created before something is written.
 
-    A lock is waited for ``lock_timeout`` seconds; ``on_wait`` is told once whom it is waited
-    for (None: nobody knows). Any method raises StoreError, or one of its kinds, when the
-    disk does not play along.
+    A lock is waited for ``lock_timeout`` seconds (None: ``LOCK_TIMEOUT``); ``on_wait`` is told
+    once whom it is waited for (None: nobody knows). Any method raises StoreError, or one of
+    its kinds, when the disk does not play along.
     """
 
     def __init__(
         self,
         data: Path,
         *,
-        lock_timeout: float = LOCK_TIMEOUT,
+        lock_timeout: float | None = None,
         on_wait: Callable[[Holder | None], None] | None = None,
     ) -> None:
-        self.data = data
-        self._lock_timeout = lock_timeout
+        super().__init__(data)
+        self._lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
         self._on_wait = on_wait
-        self._versions = data / "versions"
         self._staging = data / "staging"
         self._partials = data / "partials"
-
-    # What is there
-
-    def find(self, version: str) -> Installed | None:
-        """A version by its id. Raises CorruptStore where its receipt is not readable."""
-        return read_version(self._versions / version) if is_version_id(version) else None
-
-    def installed(self) -> tuple[Installed, ...]:
-        """Every version with a readable receipt, by id."""
-        return tuple(
-            found for found in self._look_at_all().values() if isinstance(found, Installed)
-        )
-
-    def damaged(self) -> Mapping[str, CorruptStore]:
-        """Why the other names in the folder of versions are none."""
-        found = self._look_at_all()
-        return {name: error for name, error in found.items() if isinstance(error, CorruptStore)}
-
-    def active(self) -> Installed | None:
-        """The version in use; None where there is none.
-
-        Raises CorruptStore where the pointer or the version that it names cannot be read.
-        """
-        version = read_pointer(self.data).active
-        if version is None:
-            return None
-        return self.find(version) or self._dangling(version)
-
-    def previous(self) -> Installed | None:
-        """The version that ``rollback`` would go back to; None where there is none."""
-        version = read_pointer(self.data).previous
-        return self.find(version) if version else None
-
-    def check(self, installed: Installed, *, full: bool = False) -> None:
-        """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
-
-        Raises TamperedInstall with the names that differ.
-        """
-        check_version(installed.path, installed.receipt, full=full)
-
-    def verify(self, installed: Installed) -> tuple[str, ...]:
-        """Every name that is not what the receipt says, after hashing every file.
-
-        Nobody removes the version meanwhile. Raises NotInstalled when it is being removed.
-        """
-        with self.hold(installed):
-            return tuple(find_differences(installed.path, installed.receipt, full=True))
 
     # Putting together
 
@@ -260,14 +207,6 @@ class Store:
             )
         self.use(previous)
         return previous
-
-    def hold(self, installed: Installed) -> AbstractContextManager[int | None]:
-        """Keep a version from being removed for the block.
-
-        A child that is given the descriptor (None on Windows) holds it as well, for as long
-        as it lives. Raises NotInstalled when the version is being removed.
-        """
-        return holding(installed.path)
 
     # Removing
 
@@ -402,36 +341,8 @@ class Store:
         make_folder(folder)
         return folder
 
-    def _names(self) -> list[str]:
-        with disk_errors("listing the installed versions", self._versions):
-            try:
-                names = [path.name for path in self._versions.iterdir()]
-            except (FileNotFoundError, NotADirectoryError):
-                names = []
-        return sorted(filter(is_version_id, names))
-
-    def _look_at_all(self) -> dict[str, Installed | CorruptStore]:
-        return {name: self._look_at(name) for name in self._names()}
-
-    def _look_at(self, name: str) -> Installed | CorruptStore:
-        try:
-            return self.find(name) or CorruptStore(
-                f"{name} has no receipt",
-                facts=(f"path: {self._versions / name}",),
-                hint="tsuku-llm prune removes it",
-            )
-        except CorruptStore as error:
-            return error
-
     def _refresh_sharers(self, inodes: Collection[int], digests: Mapping[Stamp, str]) -> None:
         refresh_sharers(self.installed(), inodes, digests)
-
-    def _dangling(self, version: str) -> NoReturn:
-        raise CorruptStore(
-            f"the active version {version} is not there",
-            facts=(f"path: {self._versions / version}",),
-            hint="run tsuku-llm install, or tsuku-llm rollback",
-        )
 
     def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[bool]:
         return self.lock(_POINTER_LOCK, timeout=timeout)

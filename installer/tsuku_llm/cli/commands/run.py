@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render import planned as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
-from tsuku_llm.operations.tools import plan_of, run_tool
+from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.tools import run_tool
 
 
 @click.command("run", cls=Launching, example="tsuku-llm run llama-cli -- -m MODEL.gguf")
@@ -41,6 +43,13 @@ def command(  # noqa: PLR0913
         )
     with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
         if dry_run:
-            plan = plan_of(session, tool, arguments)
-            return Answer(render.data(plan), render.lines(plan))
+            return _shown(session, tool, arguments)
         return Answer(exit_code=run_tool(session, tool, arguments))
+
+
+def _shown(session: Session, tool: str, arguments: Sequence[str]) -> Answer:
+    from tsuku_llm.cli.render import planned as render  # noqa: PLC0415 - a start does without
+    from tsuku_llm.operations.planned import planned_tool  # noqa: PLC0415
+
+    plan = planned_tool(session, tool, arguments)
+    return Answer(render.data(plan), render.lines(plan))

@@ -1,0 +1,111 @@
+"""What is installed: versions that are complete or not there, and which of them is in use.
+
+Reading alone, which is all that a start needs; ``versions`` has what changes any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import CorruptStore
+from tsuku_llm.store.holds import holding
+from tsuku_llm.store.installed import Installed, read_version
+from tsuku_llm.store.integrity import check_version, find_differences
+from tsuku_llm.store.pointer import read_pointer
+from tsuku_llm.store.receipt import is_version_id
+
+
+class Shelf:
+    """The versions in the folder ``data``, as ``Store`` left them.
+
+    Any method raises StoreError, or one of its kinds, when the disk does not play along.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self._versions = data / "versions"
+
+    def find(self, version: str) -> Installed | None:
+        """A version by its id. Raises CorruptStore where its receipt is not readable."""
+        return read_version(self._versions / version) if is_version_id(version) else None
+
+    def installed(self) -> tuple[Installed, ...]:
+        """Every version with a readable receipt, by id."""
+        return tuple(
+            found for found in self._look_at_all().values() if isinstance(found, Installed)
+        )
+
+    def damaged(self) -> Mapping[str, CorruptStore]:
+        """Why the other names in the folder of versions are none."""
+        found = self._look_at_all()
+        return {name: error for name, error in found.items() if isinstance(error, CorruptStore)}
+
+    def active(self) -> Installed | None:
+        """The version in use; None where there is none.
+
+        Raises CorruptStore where the pointer or the version that it names cannot be read.
+        """
+        version = read_pointer(self.data).active
+        if version is None:
+            return None
+        return self.find(version) or self._dangling(version)
+
+    def previous(self) -> Installed | None:
+        """The version that ``rollback`` would go back to; None where there is none."""
+        version = read_pointer(self.data).previous
+        return self.find(version) if version else None
+
+    def check(self, installed: Installed, *, full: bool = False) -> None:
+        """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
+
+        Raises TamperedInstall with the names that differ.
+        """
+        check_version(installed.path, installed.receipt, full=full)
+
+    def verify(self, installed: Installed) -> tuple[str, ...]:
+        """Every name that is not what the receipt says, after hashing every file.
+
+        Nobody removes the version meanwhile. Raises NotInstalled when it is being removed.
+        """
+        with self.hold(installed):
+            return tuple(find_differences(installed.path, installed.receipt, full=True))
+
+    def hold(self, installed: Installed) -> AbstractContextManager[int | None]:
+        """Keep a version from being removed for the block.
+
+        A child that is given the descriptor (None on Windows) holds it as well, for as long
+        as it lives. Raises NotInstalled when the version is being removed.
+        """
+        return holding(installed.path)
+
+    def _names(self) -> list[str]:
+        with disk_errors("listing the installed versions", self._versions):
+            try:
+                names = [path.name for path in self._versions.iterdir()]
+            except (FileNotFoundError, NotADirectoryError):
+                names = []
+        return sorted(filter(is_version_id, names))
+
+    def _look_at_all(self) -> dict[str, Installed | CorruptStore]:
+        return {name: self._look_at(name) for name in self._names()}
+
+    def _look_at(self, name: str) -> Installed | CorruptStore:
+        try:
+            return self.find(name) or CorruptStore(
+                f"{name} has no receipt",
+                facts=(f"path: {self._versions / name}",),
+                hint="tsuku-llm prune removes it",
+            )
+        except CorruptStore as error:
+            return error
+
+    def _dangling(self, version: str) -> NoReturn:
+        raise CorruptStore(
+            f"the active version {version} is not there",
+            facts=(f"path: {self._versions / version}",),
+            hint="run tsuku-llm install, or tsuku-llm rollback",
+        )
