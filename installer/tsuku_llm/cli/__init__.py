@@ -8,6 +8,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tsuku_llm.operations.ahead import AskedHost
 
 PROBING = frozenset({"backends", "doctor", "explain", "install", "probe"})
@@ -55,6 +57,11 @@ def _asked_ahead(argv: list[str]) -> AskedHost | None:
     from tsuku_llm.operations.ahead import AskedHost  # noqa: PLC0415
 
     return AskedHost()
+
+
+def own_words(argv: Sequence[str]) -> list[str]:
+    """The arguments that are for us: what stands after ``--`` is for who is started."""
+    return list(argv[: argv.index("--")] if "--" in argv else argv)
 
 
 def wants_drivers(argv: list[str]) -> bool:

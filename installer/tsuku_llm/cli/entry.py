@@ -8,13 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
-from tsuku_llm.cli import streams
+from tsuku_llm.cli import own_words, streams
 from tsuku_llm.cli.answer import Answer, Answered, Failure, document
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.program import PROGRAM, program
-from tsuku_llm.errors import StoreError, TsukuError, UsageError
+from tsuku_llm.errors import StoreError, TsukuError
 
 if TYPE_CHECKING:
     from tsuku_llm.host import Host
@@ -44,8 +41,15 @@ def run(argv: Sequence[str], host: Host | None = None) -> int:
 
 def wants_json(argv: Sequence[str]) -> bool:
     """Whether ``--json`` stands among our own arguments, be the rest right or wrong."""
-    own = argv[: argv.index("--")] if "--" in argv else argv
-    return "--json" in own
+    return "--json" in own_words(argv)
+
+
+def serves_plainly(argv: Sequence[str]) -> bool:
+    """Whether this is the start that units, containers and most people make.
+
+    There is nothing in it to be parsed, and a parser takes as long to load as all the rest.
+    """
+    return own_words(argv) in (["serve"], ["serve", "--exec"])
 
 
 def _run_as_text(argv: Sequence[str], console: Console) -> int:
@@ -78,8 +82,6 @@ def _answer(argv: Sequence[str], console: Console) -> Answer:
         return _invoke(argv, console)
     except Answered as answered:
         return answered.answer
-    except click.ClickException as error:
-        return _failed(_as_usage_error(error))
     except TsukuError as error:
         return _failed(error)
     except KeyboardInterrupt as stop:
@@ -90,20 +92,17 @@ def _answer(argv: Sequence[str], console: Console) -> Answer:
 
 
 def _invoke(argv: Sequence[str], console: Console) -> Answer:
-    arguments = list(argv) or ["--help"]
-    with program.make_context(PROGRAM, arguments, obj=console) as context:
-        answer: Answer = program.invoke(context)
-    return answer
+    if serves_plainly(argv):
+        from tsuku_llm.cli.serving import serve_plainly  # noqa: PLC0415
+
+        return serve_plainly(argv, console)
+    from tsuku_llm.cli.program import invoke  # noqa: PLC0415
+
+    return invoke(argv, console)
 
 
 def _failed(error: TsukuError) -> Answer:
     return Answer(exit_code=error.exit_code, failure=Failure.of(error))
-
-
-def _as_usage_error(error: click.ClickException) -> UsageError:
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else PROGRAM
-    return UsageError(error.format_message().rstrip("."), hint=f"see: {path} --help")
 
 
 def _bug(error: Exception) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 import click
@@ -9,6 +10,8 @@ import click
 from tsuku_llm import __version__
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Group, show
+from tsuku_llm.cli.console import Console
+from tsuku_llm.errors import UsageError
 
 PROGRAM = "tsuku-llm"
 
@@ -83,3 +86,20 @@ program = Program(
         )
     ],
 )
+
+
+def invoke(argv: Sequence[str], console: Console) -> Answer:
+    """Parse the arguments and run the command that they name. Raises ``UsageError``."""
+    arguments = list(argv) or ["--help"]
+    try:
+        with program.make_context(PROGRAM, arguments, obj=console) as context:
+            answer: Answer = program.invoke(context)
+    except click.ClickException as error:
+        raise _as_usage_error(error) from error
+    return answer
+
+
+def _as_usage_error(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else PROGRAM
+    return UsageError(error.format_message().rstrip("."), hint=f"see: {path} --help")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer, Failure
+from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import WORDS, Launching
 from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.serving import served
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
-from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import Serving
 
@@ -106,7 +105,7 @@ def command(  # noqa: PLR0913
                 return background.supervise(console, session, arguments, how)
             way = background.detach if detach else background.unit
             return way(session, name, context.meta[WORDS])
-        return _served(session, arguments, how, told=console.json)
+        return served(session, arguments, how, told=console.json)
 
 
 _FALLBACK = {True: "auto", False: "off", None: None}
@@ -118,12 +117,3 @@ def _shown(session: Session, arguments: Sequence[str]) -> Answer:
 
     plan = planned(session, arguments)
     return Answer(render.data(plan), render.lines(plan))
-
-
-def _served(session: Session, arguments: Sequence[str], how: Serving, *, told: bool) -> Answer:
-    """Serve; people have read what the server said, a program is told that it failed."""
-    reports: list[object] = []
-    code = serve(session, arguments, dataclasses.replace(how, sink=reports.append))
-    failure = Failure("server-exit", f"the server ended with exit code {code}")
-    data = {"server_exit_code": code, "start": reports[-1] if reports else None}
-    return Answer(data, exit_code=code, failure=failure if code and told else None)

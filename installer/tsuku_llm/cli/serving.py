@@ -1,0 +1,31 @@
+"""Serving, once it is known what was asked for: with click's help, or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tsuku_llm.cli import own_words
+from tsuku_llm.cli.answer import Answer, Failure
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.operations.serve import serve
+from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.start import Serving
+
+
+def serve_plainly(argv: Sequence[str], console: Console) -> Answer:
+    """Do what ``serve`` without any other option than ``--exec`` does (``serves_plainly``)."""
+    console.command, *options = own_words(argv)
+    arguments = argv[len(options) + 2 :]
+    with open_session(console) as session:
+        return served(session, arguments, Serving(replace="--exec" in options), told=False)
+
+
+def served(session: Session, arguments: Sequence[str], how: Serving, *, told: bool) -> Answer:
+    """Serve; people have read what the server said, a program is ``told`` that it failed."""
+    reports: list[object] = []
+    code = serve(session, arguments, replace(how, sink=reports.append if told else None))
+    failure = Failure("server-exit", f"the server ended with exit code {code}")
+    data = {"server_exit_code": code, "start": reports[-1] if reports else None}
+    return Answer(data, exit_code=code, failure=failure if code and told else None)
