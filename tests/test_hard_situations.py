@@ -109,7 +109,7 @@ def handed_over(folder: Path, backend: str, expected: str, *listed: str) -> str:
     lines = ("out Available devices:", *(f"out   {line}" for line in listed))
     build = stand_in(folder / "tree", backend=backend, devices=lines)
     device = gate(build, ENVIRON, expected=expected).device
-    argv = plan(dataclasses.replace(build, device=device), (), cwd=folder, environ={}).argv
+    argv = plan(build._replace(device=device), (), cwd=folder, environ={}).argv
     return argv[argv.index("--device") + 1]
 
 
@@ -170,7 +170,7 @@ def test_situation_02_it_is_refused_before_anything_is_fetched(
     stubs: StubDrivers, root: Path, tmp_path: Path
 ) -> None:
     host = gtx_1080_ti(stubs, root, 12020)
-    asked = dataclasses.replace(session(tmp_path, host, print), backend="cuda")
+    asked = session(tmp_path, host, print)._replace(backend="cuda")
     with pytest.raises(SelectionError) as caught:
         install(asked)
     assert "needs a driver for CUDA 12.8; this one is for CUDA 12.2" in str(caught.value.facts)

@@ -21,14 +21,24 @@ OWN = "tsuku_llm"
 NETWORK = {"httpx", "httpcore", "ssl", "asyncio", "http.client", "truststore"}
 SLOW = {"importlib.metadata", "logging", "unittest", "email", "multiprocessing", "rich"}
 
+WRITING = {
+    f"{OWN}.store.{name}"
+    for name in ("locks", "sealing", "sharing", "staging", "supplying", "versions")
+}
+PARSING = {"click", "dataclasses", "gettext", "inspect", "uuid"}
+WATCHING = {"ctypes", "selectors", "subprocess", "threading"}
+
 BUDGETS = {
     "--version": (3, 20),
-    "--help": (14, 85),
-    "list": (46, 130),
-    "which": (60, 145),
-    "serve --exec -- -m x": (62, 145),
-    "verify": (46, 130),
-    "config list": (22, 80),
+    "--help": (14, 80),
+    "list": (35, 110),
+    "which": (41, 110),
+    "serve --exec -- -m x": (40, 80),
+    "serve --exec --fallback -- -m x": (43, 115),
+    "serve -- -m x": (57, 130),
+    "run llama-server": (43, 115),
+    "verify": (35, 110),
+    "config list": (21, 75),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end."""
 
@@ -82,3 +92,14 @@ def test_a_command_without_network_loads_nothing_heavy(line: str, home: Path) ->
     modules = loaded(line, home) - bare()
     heavy = {name for name in modules if name.partition(".")[0] in HEAVY}
     assert not heavy | modules & (NETWORK | SLOW)
+
+
+@pytest.mark.parametrize("line", BUDGETS)
+def test_who_only_reads_the_store_loads_nothing_that_writes_it(line: str, home: Path) -> None:
+    assert not loaded(line, home) & WRITING
+
+
+def test_a_start_loads_neither_a_parser_nor_what_watches_a_server(home: Path) -> None:
+    """Of a parser ``inspect`` is the dearest part, and ``dataclasses`` would bring it back."""
+    modules = loaded("serve --exec -- -m x", home) - bare()
+    assert not modules & (PARSING | WATCHING)

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tsuku_llm import embedded
 from tsuku_llm.disk import disk_errors
@@ -37,8 +36,7 @@ _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CLOCK_HINT = "set this machine's clock; without it nobody can tell what has expired"
 
 
-@dataclass(frozen=True, slots=True)
-class Freshness:
+class Freshness(NamedTuple):
     """How old metadata is; times in UTC.
 
     ``signed`` is the newest date of a signature, None where the publisher does not say;
@@ -96,8 +94,7 @@ class Freshness:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What a repository's metadata says of its releases; ``revoked`` are their tags."""
 
     freshness: Freshness

@@ -21,7 +21,7 @@ from tsuku_llm.cli.entry import run, wants_json
 from tsuku_llm.cli.program import COMMANDS
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.hardware import GpuKind
+from tsuku_llm.hardware import GpuKind, Libc
 
 Run = Callable[..., Result]
 AsJson = Callable[..., Any]
@@ -212,13 +212,20 @@ def test_a_bug_has_a_traceback_and_says_what_to_do(
 
 def test_the_envelope_takes_what_reports_are_made_of() -> None:
     answer = Answer(
-        {"path": Path("/a"), "kind": GpuKind.DISCRETE, "failure": Failure("c", "m"), "t": (1, None)}
+        {
+            "path": Path("/a"),
+            "kind": GpuKind.DISCRETE,
+            "failures": [Failure("c", "m")],
+            "libc": Libc("glibc", None),
+            "t": (1, None),
+        }
     )
     data = json.loads(document("x", answer))["data"]
     assert data == {
         "path": str(Path("/a")),
         "kind": "discrete",
-        "failure": {"code": "c", "message": "m", "facts": [], "hint": ""},
+        "failures": [{"code": "c", "message": "m", "facts": [], "hint": ""}],
+        "libc": {"name": "glibc", "version": None},
         "t": [1, None],
     }
     with pytest.raises(TypeError, match="no form in JSON"):

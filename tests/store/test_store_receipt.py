@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import fields, replace
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -23,19 +23,17 @@ JSON = st.recursive(
 )
 
 
+TEXTS = {name for name, kind in get_type_hints(Receipt).items() if kind is str}
+
+
 @st.composite
 def receipts(draw: st.DrawFn) -> Receipt:
     names = draw(st.lists(PARTS, min_size=2, max_size=8, unique=True))
     paths = [f"{draw(PATHS)}/{name}" if draw(st.booleans()) else name for name in names]
     paths = [f"{number}-{path}" for number, path in enumerate(paths)]
     links = paths[: len(paths) // 2]
-    texts = {
-        field.name: draw(st.text())
-        for field in fields(Receipt)
-        if field.type == "str" and field.name not in {"id", "server", "installed_at"}
-    }
-    return replace(
-        make_receipt(),
+    texts = {name: draw(st.text()) for name in sorted(TEXTS - {"id", "server", "installed_at"})}
+    return make_receipt()._replace(
         **texts,
         server=draw(st.sampled_from(paths)),
         device=draw(st.none() | st.text()),

@@ -1,6 +1,6 @@
 """A publisher without a network: a signed repository and archives in a folder of the disk."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class FolderShop(ReleaseServer):
         if NAME not in [each.name for each in catalog.repositories(data)]:
             root = home.parent / f"{home.name}-root.json"
             root.write_bytes(self.simulator.pinned_root)
-            repositories.add(replace(session, now=NOW), NAME, self.simulator.url, root)
+            repositories.add(session._replace(now=NOW), NAME, self.simulator.url, root)
         return session
 
 

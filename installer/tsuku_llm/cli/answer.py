@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tsuku_llm.errors import TsukuError
 
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """An error as people and programs are told of it; ``code`` is its slug."""
 
     code: str
@@ -37,14 +35,13 @@ class Failure:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """``data`` for programs, ``lines`` for people, and the exit code.
 
     ``exact`` lines are for scripts (a path): they are printed as they are.
     """
 
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = MappingProxyType({})
     lines: tuple[str, ...] = ()
     exit_code: int = 0
     failure: Failure | None = None
@@ -75,15 +72,24 @@ def document(command: str, answer: Answer, simulated: str | None = None) -> str:
         "error": answer.failure,
         **({"simulated": simulated} if simulated else {}),
     }
-    return json.dumps(envelope, default=plain) + "\n"
+    return json.dumps(plain(envelope)) + "\n"
 
 
 def plain(value: object) -> Any:
-    """What JSON has no form for: dataclasses become objects, paths their texts."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return dict(value)
+    """What JSON has a form for: values become objects, paths their texts."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if names := _fields_of(value):
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _fields_of(value: object) -> tuple[str, ...]:
+    """The names of a value's parts, whether it is a named tuple or a dataclass."""
+    return tuple(getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tsuku_llm.cli import own_words
 from tsuku_llm.cli.answer import Answer, Failure
@@ -25,7 +24,7 @@ def serve_plainly(argv: Sequence[str], console: Console) -> Answer:
 def served(session: Session, arguments: Sequence[str], how: Serving, *, told: bool) -> Answer:
     """Serve; people have read what the server said, a program is ``told`` that it failed."""
     reports: list[object] = []
-    code = serve(session, arguments, replace(how, sink=reports.append if told else None))
+    code = serve(session, arguments, how._replace(sink=reports.append if told else None))
     failure = Failure("server-exit", f"the server ended with exit code {code}")
     data = {"server_exit_code": code, "start": reports[-1] if reports else None}
     return Answer(data, exit_code=code, failure=failure if code and told else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tsuku_llm.errors import ConfigError, UsageError
 
@@ -24,8 +24,7 @@ _FILE = re.compile(r"file:///[^\s,\\]*")
 _USERINFO = re.compile(r"(?<=://)[^/?#@]*@")
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One setting. ``parse`` takes a TOML value or a text, and raises ``ValueError``."""
 
     name: str

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(NamedTuple):
     """``config_file``, and the folders ``data`` (installs) and ``state`` (running servers).
 
     ``home`` is ``TSUKU_HOME``, None where it is not set. Where that is somebody else's (an

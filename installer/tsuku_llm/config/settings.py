@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm.config.file import TABLE, line_of, llm_table, parse, read
 from tsuku_llm.config.keys import KEYS, Key, Value, checked, seconds_of, text_of
@@ -13,8 +13,7 @@ from tsuku_llm.config.paths import Paths
 DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """A value in force; ``source`` says in words where it comes from."""
 
     key: Key
@@ -27,8 +26,7 @@ class Setting:
         return self.source != DEFAULT
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """Every key's value in force; ``warnings`` are sentences about what was ignored."""
 
     entries: tuple[Setting, ...]
@@ -110,8 +108,7 @@ def load(
     return Settings(entries, where.warnings())
 
 
-@dataclass(frozen=True, slots=True)
-class _InFile:
+class _InFile(NamedTuple):
     """The ``[llm]`` table of a file, which can say where in the file a key stands."""
 
     path: Path

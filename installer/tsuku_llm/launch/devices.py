@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _HEADER = re.compile(r"^\W*(?:\w+ )*devices\s*:\s*$", re.IGNORECASE | re.MULTILINE)
 _LINE = re.compile(r"^\s*(?P<name>[A-Za-z][\w.-]*(?:\[[^\]]*\])?)\s*:\s+(?P<rest>\S.*?)\s*$")
@@ -29,8 +29,7 @@ _PREFIXES = {
 _NO_GPU = ("cpu", "blas", "rpc", "accel")
 
 
-@dataclass(frozen=True, slots=True)
-class ListedDevice:
+class ListedDevice(NamedTuple):
     """One line of the list; ``memory`` and ``free`` are bytes, None where not printed."""
 
     name: str

@@ -9,9 +9,9 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 # ruff: noqa: SIM905  (words read better than a column of quotes)
 
@@ -57,8 +57,7 @@ _DEVICE_VARIABLES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
     ``arguments`` are fixed by the variant; ``device`` is what ``--device`` gets, if anything.
@@ -76,8 +75,7 @@ class Build:
         return self.tree / self.server
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A start, ready to be made: ``argv[0]`` is an absolute path."""
 
     argv: tuple[str, ...]

@@ -78,7 +78,7 @@ def watch_over(
         _into(instances.log(how.name))
     try:
         # What the server inherits would keep an old log open when a new one is begun.
-        how = replace(how, sink=watch.told, leash=watch.leash, one_stream=True)
+        how = how._replace(sink=watch.told, leash=watch.leash, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
         watch.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))

@@ -8,7 +8,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -117,7 +117,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     Raises BadModel before anything is started; LaunchError where nothing could be measured;
     KeyboardInterrupt.
     """
-    session = replace(session, backend="auto", fallback="off")
+    session = session._replace(backend="auto", fallback="off")
     model = _checked(model)
     choice = choice_beside(session, readable(session.shelf.active))
     courses, skipped = _courses(session, choice)
@@ -214,7 +214,7 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
 def _alike(session: Session) -> Session:
     """The session with nothing in it that one variant would hear and another not."""
     environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
-    return replace(session, environ=environ, update_check=False, note=lambda _: None)
+    return session._replace(environ=environ, update_check=False, note=lambda _: None)
 
 
 @contextmanager

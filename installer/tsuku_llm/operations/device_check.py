@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed
@@ -11,8 +11,7 @@ from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """What the list says of a build.
 
     ``build`` is it with the device to hand over, if that is still listed. ``devices`` is None
@@ -81,7 +80,7 @@ def _with_listed_device(
 ) -> launch.Build:
     """Hand over no device that is not there any more: the server would refuse to start."""
     wanted = set(build.device.split(",")) if build.device else set()
-    return build if wanted <= {device.name for device in devices} else replace(build, device=None)
+    return build if wanted <= {device.name for device in devices} else build._replace(device=None)
 
 
 def _silence(listing: launch.Listing) -> str:

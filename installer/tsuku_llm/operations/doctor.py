@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tsuku_llm import launch
 from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
@@ -51,7 +51,7 @@ def _active(shelf: Shelf) -> tuple[str, str] | None:
 def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | TsukuError:
     """The intact version that ``serve`` would start for the subject, or why there is none."""
     try:
-        installed = wanted(shelf, replace(session, backend=subject.wanted))
+        installed = wanted(shelf, session._replace(backend=subject.wanted))
         shelf.check(installed)
     except TsukuError as error:
         return error

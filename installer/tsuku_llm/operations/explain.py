@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.manifest import Variant
@@ -50,7 +50,7 @@ def backends(
     What is installed here says nothing about a machine in ``hardware_file``. Raises as
     ``explain`` does, and ``StoreError`` for a store that cannot be read.
     """
-    anything = replace(session, backend="auto")
+    anything = session._replace(backend="auto")
     choice = explain(anything, release=release, hardware_file=hardware_file)
     if hardware_file:
         return Matrix(choice)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tsuku_llm import launch
@@ -95,7 +94,7 @@ def choice_beside(session: Session, preferred: Installed | None) -> Choice:
 
     if preferred is None:
         return choose(session)
-    session = replace(session, channel=preferred.receipt.channel)
+    session = session._replace(channel=preferred.receipt.channel)
     try:
         return choose(session, release=preferred.receipt.release)
     except UnknownRequest:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tsuku_llm import launch
 from tsuku_llm.durable import make_folder, read_small, replace_file
@@ -23,8 +22,7 @@ _MOST = 16
 """Failures that are kept; who has more has other worries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """An installed version (its id) whose backend failed, why, and which one ran instead."""
 
     version: str
@@ -53,7 +51,7 @@ class Memory:
     def keep_devices(self, version: str, devices: tuple[launch.ListedDevice, ...]) -> None:
         """Remember a list that has the backend's devices: one without may be a passing one."""
         self._write(
-            "devices.json", {"version": version, "devices": [asdict(each) for each in devices]}
+            "devices.json", {"version": version, "devices": [each._asdict() for each in devices]}
         )
 
     def failure(self, version: str) -> Failure | None:
@@ -64,7 +62,7 @@ class Memory:
         """Remember that a version's backend failed on these drivers."""
         failures = {**self._failures(), failure.version: failure}
         kept = list(failures.values())[-_MOST:]
-        self._write("failures.json", {"failures": [asdict(each) for each in kept]})
+        self._write("failures.json", {"failures": [each._asdict() for each in kept]})
 
     def _failures(self) -> dict[str, Failure]:
         """The failures on the drivers as they are: those on other drivers count no more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import catalog as catalogs
@@ -69,7 +69,7 @@ def _tell_thresholds(session: Session, root: bytes) -> None:
 
 def fetch_metadata(session: Session, name: str) -> Catalog:
     """Fetch the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
-    return refresh(replace(session, repository=name))
+    return refresh(session._replace(repository=name))
 
 
 def repositories(session: Session) -> tuple[Known, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tsuku_llm import launch
@@ -37,7 +36,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
             if other:
                 installed = other
             elif isinstance(error, SilentCpu) and not how.require_gpu:
-                return replace(start, insist=True).make()
+                return start._replace(insist=True).make()
             else:
                 raise
 

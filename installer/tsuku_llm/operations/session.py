@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import UsageError
 
@@ -24,8 +23,7 @@ def _no_answer(_question: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(NamedTuple):
     """One run of the program.
 
     ``data`` and ``state`` are the folders of design's "state on disk"; ``now`` is in UTC;

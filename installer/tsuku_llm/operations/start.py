@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tsuku_llm import launch
 from tsuku_llm.errors import SilentCpu
@@ -15,8 +15,7 @@ from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.store import Installed, check_ancestors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class Serving(NamedTuple):
     """How a server is to be started.
 
     ``name`` is its own among several. ``replace`` becomes the server instead of watching it
@@ -35,8 +34,7 @@ class Serving:
     leash: launch.Leash | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """One version's start; ``failed`` was tried before it.
 
     With ``insist`` it is made on the CPU, too: there is no other version.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from tsuku_llm import launch
@@ -41,7 +40,7 @@ def plan_of(
     session: Session, installed: Installed, tool: str, arguments: Sequence[str]
 ) -> launch.Plan:
     """What it takes to become ``tool``. Raises ``NotInstalled``."""
-    build = replace(build_of(installed), server=tool_of(installed.receipt, tool))
+    build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
     return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tsuku_llm import fetch
 from tsuku_llm.errors import NotInstalled, SelectionError, StoreError, UnknownRequest
@@ -109,8 +109,7 @@ def update(session: Session) -> InstallReport:
 
 def _as_installed(session: Session, receipt: Receipt) -> Session:
     """The session, with the choices that were made for what is installed."""
-    return replace(
-        session,
+    return session._replace(
         repository=session.repository or receipt.repository,
         channel=session.channel or receipt.channel,
         backend=session.backend if session.backend_chosen else receipt.requested,

@@ -7,7 +7,6 @@ metadata of now, or where the user wants certainty.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 from tsuku_llm import standing
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError
@@ -48,7 +47,7 @@ def _anew(session: Session, repository: str) -> Standing:
     """Verify the metadata, and note what it says for the next start."""
     from tsuku_llm.operations.choice import load_catalog  # noqa: PLC0415
 
-    catalog = load_catalog(replace(session, repository=repository))
+    catalog = load_catalog(session._replace(repository=repository))
     found = catalog.standing()
     note_standing(session, found)
     return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import read_small
@@ -14,8 +14,7 @@ from tsuku_llm.store.receipt import RECEIPT, Receipt
 _RECEIPT_LIMIT = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """One version in the store: its folder and its receipt."""
 
     id: str

@@ -12,8 +12,8 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import open_to_read, read_small, replace_file
@@ -36,8 +36,7 @@ Stamp = tuple[int, ...]
 Stamps = dict[str, Stamp]
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """What is in a tree: what each name is, the files' stamps, the links' targets."""
 
     kinds: Mapping[str, str]

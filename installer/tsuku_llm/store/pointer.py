@@ -6,8 +6,8 @@ A file and not a link, as Windows has no links for everybody. It is replaced, ne
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import read_small, replace_file
@@ -19,8 +19,7 @@ FORMAT = 1
 _LIMIT = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(NamedTuple):
     """The ids of the version in use and of the one to roll back to; None: there is none."""
 
     active: str | None = None

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tsuku_llm.errors import CorruptStore
 
@@ -25,8 +24,7 @@ _LARGEST = 1 << 53
 _HINT = "tsuku-llm install --force writes it anew"
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactRecord:
+class ArtifactRecord(NamedTuple):
     """One archive that the tree was unpacked from. ``size`` in bytes."""
 
     url: str
@@ -34,8 +32,7 @@ class ArtifactRecord:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """One regular file of the tree: relative path with ``/``, size in bytes."""
 
     path: str
@@ -44,16 +41,14 @@ class FileRecord:
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRecord:
+class LinkRecord(NamedTuple):
     """One symbolic link of the tree; ``target`` as it stands in the link."""
 
     path: str
     target: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What is installed and why.
 
     ``sequence`` orders the releases of a repository. ``server`` is the server's path in the
@@ -96,7 +91,7 @@ class Receipt:
     def to_json(self) -> bytes:
         """The receipt as it is stored."""
         document = {"format": FORMAT} | {
-            field.name: _plain(getattr(self, field.name)) for field in fields(self)
+            name: _plain(value) for name, value in self._asdict().items()
         }
         return json.dumps(document, indent=1).encode("ascii") + b"\n"
 
@@ -164,7 +159,7 @@ def _junk(reason: str) -> CorruptStore:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (ArtifactRecord, FileRecord, LinkRecord)):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        return value._asdict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
@@ -153,7 +153,7 @@ class Store(Shelf):
 
     def _restate(self, installed: Installed, receipt: Receipt) -> Installed:
         """The same tree for another reason (a request, a device): only that is written."""
-        if installed.receipt == replace(receipt, installed_at=installed.receipt.installed_at):
+        if installed.receipt == receipt._replace(installed_at=installed.receipt.installed_at):
             return installed
         with disk_errors("replacing the receipt", installed.path):
             replace_file(installed.path / RECEIPT, receipt.to_json())

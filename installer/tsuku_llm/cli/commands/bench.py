@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -54,7 +53,7 @@ def command(  # noqa: PLR0913
     ARGUMENTS are the server's own, the same for every variant; put -- before them.
     """
     with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
-        agreed = replace(session, ask=lambda _: True) if yes else session
+        agreed = session._replace(ask=lambda _: True) if yes else session
         report = bench(agreed, model, arguments, rounds=rounds)
     if svg:
         put(svg, render.svg(report))
