@@ -10,10 +10,21 @@ from support.release_server import ReleaseServer, User
 
 from ci.bench import payload
 from ci.bench.downloading import aria2c, curl
-from ci.bench.lab import INSTALLED, PROGRAM, Lab, check_installed, forget, install, publish
+from ci.bench.lab import (
+    INSTALLED,
+    PROGRAM,
+    Lab,
+    check_installed,
+    forget,
+    install,
+    publish,
+    publish_entries,
+)
 from ci.bench.pairs import Run, Samples
 from ci.bench.payload import Packed
 from ci.bench.row import Row
+from tsuku_llm.operations.packing import Place
+from tsuku_llm.packing import LEVEL
 
 _INSTALL = (PROGRAM, "install")
 
@@ -54,18 +65,15 @@ def _far(lab: Lab) -> Mapping[str, Run]:
 
 
 def _update(lab: Lab) -> Mapping[str, Run]:
-    """Both releases are packed in four: three libraries, and the fifth that changed."""
+    """Both releases are packed as ``repository pack`` does it; three large libraries stay."""
     after = payload.next_build(lab.build, lab.folder / "next")
-    old = payload.split(lab.build, lab.folder / "split")
-    new = payload.split(after, lab.folder / "split-next")
-    for each in new:
-        each.path.rename(each.path.with_name(f"next-{each.path.name}"))
-    new = tuple(replace(each, path=each.path.with_name(f"next-{each.path.name}")) for each in new)
-    publish(lab.near, "b105", *old, tree=lab.build)
-    publish(lab.near, "b106", *new, tree=after)
+    nginx = lab.near.nginx
+    place = Place(nginx.root / "archives", f"{nginx.url}/archives/")
+    for tag, tree in (("b105", lab.build), ("b106", after)):
+        publish_entries(lab.near, tag, payload.entries(tree, place))
     user = lab.user(lab.near, "updater")
     install(user, "b105")
-    whole = replace(lab.tarball, contents=payload.digests(after))
+    whole = payload.pack(after, lab.folder / "next.tar.gz", level=LEVEL)
     return {
         "ours": Run(
             (*_INSTALL, "--release", "b106"),
@@ -73,7 +81,7 @@ def _update(lab: Lab) -> Mapping[str, Run]:
             before=partial(_back, user),
             after=partial(check_installed, user, whole),
         ),
-        "yardstick": curl(lab, lab.near, lab.tarball, "archives"),
+        "yardstick": curl(lab, lab.near, whole, "archives"),
     }
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -176,15 +176,19 @@ def publish(
     *packed: Packed,
     folder: str = "archives",
     pieces: bool = True,
-    tree: Path | None = None,
 ) -> None:
-    """Sign a release whose one variant has these archives; with ``tree`` they list its files."""
+    """Sign a release whose one variant has these archives."""
     for each in packed:
         offer(shop, each)
-    artifacts = [
-        each.artifact(f"{shop.nginx.url}/{folder}/{each.path.name}", pieces=pieces, tree=tree)
-        for each in packed
-    ]
+    at = f"{shop.nginx.url}/{folder}"
+    entries = [each.artifact(f"{at}/{each.path.name}", pieces=pieces) for each in packed]
+    publish_entries(shop, tag, entries)
+
+
+def publish_entries(
+    shop: ReleaseServer, tag: str, artifacts: Sequence[Mapping[str, object]]
+) -> None:
+    """Sign a release whose one variant has the archives of these entries."""
     variant = {"backend": "cpu", "server": "llama-server", "requires": {}, "artifacts": artifacts}
     shop.publish(tag, {"cpu": variant})
 

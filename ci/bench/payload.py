@@ -20,14 +20,19 @@ from pathlib import Path
 
 from support.builds import NO_DEVICE_STEPS, stand_in
 
+from tsuku_llm.manifest import PIECE, Measured
+from tsuku_llm.operations.packing import Place, pack_tree
+from tsuku_llm.packing import contents
+
 BLOCK = 1 << 20
-PIECE = 4 << 20
 RANDOM_SHARE = 0.25
 SHARES = (0.40, 0.25, 0.15, 0.10)
 """Sizes of the largest files: CUDA's libraries are most of a build. The rest is small ones."""
 
 SMALL_FILES = 28
 _LARGE = ("lib00.so", "lib01.so", "lib02.so")
+"""What does not change from one build to the next."""
+
 _LIBRARIES = 8
 _EPOCH = (2026, 10, 5, 0, 0, 0)
 
@@ -44,29 +49,14 @@ class Packed:
     pieces: tuple[str, ...]
     contents: Mapping[str, str]
 
-    def artifact(
-        self, url: str, *, pieces: bool = True, tree: Path | None = None
-    ) -> dict[str, object]:
-        """The entry of ``artifacts`` in a release, for an archive that lies at ``url``.
-
-        With the ``tree`` that was packed it lists the files.
-        """
+    def artifact(self, url: str, *, pieces: bool = True) -> dict[str, object]:
+        """The entry of ``artifacts`` in a release, for an archive that lies at ``url``."""
         entry: dict[str, object] = {
             "url": url, "sha256": self.sha256, "size": self.size, "format": self.format,
             "root": self.root,
         }  # fmt: skip
         if pieces:
             entry["pieces"] = {"size": PIECE, "sha256": list(self.pieces)}
-        if tree:
-            entry["files"] = [
-                {
-                    "path": path,
-                    "size": (tree / path).stat().st_size,
-                    "sha256": digest,
-                    "executable": bool((tree / path).stat().st_mode & 0o111),
-                }
-                for path, digest in self.contents.items()
-            ]
         return entry
 
 
@@ -145,20 +135,10 @@ def _pack_zip(tree: Path, archive: Path) -> None:
                     target.write(block)
 
 
-def split(tree: Path, folder: Path) -> tuple[Packed, ...]:
-    """Pack each of the largest files by itself, and the rest, which changes oftener, together."""
-    folder.mkdir()
-    rest = {path.name for path in tree.iterdir()}
-    large = (_pack_part(tree, {name}, folder / f"{name}.tar.gz") for name in _LARGE)
-    return (*large, _pack_part(tree, rest - {*_LARGE}, folder / "rest.tar.gz"))
-
-
-def _pack_part(tree: Path, names: set[str], archive: Path) -> Packed:
-    with tarfile.open(archive, "w:gz", compresslevel=1, format=tarfile.GNU_FORMAT) as tar:
-        for name in sorted(names):
-            tar.add(tree / name, f"build/{name}")
-    contents = {path: digest for path, digest in digests(tree).items() if path in names}
-    return _signed(archive, "tar.gz", "build", contents)
+def entries(tree: Path, place: Place) -> tuple[dict[str, object], ...]:
+    """Pack a tree as ``repository pack`` does, where a server has its archives: their entries."""
+    archives = pack_tree(tree, contents(tree), place)
+    return tuple(each.artifact.document() for each in archives)
 
 
 def next_build(tree: Path, folder: Path) -> Path:
@@ -184,13 +164,9 @@ def _packed(tree: Path, archive: Path, format_: str, root: str) -> Packed:
 
 
 def _signed(archive: Path, format_: str, root: str, contents: Mapping[str, str]) -> Packed:
-    whole, pieces = hashlib.sha256(), []
     with archive.open("rb") as file:
-        while piece := file.read(PIECE):
-            whole.update(piece)
-            pieces.append(hashlib.sha256(piece).hexdigest())
-    size = archive.stat().st_size
-    return Packed(archive, whole.hexdigest(), size, format_, root, tuple(pieces), contents)
+        found = Measured.of(file)
+    return Packed(archive, found.sha256, found.size, format_, root, found.pieces.sha256, contents)
 
 
 def digests(tree: Path) -> dict[str, str]:

@@ -6,6 +6,6 @@ archives, each of which can be installed, or linked from an older version, by it
 
 from tsuku_llm.packing.contents import contents
 from tsuku_llm.packing.parts import LARGE, parted
-from tsuku_llm.packing.tarball import write_tarball
+from tsuku_llm.packing.tarball import LEVEL, write_tarball
 
-__all__ = ["LARGE", "contents", "parted", "write_tarball"]
+__all__ = ["LARGE", "LEVEL", "contents", "parted", "write_tarball"]
