@@ -29,7 +29,8 @@ from tsuku_llm.errors import (
     Interrupted,
     TsukuError,
 )
-from tsuku_llm.fetch import Limits, fetch
+from tsuku_llm.fetch import Arrival, Limits, fetch
+from tsuku_llm.fetch.partial import opened_part
 
 WIDE = Limits(wide=1, segment=(10_000, 20_000), gain=5_000)
 """Several connections for two hundred kilobytes."""
@@ -372,6 +373,15 @@ def test_C12_a_resume_asks_for_the_gaps_and_no_more(tmp_path: Path) -> None:
         }
     assert seen.calls[1] == ("advance", len(BODY) - missing)
     assert seen.received == len(BODY)
+
+
+def test_C12_a_note_is_written_over_a_longer_one(tmp_path: Path) -> None:
+    artifact = artifact_at("http://127.0.0.1:1/x")
+    with opened_part(tmp_path, artifact, Arrival(artifact.size)) as part:
+        part.write_at(BODY, 0)
+        for gaps in ([(at, at + 1) for at in range(0, 2000, 2)], [(7, 8)]):
+            part.save(gaps)
+            assert part.load() == gaps
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Crew:
         self._plan = plan
         self._part = part
         self._url = url
-        self._noted = plan.missing
+        self._unnoted = 0
         self._changed = threading.Condition()
         self._active = 0
         self._ended: list[Lane] = []
@@ -79,15 +79,16 @@ class Crew:
         with self._changed:
             return self._plan.claim(segment, length)
 
-    def written(self, segment: Segment) -> None:
+    def written(self, segment: Segment, length: int) -> None:
         """It is written; the note follows closely, as the process may be killed at any time."""
         with self._changed:
             self._plan.written(segment)
-            if self._noted - self._plan.missing >= self._plan.size // _NOTES:
+            self._unnoted += length
+            if self._unnoted >= self._plan.size // _NOTES:
                 self._note()
 
     def _note(self) -> None:
-        self._noted = self._plan.missing
+        self._unnoted = 0
         self._part.remember(self._url, self.validator, self._plan.gaps)
 
     def release(self, segment: Segment) -> None:
@@ -232,6 +233,6 @@ class Lane:
         """Write what is still this lane's business; how much that is."""
         length = self._crew.claim(segment, len(chunk))
         self._transfer.part.write_at(chunk[:length], segment.done)
-        self._crew.written(segment)
+        self._crew.written(segment, length)
         self.received += length
         return length

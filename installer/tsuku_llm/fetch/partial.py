@@ -34,6 +34,7 @@ _FLAGS = (
     | getattr(os, "O_CLOEXEC", 0)
 )
 _LONGEST_NOTE = 1 << 16
+_BLOCK = 4096
 _VALIDATOR = re.compile(r"[ -~]{1,500}")
 _ALTERED = "nothing was installed; if it happens again, somebody alters files on the way"
 
@@ -190,10 +191,7 @@ class Part:
     def write_at(self, chunk: bytes, offset: int) -> None:
         """Write somewhere; any thread may."""
         with disk_errors("writing a partial download", self._folder):
-            view = memoryview(chunk)
-            while view:
-                written = write_at(self._descriptor, view, offset)
-                view, offset = view[written:], offset + written
+            _write(self._descriptor, chunk, offset)
 
     def restart(self) -> None:
         """Throw away what is not verified."""
@@ -226,15 +224,25 @@ class Part:
         self.save(gaps)
 
     def save(self, gaps: Sequence[Gap]) -> None:
-        """Keep the gaps for the next run, which sees these or those kept before."""
+        """Keep the gaps for the next run, which sees these or those kept before.
+
+        A note is written over the one before, whole blocks in one call: no kill leaves half of
+        one, and after a loss of power the digests decide. To replace the file instead would
+        make file systems write to the disk at once, two hundred times.
+        """
         note: dict[str, object] = {**self._kept, **({"gaps": gaps} if gaps else {})}
-        beside = self._note.with_name(f"{self._note.name}.new")
         with disk_errors("writing a partial download", self._folder):
-            if note:
-                beside.write_text(json.dumps(note), encoding="utf-8")
-                beside.replace(self._note)
-            else:
+            if not note:
                 self._note.unlink(missing_ok=True)
+                return
+            text = json.dumps(note).encode()
+            text += b" " * (-len(text) % _BLOCK)
+            descriptor = os.open(self._note, _FLAGS, 0o644)
+            try:
+                _write(descriptor, text, 0)
+                os.ftruncate(descriptor, len(text))
+            finally:
+                os.close(descriptor)
 
     def matches(self) -> bool:
         """Whether what is there is the artifact."""
@@ -251,6 +259,13 @@ class Part:
             ),
             hint=_ALTERED,
         )
+
+
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = write_at(descriptor, view, offset)
+        view, offset = view[written:], offset + written
 
 
 def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:

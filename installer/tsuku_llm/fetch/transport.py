@@ -36,6 +36,9 @@ _FIRST_TRY = 0.2
 
 _HEADER_BYTES = 1 << 18
 
+_GATHERED = 1 << 18
+"""Bytes of a body that one read gives at most, where so many have come."""
+
 _OFFLINE_TRIES = 2
 
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol)
@@ -62,6 +65,12 @@ class Watch(threading.local):
         self.check: Callable[[], None] = lambda: None
         self.deadline = math.inf
         self.header_bytes: float = 0
+        self.buffer = memoryview(bytearray(_GATHERED))  # one for each thread
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the headers are through."""
+        return self.header_bytes == math.inf
 
     def received(self, size: int) -> None:
         """Count what came before an answer was complete."""
@@ -235,19 +244,15 @@ class _Backend(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose reads end at the deadline of the exchange, however they drip.
+    """A connection whose reads end at the deadline of the exchange, however they drip."""
 
-    ``nested``: TLS inside of TLS, through an https proxy; its bytes are not the socket's.
-    """
-
-    def __init__(
-        self, inner: httpcore.NetworkStream, watch: Watch, *, nested: bool = False
-    ) -> None:
+    def __init__(self, inner: httpcore.NetworkStream, watch: Watch) -> None:
         self._inner = inner
         self._watch = watch
-        self._nested = nested
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    def read(  # type: ignore[override]  # h11 takes any bytes-like object
+        self, max_bytes: int, timeout: float | None = None
+    ) -> bytes | memoryview:
         ends = self._ends(timeout)
         while True:
             left = self._left(ends, httpcore.ReadTimeout)
@@ -255,27 +260,26 @@ class _Stream(httpcore.NetworkStream):
                 data = self._inner.read(max_bytes, min(left, _SLICE))
             except httpcore.ReadTimeout:
                 continue
-            data += self._there_already(max_bytes - len(data)) if data else b""
             self._watch.received(len(data))
-            return data
+            return self._with_more(data) if data and self._watch.in_body else data
 
-    def _there_already(self, most: int) -> bytes:
-        """What more has come, without waiting for it.
+    def _with_more(self, data: bytes) -> bytes | memoryview:
+        """It, and what of the body has come already behind it: more than was asked for.
 
         A read from TLS gives one record, 16 KiB at most, and each answer of ``read`` costs
-        many times what a further record does. What goes wrong here goes wrong again in the
-        next ``read``, which tells it.
+        many times what a further record does. It is good until the next ``read``: h11 copies
+        what it is given. What goes wrong here goes wrong again then, and is told.
         """
-        records: list[bytes] = []
-        if self._nested:
-            return b""
-        connection = self._inner.get_extra_info("socket")
+        tls = self._inner.get_extra_info("ssl_object")
+        if tls is None:
+            return data
+        buffer, size = self._watch.buffer, len(data)
+        buffer[:size] = data
         with contextlib.suppress(OSError):  # ssl's "nothing yet" is one, too
-            connection.settimeout(0)
-            while most > 0 and (record := connection.recv(most)):
-                records.append(record)
-                most -= len(record)
-        return b"".join(records)
+            self._inner.get_extra_info("socket").settimeout(0)
+            while size < _GATHERED and (more := tls.read(_GATHERED - size, buffer[size:])):
+                size += more
+        return buffer[:size]
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._inner.write(buffer, self._left(self._ends(timeout), httpcore.WriteTimeout))
@@ -307,8 +311,7 @@ class _Stream(httpcore.NetworkStream):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
                 raise certificate_error(cause, server_hostname or "the server") from cause
             raise
-        secure = isinstance(self._inner.get_extra_info("socket"), ssl.SSLSocket)
-        return _Stream(inner, self._watch, nested=secure)
+        return _Stream(inner, self._watch)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
