@@ -49,13 +49,13 @@ def wanted(url: str) -> Artifact:
     return artifact_at(f"{url}/x", pieces=PIECES)
 
 
-def lying(again: int) -> Behaviour:
-    """Who asks for the bad place gets it, and ``again`` who asks from its piece on."""
+def lying(again: int, piece: tuple[int, int] = BAD_PIECE) -> Behaviour:
+    """Who asks for the bad place gets it, but for who asks from its piece on, ``again`` apart."""
     left = [again]
 
     def behave(exchange: Exchange) -> None:
         start, end = asked_range(exchange.request, len(BODY))
-        corrects = start == BAD_PIECE[0] and end in (BAD_PIECE[1], len(BODY))
+        corrects = start == piece[0] and end in (piece[1], len(BODY))
         if not start <= BAD_AT < end or (corrects and not left[0]):
             GOOD(exchange)
             return

@@ -157,6 +157,7 @@ def _cases(body: bytes) -> dict[str, _Case]:
         for name, case in tests.CASES.items()
     }
     lying = importlib.import_module("test_fetch_pieces").lying
+    piece = (_PIECE, 2 * _PIECE)  # where what it lies about is
     plain = answer("302 Found", Location="http://localhost:9/build.tar.gz")
     cases["H26_bad_port"] = replace(cases["H26_bad_port"], requests=1)  # http after https
     return cases | {
@@ -165,9 +166,9 @@ def _cases(body: bytes) -> dict[str, _Case]:
         "H21_other_half": _Case(code=0, serves=[good(body)], requests=2, left=body[:9:-1]),
         "H25_to_http": _Case(code=4, serves=[plain], requests=1),
         "H30_drip": _Case(code=4, serves=[_drip(body)]),
-        "H36_once": _Case(code=0, serves=[lying(1)], requests=2, pieces=True),
-        "H36_always": _Case(code=5, serves=[lying(99)], requests=3, pieces=True),
-        "H38_bad_bad_good": _Case(code=0, serves=[lying(2)], requests=3, pieces=True),
+        "H36_once": _Case(code=0, serves=[lying(0, piece)], requests=2, pieces=True),
+        "H36_always": _Case(code=5, serves=[lying(99, piece)], requests=3, pieces=True),
+        "H38_bad_bad_good": _Case(code=0, serves=[lying(1, piece)], requests=3, pieces=True),
         "H35_no_such_name": _Case(code=4, host="https://nowhere.invalid"),
         "H35_refused": _Case(code=4, host=f"https://{_NOBODY}"),
         "H35_no_route": _Case(code=4, host="https://[100::1]"),
