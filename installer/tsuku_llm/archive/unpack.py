@@ -42,14 +42,24 @@ class UnpackedLink:
 Unpacked = UnpackedFile | UnpackedLink
 
 
+def in_order(artifact: Artifact) -> bool:
+    """Whether its members are read as they come; otherwise what they are is told at its end."""
+    return artifact.format == "tar.gz"
+
+
 def unpack(
-    file: BinaryIO | Path, artifact: Artifact, into: Path, budget: Budget | None = None
+    file: BinaryIO | Path,
+    artifact: Artifact,
+    into: Path,
+    budget: Budget | None = None,
+    threads: int = THREADS,
 ) -> tuple[Unpacked, ...]:
     """Unpack an archive whose digest was verified; gives what it brought, sorted by path.
 
     ``into`` may hold what another artifact brought: then files of one name must be the
     same. Two calls may not work on one folder at the same time. ``file`` needs to be
-    seekable for zip and wheel only. Without ``budget`` the manifest's own limits hold.
+    seekable for zip and wheel only, whose members are written by so many ``threads``.
+    Without ``budget`` the manifest's own limits hold.
 
     Members outside ``artifact.root`` are refused, and skipped in a wheel, whose metadata
     lies there. Links are made when all files are written, so nothing is written through
@@ -66,21 +76,23 @@ def unpack(
         spending = Spending(budget or Budget.of(artifact, packed))
         tree = stack.enter_context(opened_tree(into))
         members = _members(file, artifact, spending)
-        return _write_all(members, artifact, tree)
+        return _write_all(members, artifact, tree, 1 if in_order(artifact) else threads)
 
 
 def _members(file: BinaryIO, artifact: Artifact, spending: Spending) -> Iterator[Member]:
-    if artifact.format == "tar.gz":
+    if in_order(artifact):
         return tar_members(GzipReader(file, spending), spending)
     return zip_members(file, spending)
 
 
-def _write_all(members: Iterator[Member], artifact: Artifact, tree: Tree) -> tuple[Unpacked, ...]:
+def _write_all(
+    members: Iterator[Member], artifact: Artifact, tree: Tree, threads: int
+) -> tuple[Unpacked, ...]:
     names = Names()
     listing = Listing(artifact)
     files: list[_Writing] = []
     links: list[tuple[Parts, str]] = []
-    with Writer(tree, 1 if artifact.format == "tar.gz" else THREADS) as writer:
+    with Writer(tree, threads) as writer:
         for member in members:
             parts = checked_parts(member.name, folder=member.kind == "folder")
             inside = _below_root(parts, member, artifact)

@@ -32,7 +32,7 @@ class Writer:
     ``threads``: one is enough for members that come in order.
     """
 
-    def __init__(self, tree: Tree, threads: int = THREADS) -> None:
+    def __init__(self, tree: Tree, threads: int) -> None:
         self._tree = tree
         self._pool = ThreadPoolExecutor(threads, "unpack")
         self._given_up = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,6 +63,15 @@ class Arrival:
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
+
+    @property
+    def there(self) -> bool:
+        """Whether the whole of it is verified; then nothing fetches any of it any more."""
+        return self._complete
+
+    def wait(self) -> None:
+        """Until the whole of it is there."""
+        self._wait(sys.maxsize)
 
     def size(self) -> int:
         """Its size in bytes; where the manifest has none, waits until it is known."""

@@ -280,16 +280,26 @@ def _fetch_and_unpack(
         contents = {
             member.path: member
             for artifact, arrival in zip(artifacts, arrivals, strict=True)
-            for member in _unpack(arrival, artifact, tree)
+            for member in _unpack(arrival, artifact, tree, _threads(arrival, artifact, arrivals))
         }
     sizes = {a.sha256: b.size() for a, b in zip(artifacts, arrivals, strict=True)}
     return tuple(contents.values()), sizes
 
 
-def _unpack(arrival: fetch.Arrival, artifact: Artifact, tree: Path) -> tuple[archive.Unpacked, ...]:
+def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetch.Arrival]) -> int:
+    """How many unpack an archive: a single one as long as connections, too, have threads."""
+    if archive.in_order(artifact):
+        return 1
+    arrival.wait()
+    return archive.THREADS if all(each.there for each in arrivals) else 1
+
+
+def _unpack(
+    arrival: fetch.Arrival, artifact: Artifact, tree: Path, threads: int
+) -> tuple[archive.Unpacked, ...]:
     budget = archive.Budget.of(artifact, arrival.size())
     with arrival.file() as file:
-        return archive.unpack(file, artifact, tree, budget)
+        return archive.unpack(file, artifact, tree, budget, threads)
 
 
 def _gate(attempt: _Attempt, tree: Path) -> str | None:
