@@ -17,6 +17,7 @@ LIBRARIES = {
     "libggml-cuda.so.0.20": random.Random(1).randbytes(3 * MIB),  # noqa: S311
     "libllama.so.0.1": random.Random(2).randbytes(2 * MIB),  # noqa: S311
     "libsmall.so": b"small",
+    "empty": b"",
 }
 
 

@@ -18,9 +18,10 @@ def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Pat
     """Link all of these files into ``tree``, or none; whether they are there now.
 
     None where one has no donor, its donor is not what it was, its name is taken, or the file
-    system has no hard links.
+    system has no hard links. Empty files need none.
     """
-    if not files or any((file.sha256, file.executable) not in donors for file in files):
+    wanted = {(file.sha256, file.executable) for file in files if file.size}
+    if not files or not wanted <= donors.keys():
         return False
     linked: list[Path] = []
     done = False
@@ -28,7 +29,10 @@ def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Pat
         for file in files:
             target = tree / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.hardlink_to(donors[file.sha256, file.executable])
+            if file.size:
+                target.hardlink_to(donors[file.sha256, file.executable])
+            else:
+                target.touch(exist_ok=False)
             linked.append(target)
         _, changed = verify_files(tree, files, {})
         done = not changed
