@@ -29,8 +29,7 @@ def parted(contents: Sequence[Unpacked], limit: int = ARCHIVES) -> tuple[tuple[U
     large = sorted((unit for unit in units.values() if _size(unit) >= LARGE), key=_rank)
     alone = large[: limit - 1]
     rest = [item for unit in units.values() if unit not in alone for item in unit]
-    together = (tuple(sorted(rest, key=lambda item: item.path)),) if rest else ()
-    return (*(tuple(unit) for unit in alone), *together)
+    return tuple(tuple(part) for part in (*alone, rest) if part)
 
 
 def _file_of(path: str, targets: Mapping[str, str]) -> str:

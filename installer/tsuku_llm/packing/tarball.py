@@ -1,9 +1,9 @@
 """Tarballs of which the same content gives the same bytes.
 
-Nothing of the machine goes in: no times, no owners, no modes but 0644 and 0755, no order but
-that of the names, no folders. The gzip header is written here, as Python's differs between
-its versions; what is left is the deflating, which is that of the zlib at hand: another
-implementation (zlib-ng) gives other bytes, that unpack to the same.
+Nothing of the machine goes in: no times, no owners, no modes but 0644 and 0755, no folders.
+The gzip header is written here, as Python's differs between its versions; what is left is the
+deflating, which is that of the zlib at hand: another implementation (zlib-ng) gives other
+bytes, that unpack to the same.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
 
 
 def write_tarball(tree: Path, items: Sequence[Unpacked], file: BinaryIO) -> None:
-    """Write files and links of a tree into a gzipped tar, sorted by path.
+    """Write files and links of a tree into a gzipped tar, in this order.
 
     Raises ``UsageError`` for a file that is not what ``items`` says of it, and the errors
     of the disk.
     """
     with disk_errors("packing", tree):
         packed = _Gzip(file)
-        for item in sorted(items, key=lambda item: item.path):
+        for item in items:
             packed.write(_header(item))
             if isinstance(item, UnpackedFile):
                 _copy(tree / item.path, item, packed)
