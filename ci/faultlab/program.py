@@ -98,7 +98,7 @@ class Running:
 
         Raises ``Standstill`` if even that does not end it.
         """
-        hung = ()
+        hung: tuple[str, ...] = ()
         if not comes(self._answers, limit):
             hung = (f"no end after {limit:g} s: {seen(self.pid)}",)
             self._kill_all()

@@ -42,7 +42,7 @@ def taking_turns(
     Raises ``Standstill`` when none came for so many seconds and somebody is left. Skips where
     processes cannot be traced.
     """
-    command = [turns, str(pid), disk]
+    command = [str(turns), str(pid), str(disk)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
         try:
             if not comes(_told(tracer), PROMPTLY):

@@ -10,8 +10,8 @@ import select
 from pathlib import Path
 from typing import Protocol
 
-PROMPTLY = 30.0
-"""Seconds for what takes milliseconds: another process answers, attaches or dies."""
+PROMPTLY = 120.0
+"""Seconds for what takes one at most: another process imports and answers, attaches, or dies."""
 
 _PROC = Path("/proc")
 
