@@ -20,9 +20,19 @@ def supplied(
     """
     found: dict[str, tuple[Unpacked, ...]] = {}
     for artifact in artifacts:
-        files = artifact.files or ()
-        records = [FileRecord(f.path, f.size, f.sha256, f.executable) for f in files]
+        records = _records(artifact)
         if store.supply(staging, records):
-            brought = (UnpackedFile(f.path, f.size, f.sha256, f.executable) for f in files)
+            brought = (UnpackedFile(*record) for record in records)
             found[artifact.sha256] = (*brought, *make_links(artifact, staging.tree))
     return found
+
+
+def unsupplied(store: Store, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+    """Those that an install would fetch, as far as the receipts of other versions tell."""
+    return tuple(each for each in artifacts if not store.can_supply(_records(each)))
+
+
+def _records(artifact: Artifact) -> list[FileRecord]:
+    """Its listed files; none where the manifest lists none."""
+    files = artifact.files or ()
+    return [FileRecord(f.path, f.size, f.sha256, f.executable) for f in files]

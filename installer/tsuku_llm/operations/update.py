@@ -14,6 +14,7 @@ from tsuku_llm.operations.notices import Offer, remember
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.space import Space
+from tsuku_llm.operations.supplying import unsupplied
 from tsuku_llm.operations.vouching import revoked
 from tsuku_llm.selection import Candidate, Request, select
 from tsuku_llm.store import Installed, Receipt, version_id
@@ -137,8 +138,9 @@ def _download(session: Session, choice: Choice) -> int | None:
             return 0
     if candidate.variant.download_size is None:
         return None
-    present = [fetch.present(artifact, session.store.partials) for artifact in artifacts]
-    return Space(artifacts, present).missing
+    missing = unsupplied(session.store, artifacts)
+    present = [fetch.present(artifact, session.store.partials) for artifact in missing]
+    return Space(missing, present).missing
 
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:

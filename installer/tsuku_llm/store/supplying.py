@@ -14,14 +14,18 @@ from tsuku_llm.store.receipt import FileRecord
 from tsuku_llm.store.sharing import Content
 
 
+def can_supply(files: Sequence[FileRecord], donors: Mapping[Content, Path]) -> bool:
+    """Whether there are donors for all of these files; empty ones need none."""
+    return bool(files) and donors.keys() >= {(f.sha256, f.executable) for f in files if f.size}
+
+
 def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Path]) -> bool:
     """Link all of these files into ``tree``, or none; whether they are there now.
 
     None where one has no donor, its donor is not what it was, its name is taken, or the file
-    system has no hard links. Empty files need none.
+    system has no hard links.
     """
-    wanted = {(file.sha256, file.executable) for file in files if file.size}
-    if not files or not wanted <= donors.keys():
+    if not can_supply(files, donors):
         return False
     linked: list[Path] = []
     done = False

@@ -37,7 +37,7 @@ from tsuku_llm.store.sealing import seal
 from tsuku_llm.store.sharing import donors, inodes_of, refresh_sharers
 from tsuku_llm.store.shelf import Shelf
 from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, staged, sweep_staging
-from tsuku_llm.store.supplying import supply
+from tsuku_llm.store.supplying import can_supply, supply
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another, which may be in the middle of a large download."""
@@ -118,6 +118,10 @@ class Store(Shelf):
     def staging(self) -> AbstractContextManager[Staging]:
         """A folder to unpack into, removed at the end of the block unless committed."""
         return staged(self._made(self._staging))
+
+    def can_supply(self, files: Sequence[FileRecord]) -> bool:
+        """Whether other versions have all of these files, as their receipts say."""
+        return can_supply(files, donors(files, self.installed()))
 
     def supply(self, staging: Staging, files: Sequence[FileRecord]) -> bool:
         """Link files of other versions into a staged tree; False where one cannot be had so.
