@@ -31,7 +31,7 @@ def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
         os.chdir(plan.cwd)
         os.execve(plan.argv[0], plan.argv, plan.env)  # noqa: S606
     except OSError as exc:
-        from tsuku_llm.launch.refusal import refuse  # noqa: PLC0415 - only then
+        from tsuku_llm.launch.failure import refuse  # noqa: PLC0415 - only then
 
         refuse(plan, exc)
 

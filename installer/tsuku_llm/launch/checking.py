@@ -20,9 +20,9 @@ from tsuku_llm.launch.devices import (
     parse_devices,
 )
 from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
+from tsuku_llm.launch.failure import why_not_started
 from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.planning import Build, Plan, environment
-from tsuku_llm.launch.refusal import why_not_started
 
 GATE_LIMIT = 60.0
 """Seconds for each question: the first start after a boot loads a driver from disk."""

@@ -11,15 +11,11 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Protocol
 
-from tsuku_llm.errors import BackendFailed, LaunchError
 from tsuku_llm.launch.becoming import flush
 from tsuku_llm.launch.child import end
-from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
 from tsuku_llm.launch.leash import Leash
-from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.passage import Passage
 from tsuku_llm.launch.planning import Plan
-from tsuku_llm.launch.refusal import refuse
 from tsuku_llm.launch.relay import Relay
 
 _PR_SET_PDEATHSIG = 1
@@ -92,7 +88,9 @@ def supervise(
     leash.signalled = relay.passed_on
     told_to_end = relay.passed_on or leash.reason is not None
     if code != 0 and not (stderr.ready or observer.ready or told_to_end):
-        _explain(plan, code, stderr.tail.text(), oom_killed=_oom_kills() > killed)
+        from tsuku_llm.launch.failure import explain  # noqa: PLC0415 - only then
+
+        explain(plan, code, stderr.tail.text(), oom_killed=_oom_kills() > killed)
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
@@ -140,6 +138,8 @@ def _start(plan: Plan, keep: Collection[int], *, one_stream: bool) -> subprocess
             preexec_fn=_tied_to_us(),  # noqa: PLW1509
         )
     except OSError as exc:
+        from tsuku_llm.launch.failure import refuse  # noqa: PLC0415 - only then
+
         refuse(plan, exc)
 
 
@@ -177,32 +177,3 @@ def _oom_kills() -> int:
     with suppress(OSError, ValueError), open("/proc/vmstat", encoding="ascii") as file:  # noqa: PTH123
         return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
     return 0
-
-
-def _explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
-    diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
-    if diagnosis is None and not tail.strip():
-        diagnosis = _without_a_word(plan)
-    if diagnosis is None:
-        return
-    failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
-    raise failure(
-        f"the server did not start: {diagnosis.cause}",
-        facts=diagnosis.facts,
-        hint=diagnosis.hint(plan.backend),
-    )
-
-
-def _without_a_word(plan: Plan) -> Diagnosis | None:
-    """Explain an end in silence: upstream's log may be lost where it cannot listen."""
-    from tsuku_llm.launch.health import address_of, is_taken  # noqa: PLC0415 - only then
-
-    address = address_of(plan.argv, plan.env)
-    if not is_taken(address):
-        return None
-    return Diagnosis(
-        "port-in-use",
-        f"nothing can listen on {address.host} port {address.port}: it is in use",
-        "stop what uses it, or choose another with --port",
-        facts=("another program accepts connections there",),
-    )

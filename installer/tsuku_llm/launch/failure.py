@@ -1,4 +1,4 @@
-"""Why the system would not start a server at all."""
+"""Why a start failed, as an error: the system refused it, or the server ended before it served."""
 
 from __future__ import annotations
 
@@ -9,9 +9,39 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from tsuku_llm.errors import LaunchError
-from tsuku_llm.launch.diagnosis import Diagnosis
+from tsuku_llm.errors import BackendFailed, LaunchError
+from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
+from tsuku_llm.launch.health import address_of, is_taken
+from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.planning import Plan
+
+
+def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
+    """Raise BackendFailed or LaunchError with the cause of an end; nothing where none is known."""
+    diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
+    if diagnosis is None and not tail.strip():
+        diagnosis = _without_a_word(plan)
+    if diagnosis is None:
+        return
+    failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
+    raise failure(
+        f"the server did not start: {diagnosis.cause}",
+        facts=diagnosis.facts,
+        hint=diagnosis.hint(plan.backend),
+    )
+
+
+def _without_a_word(plan: Plan) -> Diagnosis | None:
+    """Explain an end in silence: upstream's log may be lost where it cannot listen."""
+    address = address_of(plan.argv, plan.env)
+    if not is_taken(address):
+        return None
+    return Diagnosis(
+        "port-in-use",
+        f"nothing can listen on {address.host} port {address.port}: it is in use",
+        "stop what uses it, or choose another with --port",
+        facts=("another program accepts connections there",),
+    )
 
 
 def refuse(plan: Plan, error: OSError) -> NoReturn:
