@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -13,20 +13,20 @@ from tsuku_llm.launch import FallenBack, Leash, Signal, StartReport, Verdict
 
 TEXTS = st.text(max_size=12)
 COUNTS = st.integers(0, 1 << 50)
-KINDS: dict[str, st.SearchStrategy[object]] = {
-    "str": TEXTS,
-    "int": COUNTS,
-    "bool": st.booleans(),
-    "str | None": st.none() | TEXTS,
-    "int | None": st.none() | COUNTS,
-    "tuple[str, ...]": st.tuples(TEXTS, TEXTS) | st.just(()),
-    "Verdict": st.sampled_from(Verdict),
-    "tuple[Signal, ...]": st.lists(
+KINDS: dict[object, st.SearchStrategy[object]] = {
+    str: TEXTS,
+    int: COUNTS,
+    bool: st.booleans(),
+    str | None: st.none() | TEXTS,
+    int | None: st.none() | COUNTS,
+    tuple[str, ...]: st.tuples(TEXTS, TEXTS) | st.just(()),
+    Verdict: st.sampled_from(Verdict),
+    tuple[Signal, ...]: st.lists(
         st.builds(Signal, TEXTS, st.sampled_from(Verdict), TEXTS), max_size=2
     ).map(tuple),
-    "tuple[FallenBack, ...]": st.lists(st.builds(FallenBack, TEXTS, TEXTS), max_size=2).map(tuple),
+    tuple[FallenBack, ...]: st.lists(st.builds(FallenBack, TEXTS, TEXTS), max_size=2).map(tuple),
 }
-FIELDS = {field.name: KINDS[str(field.type)] for field in fields(StartReport)}
+FIELDS = {name: KINDS[kind] for name, kind in get_type_hints(StartReport).items()}
 REPORTS = st.fixed_dictionaries(FIELDS).map(lambda values: StartReport(**values))  # type: ignore[arg-type]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -41,9 +41,9 @@ REPORT = StartReport(
 )
 GPU = Record(name="gpu", supervisor=US, host="127.0.0.1", port=8080, server=US, report=REPORT)
 UNKNOWN = replace(
-    GPU, name="unknown", report=replace(REPORT, verdict=Verdict.UNKNOWN, memory_used=None)
+    GPU, name="unknown", report=REPORT._replace(verdict=Verdict.UNKNOWN, memory_used=None)
 )
-CPU = replace(GPU, name="cpu", report=replace(REPORT, verdict=Verdict.ON_CPU, layers_offloaded=0))
+CPU = replace(GPU, name="cpu", report=REPORT._replace(verdict=Verdict.ON_CPU, layers_offloaded=0))
 STARTING = Record(name="starting", supervisor=US, host="127.0.0.1", port=1)
 ENDED = replace(GPU, name="ended", exit_code=1, idle_timeout=300)
 ALL = (GPU, UNKNOWN, CPU, STARTING, ENDED)

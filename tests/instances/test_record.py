@@ -47,7 +47,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     [
         ({}, State.STARTING),
         ({"report": REPORT}, State.STARTING),
-        ({"report": replace(REPORT, ready=True), "server": US}, State.RUNNING),
+        ({"report": REPORT._replace(ready=True), "server": US}, State.RUNNING),
         ({"supervisor": DEAD, "server": US}, State.UNWATCHED),
         ({"supervisor": DEAD}, State.LOST),
         ({"supervisor": DEAD, "server": DEAD}, State.LOST),

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 from tsuku_llm.launch.planning import Plan
 
@@ -41,8 +40,7 @@ class Tail:
         return self._bytes.decode("utf-8", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """How the child ended: ``code`` is negative for a signal and None when out of time."""
 
     code: int | None

@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import socket
@@ -24,8 +23,7 @@ _PORTS = 1 << 16
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where to ask: ``host`` ending in ``.sock`` is a Unix socket; ``port`` 0 is not yet known.
 
     ``tls`` servers are not asked: their log has to do.

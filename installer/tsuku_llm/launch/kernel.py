@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|accel)")
 _DRM = re.compile(
@@ -27,8 +27,7 @@ _HOST_REGIONS = ("cpu", "gtt", "system")
 """Memory of the machine that a driver lends to a GPU; an integrated one has no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(NamedTuple):
     """What is seen of one process. None: it may not be looked at, or not on this system.
 
     ``nodes`` are the GPU device nodes that it has open, ``libraries`` the names of the files

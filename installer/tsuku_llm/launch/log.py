@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 _MIB = 1024 * 1024
 _LONGEST = 4096
@@ -32,8 +32,7 @@ _COMPLAINT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LogFacts:
+class LogFacts(NamedTuple):
     """What was read so far. Sizes are bytes.
 
     ``loaded`` are the backends that the loader of plugins named; ``buffers`` has for each
@@ -61,28 +60,28 @@ def read_line(facts: LogFacts, line: str) -> LogFacts:
 
 def _add_buffer(facts: LogFacts, found: re.Match[str]) -> LogFacts:
     size = int(float(found["size"]) * _MIB)
-    return replace(facts, buffers=(*facts.buffers, (found["where"], size)))
+    return facts._replace(buffers=(*facts.buffers, (found["where"], size)))
 
 
 def _add_layers(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return replace(facts, layers=(int(found["offloaded"]), int(found["total"])))
+    return facts._replace(layers=(int(found["offloaded"]), int(found["total"])))
 
 
 def _add_loaded(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return replace(facts, loaded=(*facts.loaded, found["backend"]))
+    return facts._replace(loaded=(*facts.loaded, found["backend"]))
 
 
 def _add_device(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return replace(facts, device=facts.device or f"{found['name']}: {found['description']}")
+    return facts._replace(device=facts.device or f"{found['name']}: {found['description']}")
 
 
 def _add_address(facts: LogFacts, found: re.Match[str]) -> LogFacts:
     port = int(found["port"]) if found["port"] else None
-    return replace(facts, listens=True, port=port)
+    return facts._replace(listens=True, port=port)
 
 
 def _add_complaint(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return replace(facts, complaint=facts.complaint or found.string.strip())
+    return facts._replace(complaint=facts.complaint or found.string.strip())
 
 
 _RULES: tuple[tuple[re.Pattern[str], Callable[[LogFacts, re.Match[str]], LogFacts]], ...] = (

@@ -6,9 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tsuku_llm.launch.child import ask
 from tsuku_llm.launch.planning import Plan
@@ -25,8 +24,7 @@ _START = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMemory:
+class GpuMemory(NamedTuple):
     """The memory of all NVIDIA devices, in bytes; ``processes`` by process id.
 
     In a container the ids are the host's, or there are none.

@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tsuku_llm.errors import CorruptStore
 
@@ -26,8 +25,7 @@ class Verdict(str, enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(NamedTuple):
     """One sign of where the server computes, independent of the others.
 
     ``name`` is its source (``device-list``, ``buffers``, …); ``evidence`` is one line: what
@@ -39,16 +37,14 @@ class Signal:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
-class FallenBack:
+class FallenBack(NamedTuple):
     """A variant that was tried before the one that runs, and why it does not run."""
 
     variant: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartReport:
+class StartReport(NamedTuple):
     """One start of a server.
 
     ``name`` is the server's among several; ``version`` the id of the installed version, and
@@ -88,7 +84,7 @@ class StartReport:
     def to_json(self) -> bytes:
         """The report as it is stored."""
         document = {"format": FORMAT} | {
-            field.name: _plain(getattr(self, field.name)) for field in fields(self)
+            name: _plain(value) for name, value in self._asdict().items()
         }
         return json.dumps(document, indent=1).encode("ascii") + b"\n"
 
@@ -109,10 +105,10 @@ Sink = Callable[[StartReport], None]
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, (Signal, FallenBack)):
+        return value._asdict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, (Signal, FallenBack)):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
     return value
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
 from tsuku_llm.launch.kernel import Sight
@@ -46,8 +46,7 @@ _WEIGHTS: Mapping[tuple[str, Verdict], int] = {
 """What each sign may say, and how much that counts. What is not here is never said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(NamedTuple):
     """Everything that was seen of one server. None: it was not asked or cannot be known.
 
     ``files`` are the names in the build's folder; ``refusal`` the user's own words that keep
@@ -60,8 +59,8 @@ class Observed:
     files: frozenset[str] = frozenset()
     refusal: str | None = None
     listed: tuple[ListedDevice, ...] | None = None
-    log: LogFacts = field(default_factory=LogFacts)
-    sight: Sight = field(default_factory=Sight)
+    log: LogFacts = LogFacts()
+    sight: Sight = Sight()
     process_memory: int | None = None
     risen: int | None = None
     model_size: int | None = None

@@ -7,8 +7,8 @@ import re
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from tsuku_llm.errors import SilentCpu, TsukuError
 from tsuku_llm.launch import health, nvml
@@ -29,8 +29,7 @@ _ALONE = 1.0
 until then it may be another server's, on a port that ours could not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(NamedTuple):
     """What is known of a start before it is made.
 
     ``draft`` is the report as far as it can be filled in, ``listed`` the build's own list of
@@ -67,7 +66,7 @@ class Watch:
 
     def started(self, pid: int) -> None:
         """The server runs: begin to follow it."""
-        self.report = replace(self.report, pid=pid)
+        self.report = self.report._replace(pid=pid)
         self._thread.start()
 
     def heard(self, data: bytes) -> None:
@@ -91,7 +90,7 @@ class Watch:
             self._judge(before)
         except TsukuError as error:
             self.failure = error
-            self.report = replace(self.report, ready=False)
+            self.report = self.report._replace(ready=False)
             self._leash.end(error.message)
         self.ready = True
         self._tell()
@@ -116,7 +115,7 @@ class Watch:
         plan, facts = self._start.plan, self._log.facts
         address = address_of(plan.argv, plan.env)
         if facts.port is not None:
-            address = replace(address, port=facts.port)
+            address = address._replace(port=facts.port)
         return address
 
     def _gpu_memory(self) -> nvml.GpuMemory | None:
@@ -126,14 +125,13 @@ class Watch:
 
     def _judge(self, before: nvml.GpuMemory | None) -> None:
         address = self._address()
-        report = replace(
-            self.report,
+        report = self.report._replace(
             host=address.host,
             port=None if address.is_unix else address.port,
             ready=True,
         )
         if self._start.build.backend == "cpu":
-            self.report = replace(report, backend="cpu", verdict=Verdict.ON_CPU)
+            self.report = report._replace(backend="cpu", verdict=Verdict.ON_CPU)
             return
         after = self._gpu_memory()
         seen = self._observed(before, after)
@@ -183,8 +181,7 @@ def _judged(report: StartReport, seen: Observed, after: nvml.GpuMemory | None) -
     device = seen.log.device or ", ".join(f"{each.name}: {each.description}" for each in own)
     layers = seen.log.layers if decided is not Verdict.ON_CPU else None
     total = sum(each.memory or 0 for each in own) or (after.total if after else None)
-    return replace(
-        report,
+    return report._replace(
         signals=found,
         verdict=decided,
         backend=backend_in_use(seen, decided),

@@ -12,10 +12,10 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Thread
+from typing import NamedTuple
 
 from tsuku_llm.durable import make_folder, read_small, write_note
 from tsuku_llm.errors import StoreError
@@ -29,8 +29,7 @@ _FORMAT = 1
 _LIMIT = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """A newer release that fits this machine."""
 
     release: str
