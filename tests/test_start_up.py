@@ -30,15 +30,15 @@ WATCHING = {"ctypes", "selectors", "subprocess", "threading"}
 
 BUDGETS = {
     "--version": (3, 20),
-    "--help": (14, 80),
-    "list": (35, 110),
-    "which": (41, 110),
-    "serve --exec -- -m x": (40, 80),
-    "serve --exec --fallback -- -m x": (43, 115),
-    "serve -- -m x": (53, 115),
-    "run llama-server": (43, 115),
-    "verify": (35, 110),
-    "config list": (21, 75),
+    "--help": (14, 95),
+    "list": (35, 128),
+    "which": (41, 128),
+    "serve --exec -- -m x": (40, 96),
+    "serve --exec --fallback -- -m x": (43, 132),
+    "serve -- -m x": (53, 126),
+    "run llama-server": (43, 132),
+    "verify": (35, 128),
+    "config list": (21, 100),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end."""
 
