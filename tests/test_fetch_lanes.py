@@ -200,6 +200,33 @@ def test_H31_a_connection_that_says_nothing_does_not_hold_up_the_others(tmp_path
         assert None not in ranges(server)
 
 
+def test_H31_another_goes_on_with_what_a_silent_connection_holds_up(tmp_path: Path) -> None:
+    """Long before it counts as dead: what lies behind cannot be used meanwhile."""
+    taken_over, in_time = threading.Event(), []
+
+    def silent(exchange: Exchange) -> None:
+        start, end = asked_range(exchange.request, len(BODY))
+        fields = {
+            "Content_Length": end - start,
+            "Content_Range": f"bytes {start}-{end - 1}/{len(BODY)}",
+        }
+        exchange.send(head("206 Partial Content", **fields) + BODY[start : start + 1000])
+        in_time.append(taken_over.wait(20))
+
+    def usual(exchange: Exchange) -> None:
+        start, end = asked_range(exchange.request, len(BODY))
+        if start <= 30_000 < end:
+            taken_over.set()
+        GOOD(exchange)
+
+    with (
+        FaultServer([at(30_000, silent, usual=usual)]) as server,
+        Clock().network(limits=dataclasses.replace(WIDE, silence=60.0)) as network,
+    ):
+        assert fetch(artifact_at(f"{server.url}/x"), tmp_path, network).read_bytes() == BODY
+        assert in_time == [True]
+
+
 @pytest.mark.parametrize(
     "status", ["429 Too Many Requests", "503 Service Unavailable", "403 Forbidden"]
 )

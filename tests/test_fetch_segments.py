@@ -39,14 +39,15 @@ LENGTHS = st.tuples(st.integers(2, 60), st.integers(60, 200))
 def test_every_byte_is_written_once(
     size: int, noted: list[tuple[int, int]], lanes: int, seed: int, lengths: tuple[int, int]
 ) -> None:
-    """Lanes in any order, some of which give up; bytes behind a divided segment are not claimed."""
+    """Lanes in any order and of any speed, some of which give up, some of which are outrun."""
     chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     gaps = gaps_of(size, size, noted)
     plan = Plan(size, gaps, lengths)
     written: list[int] = []
     working: list[Segment] = []
+    before: Segment | None = None
     while True:
-        if len(working) < lanes and (segment := plan.take(lanes)):
+        if len(working) < lanes and (segment := plan.take(lanes, before)):
             working.append(segment)
         if not working:
             break
@@ -61,6 +62,7 @@ def test_every_byte_is_written_once(
         if segment.done == segment.end or chance.random() < 0.1:
             plan.release(segment)
             working.remove(segment)
+            before = segment
     assert sorted(written) == sorted(covered(gaps))
     assert not plan.gaps
     assert not plan.work
@@ -92,6 +94,58 @@ def test_a_lane_without_work_divides_the_longest_segment() -> None:
     assert plan.claim(slow, 100) == 55
     assert plan.take(2) is None
     assert not plan.work
+
+
+def bring(plan: Plan, segment: Segment, count: int) -> Segment:
+    """So many bytes of a segment come; at its end it is through."""
+    plan.claim(segment, count)
+    plan.written(segment)
+    if segment.done == segment.end:
+        plan.release(segment)
+    return segment
+
+
+def beside_a_fast_one(before: int, meanwhile: int) -> tuple[Plan, Segment, Segment]:
+    """The first segment of 100 bytes, before and while a lane fetched another; and that one."""
+    plan = Plan(1000, [(0, 1000)], (40, 100))
+    first = bring(plan, plan.take(2), before)
+    fast = plan.take(2)
+    bring(plan, first, meanwhile)
+    return plan, first, bring(plan, fast, 100)
+
+
+def test_who_is_fast_goes_on_with_the_segment_that_holds_up_all() -> None:
+    plan, slow, fast = beside_a_fast_one(30, 33)
+    taken = plan.take(2, fast)
+    assert (taken.done, taken.end) == (63, 100)
+    assert slow.outrun
+    assert plan.claim(slow, 9) == 0
+    assert plan.take(2).done == 200, "who has fetched nothing knows nothing of others"
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile"), [(0, 34), (67, 33)], ids=["a_third_as_fast", "through"]
+)
+def test_a_segment_that_holds_up_nobody_stays_where_it_is(before: int, meanwhile: int) -> None:
+    plan, first, fast = beside_a_fast_one(before, meanwhile)
+    assert plan.take(2, fast).done == 200
+    assert not first.outrun
+
+
+def test_only_who_brought_enough_can_tell_that_another_is_slow() -> None:
+    plan = Plan(300, [(0, 100), (200, 239)], (40, 100))
+    slow, other = plan.take(1), plan.take(1)
+    assert plan.take(1, bring(plan, other, 39)).done == 50, "the longest is divided"
+    assert not slow.outrun
+
+
+def test_what_has_to_be_fetched_again_comes_before_a_slow_segment() -> None:
+    plan = Plan(1000, [(0, 1000)], (40, 100))
+    first, slow, fast = plan.take(2), plan.take(2), plan.take(2)
+    bring(plan, first, 100)
+    plan.open(0, 40)
+    assert plan.take(2, bring(plan, fast, 100)).done == 0
+    assert not slow.outrun
 
 
 def test_a_segment_grows_over_the_whole_only_when_it_is_alone() -> None:
@@ -156,6 +210,29 @@ def test_one_connection_after_a_refusal_whatever_comes() -> None:
     width.answered()
     for second in range(5):
         width.look(second * second * 100, second, 1)
+    assert width.lanes == 1
+
+
+def test_a_connection_that_was_outrun_is_done_without_for_a_while() -> None:
+    width = Width(LIMITS)
+    width.answered()
+    width.outrun(0.0)
+    seen = []
+    for second in range(9):
+        width.look(100 * second, second, width.lanes)
+        seen.append(width.lanes)
+    assert LIMITS.rest == 5.0
+    assert seen == [3, 3, 3, 3, 3, 5, 5, 5, 5], "tried once more, and they bring no more"
+
+
+def test_after_a_refusal_no_rest_is_long_enough() -> None:
+    width = Width(LIMITS)
+    width.answered()
+    width.outrun(0.0)
+    width.refused()
+    for second in range(20):
+        width.look(second * second * 100, second, width.lanes)
+        width.answered()
     assert width.lanes == 1
 
 

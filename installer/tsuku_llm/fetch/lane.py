@@ -62,12 +62,12 @@ class Crew:
             self._ended.append(lane)
             self._changed.notify_all()
 
-    def take(self) -> Segment | None:
-        """The next work of a lane; None where it shall end."""
+    def take(self, before: Segment | None) -> Segment | None:
+        """The next work of a lane after the segment ``before``; None where it shall end."""
         with self._changed:
             if self._active > self.wanted:
                 return None
-            return self._plan.take(self.wanted)
+            return self._plan.take(self.wanted, before)
 
     def take_all(self, segment: Segment) -> bool:
         """Whether the one lane that there is may fetch the whole file with its segment."""
@@ -151,13 +151,17 @@ class Crew:
 
 
 class Lane:
-    """``failure`` says why it ended, None when it was through; ``received`` what it brought."""
+    """``failure`` says why it ended, None when it was through; ``received`` what it brought.
+
+    It ends as well, and is ``outrun``, when another lane had to go on with its segment.
+    """
 
     def __init__(self, transfer: Transfer, url: str, crew: Crew) -> None:
         self._transfer = transfer
         self._url = url
         self._crew = crew
         self.received = 0
+        self.outrun = False
         self.failure: Exception | None = None
 
     def start(self) -> None:
@@ -175,8 +179,10 @@ class Lane:
 
     def _run(self) -> None:
         try:
-            while segment := self._crew.take():
+            segment = None
+            while not self.outrun and (segment := self._crew.take(segment)):
                 self._work_on(segment)
+                self.outrun = segment.outrun
         except Exception as error:  # noqa: BLE001 - raised again where it is judged
             self.failure = error
         finally:
@@ -201,6 +207,8 @@ class Lane:
     def _fetch_from(self, address: str, segment: Segment) -> None:
         crew, transfer = self._crew, self._transfer
         start, end = segment.done, segment.end  # another lane may take over the last part
+        if start == end:  # it has taken over all of it
+            return
         crew.check()
         headers = segment_headers(start, end, crew.validator)
         with answered(

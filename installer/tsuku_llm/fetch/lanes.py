@@ -91,6 +91,8 @@ class _Lanes:
     def _judge(self, lane: Lane) -> None:
         failure = lane.failure
         error = failure.error if isinstance(failure, Transient) else failure
+        if lane.outrun:
+            self._width.outrun(self._network.clock())
         if error is None:
             return
         if not isinstance(error, DownloadError):

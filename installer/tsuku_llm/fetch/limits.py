@@ -22,8 +22,9 @@ class Limits:
 
     Artifacts of ``wide`` bytes and more come over several connections: ``first`` of them
     as soon as the server has answered one range, then more while they help, looked at
-    every ``look`` seconds; all artifacts of a run share ``connections``. Each connection
-    takes ``segment`` bytes at a time, the lowest and the highest number.
+    every ``look`` seconds; where one was too slow, more are tried again after ``rest``
+    seconds. All artifacts of a run share ``connections``. Each connection takes ``segment``
+    bytes at a time, the lowest and the highest number.
     """
 
     connect: float = 10.0
@@ -42,6 +43,7 @@ class Limits:
     first: int = 4
     connections: int = 8
     look: float = 0.2
+    rest: float = 5.0
     segment: tuple[int, int] = (4 << 20, 16 << 20)
 
 

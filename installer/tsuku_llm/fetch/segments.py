@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 Gap = tuple[int, int]
 """Bytes that are missing: the first one, and the one behind the last."""
@@ -11,20 +11,28 @@ Gap = tuple[int, int]
 _SHARE = 2
 """Segments that each lane gets of what waits: they shrink towards the end, as it nears."""
 
+_SLOW = 3
+"""A lane is too slow that brings less than one byte while another brings so many."""
+
 
 @dataclass(slots=True, eq=False)
 class Segment:
     """What one lane fetches. It has ``done``, is writing up to ``claimed``, and stops at ``end``.
 
-    Another lane without work may take over the last part of it, behind ``claimed``.
+    Another lane may take over what lies behind ``claimed``; it is ``outrun`` when that was
+    because this one is too slow. ``beside`` says how far each segment in work, by its start,
+    was when this one was handed out.
     """
 
-    done: int
+    start: int
     end: int
-    claimed: int = 0
+    beside: Mapping[int, int]
+    done: int = field(init=False)
+    claimed: int = field(init=False)
+    outrun: bool = False
 
     def __post_init__(self) -> None:
-        self.claimed = self.done
+        self.done = self.claimed = self.start
 
 
 def gaps_of(size: int, there: int, noted: Iterable[Gap] = ()) -> list[Gap]:
@@ -72,26 +80,51 @@ class Plan:
         """Bytes that are not written yet."""
         return sum(end - start for start, end in self.gaps)
 
-    def take(self, lanes: int) -> Segment | None:
+    def take(self, lanes: int, before: Segment | None = None) -> Segment | None:
         """The next segment for one of so many lanes; None when there is no work left.
 
-        The first gap is served first, so that what is there grows from the start. Where
-        nothing waits, the longest segment in work is divided.
+        The first gap is served first, so that what is there grows from the start, unless a
+        slow lane holds that up: then a lane that has fetched the segment ``before`` meanwhile
+        goes on with the slow one's. Where nothing waits, the longest segment in work is
+        divided.
         """
+        if straggler := before and self._held_up_by(before):
+            straggler.outrun = True
+            end, straggler.end = straggler.end, straggler.claimed
+            return self._hand_out(straggler.end, end)
         if not self._waiting:
             return self._divide()
+        length = self._length(lanes)
         start, end = self._waiting.pop(0)
-        waiting = end - start + sum(stop - begin for begin, stop in self._waiting)
-        length = max(self._least, min(self._most, waiting // (_SHARE * lanes)))
         if end - start - length < self._least:
             length = end - start
         if start + length < end:
             self._waiting.insert(0, (start + length, end))
         return self._hand_out(start, start + length)
 
+    def _length(self, lanes: int) -> int:
+        """Of a new segment."""
+        waiting = sum(end - start for start, end in self._waiting)
+        return max(self._least, min(self._most, waiting // (_SHARE * lanes)))
+
+    def _held_up_by(self, fetched: Segment) -> Segment | None:
+        """The first segment in work, if next to nothing came of it while another was fetched.
+
+        A new connection starts slowly behind those that have filled the line, and a dead one
+        says nothing for long: what lies behind cannot be used meanwhile.
+        """
+        working = (each for each in self._taken if each.claimed < each.end)
+        first = min(working, key=lambda each: each.done, default=None)
+        if first is None or first.start not in fetched.beside:
+            return None
+        if self._waiting and self._waiting[0][0] < first.done:
+            return None
+        came = first.done - fetched.beside[first.start]
+        return first if fetched.done - fetched.start >= max(self._least, _SLOW * came) else None
+
     @property
     def work(self) -> bool:
-        """Whether ``take`` would give something."""
+        """Whether ``take`` would give a further lane something."""
         return bool(self._waiting) or self._divisible() is not None
 
     def _divisible(self) -> Segment | None:
@@ -113,7 +146,7 @@ class Plan:
         return self._hand_out(middle, end)
 
     def _hand_out(self, start: int, end: int) -> Segment:
-        segment = Segment(start, end)
+        segment = Segment(start, end, {each.start: each.done for each in self._taken})
         self._taken.append(segment)
         return segment
 
