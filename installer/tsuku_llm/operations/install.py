@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,7 @@ from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
-from tsuku_llm.operations.supplying import supplied
+from tsuku_llm.operations.supplying import confirmed, supplied
 from tsuku_llm.operations.vouching import note_standing, revoked
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import (
@@ -34,6 +34,7 @@ from tsuku_llm.store import (
     Installed,
     LinkRecord,
     Receipt,
+    Staging,
     Store,
     version_id,
 )
@@ -246,44 +247,63 @@ def _build(attempt: _Attempt) -> Installed:
     Two variants may share an archive: its lock is held until it was unpacked, as whoever
     is first drops it. Locks are taken in sorted order, so that nobody waits in a ring.
     """
-    store, artifacts = attempt.store, attempt.candidate.variant.artifacts
+    store = attempt.store
     with ExitStack() as locks:
-        for digest in sorted({artifact.sha256 for artifact in artifacts}):
+        for digest in sorted({item.sha256 for item in attempt.candidate.variant.artifacts}):
             locks.enter_context(store.lock(digest))
         store.sweep()  # whoever had the lock may have been killed over a half-filled folder
         with store.staging() as staging:
-            held = supplied(store, staging, artifacts)
-            missing = [artifact for artifact in artifacts if artifact.sha256 not in held]
-            space = Space(
-                missing, [fetch.present(artifact, store.partials) for artifact in missing]
-            )
-            store.require_space(space.needed, space.facts)
-            contents, sizes = _fetch_and_unpack(attempt.session, store, missing, staging.tree)
+            contents, sizes = _put_together(attempt, staging)
             device = _gate(attempt, staging.tree)
-            whole = {item.path: item for item in chain(contents, *held.values())}
-            installed = store.commit(staging, _receipt(attempt, sizes, (*whole.values(),), device))
+            installed = store.commit(staging, _receipt(attempt, sizes, contents, device))
     return installed
 
 
-def _fetch_and_unpack(
-    session: Session, store: Store, artifacts: Sequence[Artifact], tree: Path
+def _put_together(
+    attempt: _Attempt, staging: Staging
 ) -> tuple[tuple[archive.Unpacked, ...], dict[str, int]]:
-    """Unpack archives while they come, as far as they are verified; their sizes by digest.
+    """Fill the staged tree; what is in it, and the sizes of what was fetched, by digest.
 
-    They come side by side and are unpacked one after the other, as they fill one folder.
-    When this returns, each of them is verified as a whole.
+    What other versions have is linked, and hashed while the rest comes, before that is
+    unpacked. What is not as it was then is fetched after all.
     """
+    store, waiting = attempt.store, attempt.candidate.variant.artifacts
+    held = supplied(store, staging, waiting)
+    contents: dict[str, archive.Unpacked] = {}
+    sizes: dict[str, int] = {}
+    while waiting:
+        missing = [artifact for artifact in waiting if artifact not in held]
+        with _delivered(attempt, missing) as arrivals:
+            right = confirmed(store, staging, held)
+            brought = [
+                _unpack(arrival, artifact, staging.tree, _threads(arrival, artifact, arrivals))
+                for artifact, arrival in zip(missing, arrivals, strict=True)
+            ]
+        contents |= {item.path: item for item in chain(*right.values(), *brought)}
+        sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
+        waiting = tuple(artifact for artifact in held if artifact.sha256 not in right)
+        held = ()
+    return tuple(contents.values()), sizes
+
+
+@contextmanager
+def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[list[fetch.Arrival]]:
+    """Fetch archives side by side, to be unpacked while they come, as far as they are verified.
+
+    At the end of the block each of them is verified as a whole. They are to be unpacked one
+    after the other, as they fill one folder.
+    """
+    if not artifacts:
+        yield []
+        return
+    session, store = attempt.session, attempt.store
+    space = Space(artifacts, [fetch.present(artifact, store.partials) for artifact in artifacts])
+    store.require_space(space.needed, space.facts)
     with (
         fetch.Network(session.environ, mirrors=session.mirrors) as network,
         fetch.delivered(artifacts, store.partials, network, session.progress) as arrivals,
     ):
-        contents = {
-            member.path: member
-            for artifact, arrival in zip(artifacts, arrivals, strict=True)
-            for member in _unpack(arrival, artifact, tree, _threads(arrival, artifact, arrivals))
-        }
-    sizes = {a.sha256: b.size() for a, b in zip(artifacts, arrivals, strict=True)}
-    return tuple(contents.values()), sizes
+        yield arrivals
 
 
 def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetch.Arrival]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,6 @@ _LIMIT = 16 << 20
 _CHUNK = 1 << 18
 _SHOWN = 12
 _LOOKS = 5
-_HASH_THREADS = 2
 _WORTH_THREADS = 4 << 20
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
 
@@ -178,25 +177,36 @@ def expected_kinds(receipt: Receipt) -> dict[str, str]:
 def verify_files(
     tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
 ) -> tuple[Stamps, list[str]]:
-    """Hash files, large ones two at once; their stamps, and the names of those that differ.
+    """Hash files, large ones in two threads; their stamps, and the names of those that differ.
 
     ``known`` has digests of files that were hashed moments ago. Raises ``OSError``.
     """
     if sum(file.size for file in files) < _WORTH_THREADS:
-        results: Iterable[tuple[Stamp, str]] = [_digest(tree / file.path, known) for file in files]
+        found = {file.path: _digest(tree / file.path, known) for file in files}
     else:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+        found = _digests(tree, files, known)
+    stamps = {path: stamp for path, (stamp, _) in found.items()}
+    return stamps, sorted(file.path for file in files if found[file.path][1] != file.sha256)
 
-        files = sorted(files, key=lambda file: file.size, reverse=True)
-        with ThreadPoolExecutor(_HASH_THREADS) as pool:
-            results = list(pool.map(lambda file: _digest(tree / file.path, known), files))
-    stamps: Stamps = {}
-    changed: list[str] = []
-    for file, (stamp, digest) in zip(files, results, strict=True):
-        stamps[file.path] = stamp
-        if digest != file.sha256:
-            changed.append(file.path)
-    return stamps, sorted(changed)
+
+def _digests(
+    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+) -> dict[str, tuple[Stamp, str]]:
+    """Hash files in this thread and another one, the largest first."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    waiting = iter(sorted(files, key=lambda file: file.size, reverse=True))
+    found: dict[str, tuple[Stamp, str]] = {}
+
+    def hash_on() -> None:
+        for file in waiting:
+            found[file.path] = _digest(tree / file.path, known)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(hash_on)
+        hash_on()
+        other.result()
+    return found
 
 
 def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:

@@ -37,7 +37,7 @@ def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> 
         found = differences(list_tree(tree), receipt)
         if found:
             raise tampered(f"the unpacked {receipt.id}", found)
-        digests = share(tree, receipt.files, donors, staging.path / "aside")
+        digests = share(staging, receipt.files, donors)
         for file in receipt.files:
             seal_file(tree / file.path, _mode(file))
         write_new(staging.path / IN_USE, b"")

@@ -20,6 +20,7 @@ from tsuku_llm.store.integrity import (
     verify_files,
 )
 from tsuku_llm.store.receipt import FileRecord
+from tsuku_llm.store.staging import Staging
 
 Content = tuple[str, bool]
 """SHA-256 and whether it is executable: what two files must have in common."""
@@ -37,14 +38,16 @@ def donors(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Con
 
 
 def share(
-    tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Path], aside: Path
+    staging: Staging, files: Sequence[FileRecord], donors: Mapping[Content, Path]
 ) -> dict[Stamp, str]:
-    """Replace files of ``tree`` by links to their donors; the digests of what was linked.
+    """Replace files of a staged tree by links to their donors; the digests of what was linked.
 
-    The unpacked copies wait in ``aside`` until the donors were hashed, and come back where
-    one is not what it should be. What was supplied by its donor already is hashed only.
-    Raises ``OSError`` when a copy cannot be put back, TamperedInstall where there is none.
+    The unpacked copies wait aside until the donors were hashed, and come back where one is
+    not what it should be. What was supplied by its donor already was hashed then, and is
+    hashed again only where it was touched since. Raises ``OSError`` when a copy cannot be put
+    back, TamperedInstall where there is none.
     """
+    tree, aside = staging.tree, staging.path / "aside"
     aside.mkdir()
     linked: dict[str, tuple[FileRecord, Path | None]] = {}
     for number, file in enumerate(files):
@@ -54,7 +57,7 @@ def share(
         elif donor and _link(donor, tree / file.path, aside / str(number)):
             linked[file.path] = file, aside / str(number)
     records = [file for file, _ in linked.values()]
-    stamps, changed = verify_files(tree, records, {})
+    stamps, changed = verify_files(tree, records, staging.hashed)
     for path, (_, copy) in linked.items():
         if path not in changed:
             if copy:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.errors import LockTimeout, StoreError
-from tsuku_llm.store.integrity import TREE
+from tsuku_llm.store.integrity import TREE, Stamp
 from tsuku_llm.store.locks import exclusive, holder_of
 
 _TRIES = 5
@@ -24,9 +24,13 @@ LONGEST_INSTALL = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A folder of one's own on the store's file system; ``tree`` is to be filled."""
+    """A folder of one's own on the store's file system; ``tree`` is to be filled.
+
+    ``hashed`` has the digests of files in it that were hashed moments ago.
+    """
 
     path: Path
+    hashed: dict[Stamp, str] = field(default_factory=dict)
 
     @property
     def tree(self) -> Path:

@@ -37,7 +37,7 @@ from tsuku_llm.store.sealing import seal
 from tsuku_llm.store.sharing import donors, inodes_of, refresh_sharers
 from tsuku_llm.store.shelf import Shelf
 from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, staged, sweep_staging
-from tsuku_llm.store.supplying import can_supply, supply
+from tsuku_llm.store.supplying import can_supply, confirm, supply, withdraw
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another, which may be in the middle of a large download."""
@@ -126,9 +126,17 @@ class Store(Shelf):
     def supply(self, staging: Staging, files: Sequence[FileRecord]) -> bool:
         """Link files of other versions into a staged tree; False where one cannot be had so.
 
-        What was linked has been hashed. The tree is as it was where it is False.
+        The tree is then as it was. What was linked is to be confirmed.
         """
         return supply(staging.tree, files, donors(files, self.installed()))
+
+    def confirm(self, staging: Staging, files: Sequence[FileRecord]) -> list[str]:
+        """Hash what was linked into a staged tree; the names of what differs."""
+        return confirm(staging, files)
+
+    def withdraw(self, staging: Staging, files: Sequence[FileRecord]) -> None:
+        """Take out of a staged tree again what was linked into it."""
+        withdraw(staging.tree, files)
 
     def commit(self, staging: Staging, receipt: Receipt) -> Installed:
         """Make a staged tree a version: complete under its name, or not there at all.
