@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_archives_side_by_side_share_one_bar(capsys: pytest.CaptureFixture[str])
     bar.close()
     bar.close()
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_bar_has_no_thread() -> None:
+    before = threading.active_count()
+    bar = Bar()
+    bar.begin("build.tar.gz", 1000)
+    bar.advance(1000)
+    assert threading.active_count() == before
+    bar.end()
 
 
 def on_terminal(home: Path, *arguments: str, **extra: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 REFRESH = 10
-"""Times per second that the bar is drawn: what is drawn more often costs the download."""
+"""Times per second that the bar is drawn at most: to draw it more often costs the download."""
 
 
 @dataclass(slots=True)
@@ -23,11 +24,15 @@ class _Job:
 
 
 class Bar:
-    """One bar over all archives that are fetched side by side, each in a thread of its own."""
+    """One bar over all archives that are fetched side by side, each in a thread of its own.
+
+    It is drawn as bytes come, by whoever counts them, and has no thread.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._bar: Progress | None = None
+        self._drawn = 0.0
         self._running: dict[int, _Job] = {}
         self._ended: list[_Job] = []
 
@@ -35,7 +40,7 @@ class Bar:
         """Add an archive, or start it over; ``total`` in bytes, None where it is not known."""
         with self._lock:
             self._running[get_ident()] = _Job(name, total)
-            self._bar = self._bar or _started()
+            self._bar, self._drawn = self._bar or _started(), 0.0
             self._draw()
 
     def advance(self, size: int) -> None:
@@ -65,8 +70,10 @@ class Bar:
         self._running, self._ended = {}, []
 
     def _draw(self) -> None:
-        if not self._bar:
+        now = time.monotonic()
+        if not self._bar or now - self._drawn < 1 / REFRESH:
             return
+        self._drawn = now
         jobs = [*self._ended, *self._running.values()]
         sizes = [job.total for job in jobs if job.total is not None]
         self._bar.update(
@@ -74,6 +81,7 @@ class Bar:
             description=", ".join(job.name for job in self._running.values()),
             completed=sum(job.done for job in jobs),
             total=sum(sizes) if len(sizes) == len(jobs) else None,
+            refresh=True,
         )
 
 
@@ -95,7 +103,7 @@ def _started() -> Progress:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
-        refresh_per_second=REFRESH,
+        auto_refresh=False,
         transient=True,
         redirect_stdout=False,
     )
