@@ -14,6 +14,7 @@ import math
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -38,6 +39,9 @@ _HEADER_BYTES = 1 << 18
 
 _GATHERED = 1 << 18
 """Bytes of a body that one read gives at most, where so many have come."""
+
+_NAP = 0.005
+"""Seconds that a body is left to gather, as long as there is more of it to come than one read."""
 
 _OFFLINE_TRIES = 2
 
@@ -65,7 +69,14 @@ class Watch(threading.local):
         self.check: Callable[[], None] = lambda: None
         self.deadline = math.inf
         self.header_bytes: float = 0
+        self.coming = 0
         self.buffer = memoryview(bytearray(_GATHERED))  # one for each thread
+
+    def headers_of(self, response: httpx.Response) -> None:
+        """They are through, and say how long the body is, or do not."""
+        length = response.headers.get("content-length", "")
+        self.header_bytes = math.inf
+        self.coming = int(length) if length.isdecimal() else 0
 
     @property
     def in_body(self) -> bool:
@@ -73,7 +84,8 @@ class Watch(threading.local):
         return self.header_bytes == math.inf
 
     def received(self, size: int) -> None:
-        """Count what came before an answer was complete."""
+        """Count what came; before the headers are through, there is an end to it."""
+        self.coming -= size
         self.header_bytes -= size
         if self.header_bytes < 0:
             raise httpcore.RemoteProtocolError("the headers have no end")
@@ -100,14 +112,15 @@ class _Transport(httpx.BaseTransport):
         self._watch.header_bytes = _HEADER_BYTES
         with _failures(str(url), proxy):
             answer = pool.handle_request(_to_core(request))
-        self._watch.deadline = deadline
-        self._watch.header_bytes = math.inf
-        return httpx.Response(
+        response = httpx.Response(
             status_code=answer.status,
             headers=answer.headers,
             stream=_Body(answer, str(url), proxy),
             extensions=answer.extensions,
         )
+        self._watch.deadline = deadline
+        self._watch.headers_of(response)
+        return response
 
     def _pool(self, proxy: str | None) -> httpcore.ConnectionPool:
         with self._lock:
@@ -260,26 +273,37 @@ class _Stream(httpcore.NetworkStream):
                 data = self._inner.read(max_bytes, min(left, _SLICE))
             except httpcore.ReadTimeout:
                 continue
-            self._watch.received(len(data))
-            return self._with_more(data) if data and self._watch.in_body else data
+            gathered = self._with_more(data) if data and self._watch.in_body else data
+            self._watch.received(len(gathered))
+            return gathered
 
     def _with_more(self, data: bytes) -> bytes | memoryview:
         """It, and what of the body has come already behind it: more than was asked for.
 
         A read from TLS gives one record, 16 KiB at most, and each answer of ``read`` costs
         many times what a further record does. It is good until the next ``read``: h11 copies
-        what it is given. What goes wrong here goes wrong again then, and is told.
+        what it is given.
         """
-        tls = self._inner.get_extra_info("ssl_object")
-        if tls is None:
+        if self._inner.get_extra_info("ssl_object") is None:
             return data
-        buffer, size = self._watch.buffer, len(data)
-        buffer[:size] = data
+        self._watch.buffer[: len(data)] = data
+        size = self._gather(len(data))
+        if size < _GATHERED <= self._watch.coming - size:
+            time.sleep(_NAP)
+            size = self._gather(size)
+        return self._watch.buffer[:size]
+
+    def _gather(self, size: int) -> int:
+        """Add what has come to so many bytes in the buffer; how many there are then.
+
+        What goes wrong here goes wrong again in the next ``read``, which tells it.
+        """
+        tls, buffer = self._inner.get_extra_info("ssl_object"), self._watch.buffer
         with contextlib.suppress(OSError):  # ssl's "nothing yet" is one, too
             self._inner.get_extra_info("socket").settimeout(0)
             while size < _GATHERED and (more := tls.read(_GATHERED - size, buffer[size:])):
                 size += more
-        return buffer[:size]
+        return size
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._inner.write(buffer, self._left(self._ends(timeout), httpcore.WriteTimeout))
