@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.program import COMMAND, environment
 from support.stored import FILES, install
@@ -28,6 +28,7 @@ ARGUMENTS = [
 ]
 
 
+@settings(deadline=None)
 @given(own=st.sampled_from(PLAIN), arguments=st.lists(st.text()))
 def test_click_finds_nothing_else_in_it(own: list[str], arguments: list[str]) -> None:
     words = [*own, "--", *arguments]
