@@ -8,6 +8,7 @@ that importing this package costs nothing.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +30,10 @@ __all__ = [
     "get",
     "present",
 ]
+
+# Where rich is installed, as it is with us, httpx loads a command line of its own, for 20 ms.
+# Named so, the module is absent, and httpx does without it.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
 def fetch(
