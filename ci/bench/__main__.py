@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m ci.bench [all | growth | docs | ROW ...]``.
+"""Run the benchmarks: ``python -m ci.bench [all | growth | docs | timeline | ROW ...]``.
 
 Run it with the Python of an environment in which the package is installed (not with
 ``-e``, whose import hook costs every start), with its extras ``test``, ``fast`` and
@@ -30,12 +30,13 @@ from ci.bench.report import (
     row_table,
 )
 from ci.bench.rows import ROWS
+from ci.bench.timeline import show
 
 
 def main() -> int:
     """Measure, print the tables, and tell by the exit code whether every aim was reached."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    ids = "rows, growth, all, or docs, which renews those from the last results; rows if nothing"
+    ids = "rows, growth, all; or docs (made anew of the last results), or timeline; else rows"
     parser.add_argument("ids", nargs="*", metavar="ID", help=ids)
     parser.add_argument("--rounds", type=int, help="pairs of runs, not each row's own number")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw samples there")
@@ -43,6 +44,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.ids == ["docs"]:
         publish()
+        return 0
+    if arguments.ids == ["timeline"]:
+        with Lab() as lab:
+            print(*show(lab), sep="\n\n")
         return 0
     with Lab() as lab:
         rows = dict(_rows(lab, arguments.ids, arguments.rounds))

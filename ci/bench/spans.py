@@ -1,0 +1,71 @@
+"""The program with a clock around the functions that do the work of an install.
+
+``python -m ci.bench.spans install ...`` prints what each took as the last line, as JSON. All
+modules are loaded before any of it begins; otherwise the program runs as it always does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import time
+from typing import Any
+
+PHASES = {
+    "catalog": "tsuku_llm.operations.choice:load_catalog",
+    "probe": "tsuku_llm.operations.choice:probe",
+    "linking": "tsuku_llm.operations.install:supplied",
+    "hashing what is linked": "tsuku_llm.operations.install:confirmed",
+    "connections": "tsuku_llm.fetch.lane:Lane._fetch_from",
+    "fetched and verified": "tsuku_llm.fetch.download:download",
+    "files unpacked": "tsuku_llm.archive.tree:Tree.write",
+    "trial start": "tsuku_llm.operations.install:_gate",
+    "files flushed": "tsuku_llm.store.sealing:seal_file",
+    "commit": "tsuku_llm.store.versions:Store.commit",
+    "activation": "tsuku_llm.store.versions:Store.activate",
+    "archives removed": "tsuku_llm.store.versions:Store.drop_downloads",
+}
+"""What is looked at, and where it is done."""
+
+LOADED, DONE = "modules loaded", "way out"
+
+Span = tuple[str, float, float]
+"""What it was, and the monotonic clock at its beginning and its end."""
+
+
+def _watched(spans: list[Span]) -> None:
+    for name, place in PHASES.items():
+        module, _, path = place.partition(":")
+        *owners, function = path.split(".")
+        owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
+        setattr(owner, function, _timed(name, getattr(owner, function), spans))
+
+
+def _timed(name: str, function: Any, spans: list[Span]) -> Any:
+    @functools.wraps(function)
+    def timed(*arguments: Any, **named: Any) -> Any:
+        start = time.monotonic()
+        try:
+            return function(*arguments, **named)
+        finally:
+            spans.append((name, start, time.monotonic()))
+
+    return timed
+
+
+def _main() -> None:
+    spans: list[Span] = []
+    from tsuku_llm import cli  # noqa: PLC0415
+
+    _watched(spans)
+    spans.append((LOADED, 0.0, time.monotonic()))
+    try:
+        cli.main()
+    finally:
+        spans.append((DONE, 0.0, time.monotonic()))
+        print(json.dumps(spans))
+
+
+if __name__ == "__main__":
+    _main()
