@@ -35,7 +35,7 @@ def _traced(arguments: Sequence[str], env: Mapping[str, str]) -> list[Span]:
         (name, a - start, b - start) for name, a, b in json.loads(done.stdout.splitlines()[-1])
     ]
     first, last = spans[0][2], spans[-1][2]
-    return [(LOADED, 0.0, first), *spans[1:], (DONE, last, end - start)]
+    return [(LOADED, 0.0, first), *spans[1:-1], (DONE, last, end - start)]
 
 
 def table(spans: list[Span]) -> str:
