@@ -65,7 +65,7 @@ if sys.platform == "linux":
         with suppress(OSError):
             state, ticks = _fields(pid)
             if state not in (b"Z", b"X"):
-                return f"{_BOOT.read_text(encoding='ascii').strip()}:{ticks}"
+                return f"{_BOOT.read_bytes().strip().decode()}:{ticks}"
         return None
 
     def _fields(pid: int) -> tuple[bytes, int]:

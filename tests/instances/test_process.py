@@ -74,3 +74,16 @@ def test_the_work_and_the_connections_of_a_process_are_seen() -> None:
         assert len(sight.connections) == 2, "both ends are its own; the listening one is none"
         child.communicate()
     assert see(child.pid) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what Linux is asked")
+def test_C04_asking_who_we_are_reads_no_codec_from_a_disk_that_may_fail() -> None:
+    code = (
+        "import os, sys\n"
+        "from tsuku_llm.process import Process\n"
+        "before = set(sys.modules)\n"
+        "assert Process.of(os.getpid())\n"
+        "print(sorted(set(sys.modules) - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

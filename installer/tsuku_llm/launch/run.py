@@ -174,6 +174,6 @@ def _tied_to_us() -> Callable[[], None] | None:
 
 def _oom_kills() -> int:
     """How many processes the kernel has killed for want of memory since it started."""
-    with suppress(OSError, ValueError), open("/proc/vmstat", encoding="ascii") as file:  # noqa: PTH123
+    with suppress(OSError, ValueError), open("/proc/vmstat", encoding="utf-8") as file:  # noqa: PTH123
         return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
     return 0

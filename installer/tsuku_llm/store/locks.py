@@ -238,7 +238,7 @@ def _is_stopped(pid: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     return status.rpartition(")")[2].split()[:1] == ["T"]

@@ -33,7 +33,7 @@ def ask(channel: Channel, root: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(64).strip()
     except OSError:
         return ""
