@@ -33,6 +33,8 @@ _LOCK_SUFFIX = ".lock"
 _HOLDER_SUFFIX = ".pid"
 _NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _PAUSE = 0.05
+_LOOKS = 4
+"""At a note that nobody can read: it is being written, or was not when its writer died."""
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -171,11 +173,16 @@ def _name_us(waiting: _Waiting) -> bool:
     if ourselves is None:
         return False
     words = f"{ourselves.pid} {ourselves.started} {node()}\n"
+    unread = 0
     while True:
         try:
             if _create(note, words):
                 return True
             holder = holder_of(waiting.path)
+            if holder is None and unread < _LOOKS:
+                unread += 1
+                time.sleep(_PAUSE)
+                continue
             if holder is None or not holder.is_alive:
                 note.unlink(missing_ok=True)
                 continue
