@@ -142,7 +142,8 @@ class _Waiting:
 def _acquire(waiting: _Waiting) -> BaseFileLock:
     from filelock import FileLock, Timeout  # noqa: PLC0415
 
-    # No marker files where there is no flock: whoever crashed would lock everybody out.
+    # No marker files of filelock's where there is no flock: whoever crashed would lock everybody
+    # out. The note of the holder counts only as long as he lives.
     lock = FileLock(waiting.path, mode=0o644, thread_local=False, fallback_to_soft=False)
     try:
         _try(lock, 0)
