@@ -27,5 +27,8 @@ fi
 
 rm -rf build # setuptools would put modules that were since removed into the wheel
 [ -x .venv/bin/pip ] || "$python" -m venv --clear .venv
-.venv/bin/pip install --quiet --disable-pip-version-check .
+# Every dependency, and what builds the package, is locked with its digests (ci/lock).
+pip() { .venv/bin/pip install --quiet --disable-pip-version-check "$@"; }
+pip --require-hashes -r ci/locks/tool.txt
+pip --no-deps --no-build-isolation .
 exec .venv/bin/tsuku-llm install --yes "$@"
