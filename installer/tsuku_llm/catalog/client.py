@@ -59,7 +59,8 @@ def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
     root = trust.check_root(roots.newest)
     chain = {f"{version}.root.json" for version in roots.files}
     with contextlib.suppress(MetadataError):
-        chain.update(f"{each.version}.root.json" for each, _ in trust.later_roots(state, root))
+        for each, _ in trust.later_roots(state, root):
+            chain.add(f"{each.version}.root.json")
     for path in history.iterdir():
         if path.suffix == ".json" and path.name not in chain:
             remove(path)  # the updater would pass over it, and leave it to us as a later root
