@@ -106,11 +106,28 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Stated:
+    """What one signed file says: its role, its state, and the ``versions`` that it names.
+
+    ``versions`` has its own version, and the version of each role whose file it names.
+    """
+
+    role: str
+    state: RoleState
+    versions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class TrustedRepository:
-    """A repository whose whole chain was verified in this process."""
+    """A repository whose whole chain was verified in this process.
+
+    ``versions`` are those that never go back: of timestamp, of snapshot, and of each role
+    that the snapshot names.
+    """
 
     roles: Mapping[str, RoleState]
     targets: Mapping[str, Target]
+    versions: Mapping[str, int]
 
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
@@ -141,12 +158,11 @@ def load(copy: Copy, pinned_root: bytes) -> TrustedRepository:
     """Verify a whole repository, starting at the pinned root.
 
     The order and the checks are those of the TUF specification's client workflow
-    (section 5), without the comparison with an earlier copy, which needs two of them.
+    (section 5), without the comparison with an earlier copy (``setbacks``).
     Raises ``MetadataError`` with the role and the fact that decided.
     """
     root = newest_root(copy, pinned_root)
-    timestamp: Timestamp = _delegate(root, _read(copy, "timestamp.json"), "timestamp")
-    snapshot: Snapshot = _referred(copy, root, "snapshot", timestamp.snapshot_meta)
+    timestamp, snapshot = _online(copy, root)
     about_targets = snapshot.meta.get("targets.json")
     if about_targets is None:
         raise _refusal("snapshot", "it does not name the targets metadata")
@@ -154,7 +170,27 @@ def load(copy: Copy, pinned_root: bytes) -> TrustedRepository:
     return TrustedRepository(
         roles={signed.type: _state(signed) for signed in (root, timestamp, snapshot, targets)},
         targets={path: _target(path, file) for path, file in targets.targets.items()},
+        versions={**_versions(snapshot), **_versions(timestamp)},
     )
+
+
+def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:
+    """Verify roots, timestamp and snapshot only; give the versions that they name.
+
+    The keys of the roles that they name may have been replaced: what an earlier timestamp
+    and snapshot say still counts then (TUF 5.3.11). Raises ``MetadataError``.
+    """
+    timestamp, snapshot = _online(copy, newest_root(copy, pinned_root))
+    return {**_versions(snapshot), **_versions(timestamp)}
+
+
+def setbacks(known: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
+    """Name each role that ``other`` has in a lower version than ``known``, or lacks.
+
+    The rule of TUF 5.4.3, 5.5.5 and 5.6.4: role by role, as one higher version makes up for
+    no lower one.
+    """
+    return tuple(role for role, version in known.items() if other.get(role, 0) < version)
 
 
 def newest_root(copy: Copy, pinned_root: bytes) -> Root:
@@ -163,11 +199,22 @@ def newest_root(copy: Copy, pinned_root: bytes) -> Root:
     Raises ``MetadataError``.
     """
     root = check_root(pinned_root)
+    for later, _ in later_roots(copy, root):
+        root = later
+    return root
+
+
+def later_roots(copy: Copy, root: Root) -> Iterator[tuple[Root, bytes]]:
+    """Give each later root of a copy with its bytes, verified by the one before and itself.
+
+    Raises ``MetadataError`` at the first that does not verify, and after a flood of them.
+    """
     for _ in range(MAX_ROTATIONS):
         data = copy.read(f"metadata/{root.version + 1}.root.json")
         if data is None:
-            return root
+            return
         root = _next_root(root, data)
+        yield root, data
     raise _refusal("root", f"{MAX_ROTATIONS} rotations or more since the pinned root")
 
 
@@ -185,15 +232,24 @@ def check_root(data: bytes) -> Root:
     return metadata.signed
 
 
-def check_metadata(data: bytes) -> tuple[str, RoleState]:
+def check_metadata(data: bytes) -> Stated:
     """Refuse metadata that this program would refuse whatever signed it.
 
     For metadata on its way to python-tuf's updater, whose rules are those of the
-    specification only. Gives the role that it says it is, and its state. Raises
+    specification only. Gives what it says, without looking at its signatures. Raises
     ``MetadataError``.
     """
     signed = _parse(data, "downloaded").signed
-    return signed.type, _state(signed)
+    return Stated(signed.type, _state(signed), _versions(signed))
+
+
+def check_role(root: Root, data: bytes, role: str) -> Stated:
+    """Verify one file of a role under a root, by its signatures alone.
+
+    Raises ``MetadataError``.
+    """
+    signed = _delegate(root, data, role)
+    return Stated(role, _state(signed), _versions(signed))
 
 
 def decode_json(data: bytes) -> Any:
@@ -263,6 +319,12 @@ def _next_root(root: Root, data: bytes) -> Root:
         if not part:
             raise _refusal("root", f"version {version}, {keys} keys: {_threshold_fact(part)}")
     return metadata.signed
+
+
+def _online(copy: Copy, root: Root) -> tuple[Timestamp, Snapshot]:
+    timestamp: Timestamp = _delegate(root, _read(copy, "timestamp.json"), "timestamp")
+    snapshot: Snapshot = _referred(copy, root, "snapshot", timestamp.snapshot_meta)
+    return timestamp, snapshot
 
 
 def _referred(copy: Copy, root: Root, role: str, about: MetaFile) -> Any:
@@ -390,6 +452,17 @@ def _state(signed: Signed) -> RoleState:
     except (TypeError, ValueError) as error:
         raise _refusal(signed.type, "its date of issue is malformed") from error
     return RoleState(signed.version, signed.expires, when)
+
+
+def _versions(signed: Any) -> dict[str, int]:
+    """The version of a signed file, and of the roles whose files it names."""
+    named: Mapping[str, MetaFile] = {}
+    if signed.type == "timestamp":
+        named = {"snapshot.json": signed.snapshot_meta}
+    elif signed.type == "snapshot":
+        named = signed.meta
+    roles = {name.removesuffix(".json"): file.version for name, file in named.items()}
+    return {**roles, signed.type: signed.version}
 
 
 def _target(path: str, file: TargetFile) -> Target:

@@ -44,11 +44,15 @@ class UpdaterCopy:
 
     def read(self, name: str) -> bytes | None:
         """The metadata file of that published path, None if it is not there."""
+        return read_file(self.path(name))
+
+    def path(self, name: str) -> Path:
+        """Where the updater keeps the metadata file of that published path."""
         file = name.removeprefix("metadata/")
         version, _, rest = file.partition(".")
         if rest == "root.json":
-            return read_file(self.folder / "root_history" / file)
-        return read_file(self.folder / (rest if version.isdecimal() else file))
+            return self.folder / "root_history" / file
+        return self.folder / (rest if version.isdecimal() else file)
 
 
 @dataclass(frozen=True, slots=True)

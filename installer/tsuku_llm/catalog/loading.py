@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from tsuku_llm import trust
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.generations import current_copy
 from tsuku_llm.catalog.repositories import Repository
+from tsuku_llm.catalog.roots import KnownRoots, known_roots
 from tsuku_llm.errors import ManifestError, MetadataError, StoreError, TrustError, UnknownRequest
 from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository
@@ -114,61 +116,76 @@ class Loaded:
 def load(repository: Repository, data: Path) -> Catalog:
     """The newest valid copy of a repository, from disk only.
 
-    An updated copy that does not verify, or has entries that this version cannot read, is
-    passed over with a note. Raises ``ManifestError`` for such an entry of the embedded copy,
+    An updated copy is passed over with a note where it does not verify, has entries that this
+    version cannot read, or has any role in a lower version than the package has.
+    Raises ``ManifestError`` for such an entry of the embedded copy,
     ``MetadataError`` when there is no valid copy at all.
     """
     notes: list[str] = []
-    updated = updated_copy(repository, data, notes)
+    roots = known_roots(repository, data)
+    updated = updated_copy(repository, data, roots, notes)
     if repository.embedded is None:
         if updated is None:
             raise _nothing_valid(repository, notes)
         return _catalog(repository, updated, notes)
-    embedded = verified("embedded", repository.embedded, repository.root)
-    if updated and is_later(updated, embedded, repository.root):
-        return _catalog(repository, updated, notes)
+    embedded = verified("embedded", repository.embedded, roots)
+    if updated is None:
+        return _catalog(repository, embedded, notes)
+    known, found = versions_under(embedded, updated.copy, roots), updated.trusted.versions
+    if not trust.setbacks(known, found):
+        return _catalog(repository, embedded if known == found else updated, notes)
+    if trust.setbacks(found, known):  # a copy that is only older needs no word
+        lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
+        notes.append(_not_used(repository, f"this package has newer metadata: {lower}"))
     return _catalog(repository, embedded, notes)
 
 
-def updated_copy(repository: Repository, data: Path, notes: list[str]) -> Loaded | None:
+def updated_copy(
+    repository: Repository, data: Path, roots: KnownRoots, notes: list[str]
+) -> Loaded | None:
     """The copy of the last refresh, None where there is none or, with a note, no valid one."""
     try:
         folder = current_copy(folder_of(data, repository.name))
         if folder is None:
             return None
-        return verified("updated", FolderCopy(folder), repository.root)
+        return verified("updated", FolderCopy(folder), roots)
     except (TrustError, StoreError) as error:
-        reason = ": ".join((error.message, *error.facts))
-        notes.append(f"the updated metadata of {repository.name} is not used: {reason}")
+        notes.append(_not_used(repository, ": ".join((error.message, *error.facts))))
         return None
 
 
-def is_later(first: Loaded, second: Loaded, root: bytes) -> bool:
-    """Whether a copy is later than another, both seen from the newest root of the two.
+def _not_used(repository: Repository, reason: str) -> str:
+    return (
+        f"the updated metadata of {repository.name} is not used: {reason}; "
+        f"to fetch it again: tsuku-llm repository refresh {repository.name}"
+    )
 
-    Versions say which is later only while both are signed by the keys of the newest root:
-    after keys were replaced, the repository starts to count anew where it needs to.
+
+def versions_under(known: Loaded, newer: Copy, roots: KnownRoots) -> Mapping[str, int]:
+    """The versions of a known copy that count under the newest root of a newer copy.
+
+    No versions where the keys of its timestamp or snapshot were replaced: then the repository may
+    count from where it was, to recover from a fast-forward (TUF 5.3.11).
     """
-    roots = [each.trusted.roles["root"].version for each in (first, second)]
-    if roots[0] != roots[1]:
-        older, newer = (first, second) if roots[0] < roots[1] else (second, first)
-        try:
-            trust.load(WithRootsOf(older.copy, newer.copy), root)
-        except MetadataError:
-            return newer is first
-    return _versions(first.trusted) > _versions(second.trusted)
+    try:
+        return trust.versions(WithRootsOf(known.copy, newer), roots.start)
+    except MetadataError:
+        return {}
 
 
-def _versions(trusted: TrustedRepository) -> tuple[int, ...]:
-    return tuple(trusted.roles[role].version for role in ("timestamp", "snapshot", "targets"))
-
-
-def verified(source: str, copy: Copy, root: bytes) -> Loaded:
+def verified(source: str, copy: Copy, roots: KnownRoots) -> Loaded:
     """Verify a copy and read its entries: what cannot be read is no better than unsigned.
 
-    Raises ``MetadataError``, ``ManifestError``.
+    Raises ``MetadataError``, also for other bytes of a known root; ``ManifestError``.
     """
-    trusted = trust.load(copy, root)
+    roots.require(copy)
+    try:
+        trusted = trust.load(copy, roots.start)
+    except MetadataError as error:
+        if copy.read(f"metadata/{roots.anchor}.root.json") is not None:
+            raise
+        fact = f"its roots end before root {roots.anchor}, which replaced keys"
+        raise MetadataError(error.message, facts=(*error.facts, fact), hint=error.hint) from error
     return Loaded(source, copy, trusted, _entries(trusted))
 
 

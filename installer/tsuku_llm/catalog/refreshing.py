@@ -10,15 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.client import make_safe
+from tsuku_llm.catalog.client import make_safe, seed
 from tsuku_llm.catalog.copies import LARGEST_FILE, UpdaterCopy
 from tsuku_llm.catalog.generations import keep
-from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy, verified
+from tsuku_llm.catalog.loading import (
+    Catalog,
+    Loaded,
+    load,
+    updated_copy,
+    verified,
+    versions_under,
+)
 from tsuku_llm.catalog.repositories import Repository
+from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import drop_temporaries, make_folder
 from tsuku_llm.errors import (
     BodyError,
+    DownloadError,
     HttpStatusError,
     MetadataError,
     StaleMetadata,
@@ -26,7 +35,7 @@ from tsuku_llm.errors import (
     TrustError,
 )
 from tsuku_llm.standing import Freshness, days, folder_of
-from tsuku_llm.trust import RoleState, TrustedRepository
+from tsuku_llm.trust import Stated, TrustedRepository
 
 if TYPE_CHECKING:
     from tuf.ngclient.fetcher import FetcherInterface
@@ -51,39 +60,53 @@ def refresh(
         make_folder(folder)
         if alone:
             drop_temporaries(folder, older_than=math.inf)
-        make_safe(folder / "client", alone=alone)
-        _update(repository, folder / "client", download)
         copy = UpdaterCopy(folder / "client")
-        fresh = verified("updated", copy, repository.root)
-        known = _known(repository, data)
-        for each in known:
-            if is_later(each, fresh, repository.root):
-                raise _rollback(each, fresh)
-        if all(is_later(fresh, each, repository.root) for each in known):
+        for place in (copy.folder, folder / FOLDER):
+            make_safe(place, alone=alone)
+        roots = known_roots(repository, data)
+        known = _known(repository, data, roots)
+        seed(copy.folder, roots, [each.copy for each in known])
+        try:
+            _update(repository, copy, roots, known, download)
+        finally:
+            keep_roots(folder, roots, copy)
+        fresh = verified("updated", copy, roots)
+        versions = fresh.trusted.versions
+        counted = [versions_under(each, copy, roots) for each in known]
+        for each, here in zip(known, counted, strict=True):
+            if trust.setbacks(here, versions):
+                raise _rollback(each, here, versions)
+        if versions not in counted:
             keep(folder, _files(repository, fresh, known, download))
     return load(repository, data)
 
 
-def _known(repository: Repository, data: Path) -> tuple[Loaded, ...]:
+def _known(repository: Repository, data: Path, roots: KnownRoots) -> tuple[Loaded, ...]:
     """The valid copies on this machine."""
-    found = [updated_copy(repository, data, [])]
+    found = [updated_copy(repository, data, roots, [])]
     if repository.embedded:
-        found.append(verified("embedded", repository.embedded, repository.root))
+        found.append(verified("embedded", repository.embedded, roots))
     return tuple(each for each in found if each)
 
 
-def _update(repository: Repository, client: Path, download: Download) -> None:
+def _update(
+    repository: Repository,
+    state: UpdaterCopy,
+    roots: KnownRoots,
+    known: tuple[Loaded, ...],
+    download: Download,
+) -> None:
     """Let python-tuf's updater fetch what is newer."""
     from tuf.api import exceptions  # noqa: PLC0415
     from tuf.ngclient.updater import Updater  # noqa: PLC0415
 
-    seen: dict[str, RoleState] = {}
+    seen: dict[str, Stated] = {}
     try:
         Updater(
-            str(client),
+            str(state.folder),
             f"{repository.url}metadata/",
             fetcher=_fetcher(download, seen),
-            bootstrap=repository.root,
+            bootstrap=roots.newest,
         ).refresh()
     except exceptions.DownloadHTTPError as error:
         # Ours, wrapped for the updater, which reads "no newer root" from 403 and 404.
@@ -95,6 +118,12 @@ def _update(repository: Repository, client: Path, download: Download) -> None:
             hint="check this machine's clock; if it is right, somebody holds back newer metadata",
         ) from error
     except exceptions.RepositoryError as error:
+        _require_known_root(repository, roots, download)
+        served = {role: v for each in seen.values() for role, v in each.versions.items()}
+        for each in known:
+            here = versions_under(each, state, roots)
+            if trust.setbacks({role: here[role] for role in served if role in here}, served):
+                raise _rollback(each, here, served) from error
         raise MetadataError(
             f"the metadata that {repository.name} serves is not trusted",
             facts=(str(error)[:300],),
@@ -102,18 +131,29 @@ def _update(repository: Repository, client: Path, download: Download) -> None:
         ) from error
 
 
-def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
+def _require_known_root(repository: Repository, roots: KnownRoots, download: Download) -> None:
+    """Tell of a host whose newest known root has other bytes; nothing that it says matters."""
+    version = max(roots.files)
+    url = f"{repository.url}metadata/{version}.root.json"
+    with contextlib.suppress(DownloadError):  # then the first refusal is all there is to tell
+        served = _limited(download, url, LARGEST_FILE)
+        if served != roots.newest:
+            raise other_root("the served", version, roots.newest, served)
+
+
+def _expired(seen: Mapping[str, Stated]) -> Iterator[str]:
     """How old each role is that was served and has expired."""
     now = datetime.now(timezone.utc)  # as the updater's: it asks nobody else
-    for role, state in seen.items():
+    for role, stated in seen.items():
+        state = stated.state
         age = Freshness(role, state.issued, state.expires)
         if age.expired(now):
             expired = f"expired on {state.expires:%Y-%m-%d} ({days(now - state.expires)})"
             yield f"{role} {state.version}: {age.age(now)}, {expired}"
 
 
-def _fetcher(download: Download, seen: dict[str, RoleState]) -> FetcherInterface:
-    """The updater's way to the network; ``seen`` is told the state of each role."""
+def _fetcher(download: Download, seen: dict[str, Stated]) -> FetcherInterface:
+    """The updater's way to the network; ``seen`` is told what each role says."""
     from tuf.api.exceptions import DownloadHTTPError  # noqa: PLC0415
     from tuf.ngclient.fetcher import FetcherInterface  # noqa: PLC0415
 
@@ -125,8 +165,8 @@ def _fetcher(download: Download, seen: dict[str, RoleState]) -> FetcherInterface
                 data = _limited(download, url, max_length)
             except HttpStatusError as error:
                 raise DownloadHTTPError(error.message, error.status) from error
-            role, state = trust.check_metadata(data)
-            seen[role] = state
+            stated = trust.check_metadata(data)
+            seen[stated.role] = stated
             return data
 
         def _fetch(self, url: str) -> Iterator[bytes]:
@@ -142,19 +182,20 @@ def _limited(download: Download, url: str, limit: int) -> bytes:
     return data
 
 
-def _rollback(known: Loaded, fresh: Loaded) -> MetadataError:
+def _rollback(known: Loaded, here: Mapping[str, int], served: Mapping[str, int]) -> MetadataError:
     return MetadataError(
         "the repository serves metadata that is older than what this machine has",
         facts=(
-            f"here ({known.source}): {_version_text(known)}",
-            f"served: {_version_text(fresh)}",
+            f"versions here ({known.source}): {_version_text(here)}",
+            f"versions served: {_version_text(served)}",
         ),
-        hint="a mirror may be behind, or somebody holds back newer metadata: try another network",
+        hint="a mirror may be behind, or somebody holds back newer metadata: try another network; "
+        "if it stays, tell the repository's publisher",
     )
 
 
-def _version_text(loaded: Loaded) -> str:
-    return ", ".join(f"{role} {state.version}" for role, state in loaded.trusted.roles.items())
+def _version_text(versions: Mapping[str, int]) -> str:
+    return ", ".join(f"{role} {version}" for role, version in sorted(versions.items()))
 
 
 def _files(
