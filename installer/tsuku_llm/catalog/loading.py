@@ -124,7 +124,7 @@ def load(repository: Repository, data: Path) -> Catalog:
         if updated is None:
             raise _nothing_valid(repository, notes)
         return _catalog(repository, updated, notes)
-    embedded = verified("embedded", repository.embedded, repository.root)
+    embedded = verified("embedded", repository.embedded, repository)
     if updated and is_later(updated, embedded, repository.root):
         return _catalog(repository, updated, notes)
     return _catalog(repository, embedded, notes)
@@ -136,7 +136,7 @@ def updated_copy(repository: Repository, data: Path, notes: list[str]) -> Loaded
         folder = current_copy(folder_of(data, repository.name))
         if folder is None:
             return None
-        return verified("updated", FolderCopy(folder), repository.root)
+        return verified("updated", FolderCopy(folder), repository)
     except (TrustError, StoreError) as error:
         reason = ": ".join((error.message, *error.facts))
         notes.append(f"the updated metadata of {repository.name} is not used: {reason}")
@@ -163,25 +163,36 @@ def _versions(trusted: TrustedRepository) -> tuple[int, ...]:
     return tuple(trusted.roles[role].version for role in ("timestamp", "snapshot", "targets"))
 
 
-def verified(source: str, copy: Copy, root: bytes) -> Loaded:
+def verified(source: str, copy: Copy, repository: Repository) -> Loaded:
     """Verify a copy and read its entries: what cannot be read is no better than unsigned.
 
     Raises ``MetadataError``, ``ManifestError``.
     """
-    trusted = trust.load(copy, root)
+    trusted = trust.load(copy, repository.root, repository.sought)
     return Loaded(source, copy, trusted, _entries(trusted))
 
 
 def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
+    """The entries of all releases, newest first; what a branch may not offer is left out.
+
+    A path delegated to the role "nightly" is for the channel "nightly" alone, and a version
+    number is for the role that claims it with the highest priority. So a machine that
+    signs one channel can neither fill another one nor take the name of its releases.
+    """
     from tsuku_llm.manifest import parse_entry  # noqa: PLC0415
 
     entries = []
+    versions: dict[str, str | None] = {}
     for path, target in trusted.targets.items():
         if not path.startswith("releases/"):
             continue
         entry = parse_entry(target)
         if path != f"releases/{entry.release}.json":
             raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
+        if target.branch is not None and entry.channels != (target.branch,):
+            continue
+        if entry.version and versions.setdefault(entry.version, target.branch) != target.branch:
+            continue
         entries.append(entry)
     return tuple(sorted(entries, key=lambda each: (each.sequence, each.release), reverse=True))
 

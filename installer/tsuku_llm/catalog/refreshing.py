@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.client import make_safe
-from tsuku_llm.catalog.copies import LARGEST_FILE, UpdaterCopy
+from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, UpdaterCopy
 from tsuku_llm.catalog.generations import keep
 from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy, verified
 from tsuku_llm.catalog.repositories import Repository
@@ -53,13 +54,15 @@ def refresh(
             drop_temporaries(folder, older_than=math.inf)
         make_safe(folder / "client", alone=alone)
         _update(repository, folder / "client", download)
-        copy = UpdaterCopy(folder / "client")
-        fresh = verified("updated", copy, repository.root)
+        fresh = verified("updated", _fetched(repository, folder / "client", download), repository)
+        _require_unexpired(repository, fresh.trusted)
         known = _known(repository, data)
         for each in known:
             if is_later(each, fresh, repository.root):
                 raise _rollback(each, fresh)
-        if all(is_later(fresh, each, repository.root) for each in known):
+        # A copy of the same versions that lacks a file, or has a damaged one, is replaced.
+        whole = [each for each in known if _is_whole(fresh.trusted, each)]
+        if all(is_later(fresh, each, repository.root) for each in whole):
             keep(folder, _files(repository, fresh, known, download))
     return load(repository, data)
 
@@ -68,7 +71,7 @@ def _known(repository: Repository, data: Path) -> tuple[Loaded, ...]:
     """The valid copies on this machine."""
     found = [updated_copy(repository, data, [])]
     if repository.embedded:
-        found.append(verified("embedded", repository.embedded, repository.root))
+        found.append(verified("embedded", repository.embedded, repository))
     return tuple(each for each in found if each)
 
 
@@ -89,17 +92,40 @@ def _update(repository: Repository, client: Path, download: Download) -> None:
         # Ours, wrapped for the updater, which reads "no newer root" from 403 and 404.
         raise error.__cause__ or error from None
     except exceptions.ExpiredMetadataError as error:
-        raise StaleMetadata(
-            f"the metadata that {repository.name} serves has expired",
-            facts=(str(error), *_expired(seen), "what is installed still runs"),
-            hint="check this machine's clock; if it is right, somebody holds back newer metadata",
-        ) from error
+        raise _stale(repository, str(error), seen) from error
     except exceptions.RepositoryError as error:
         raise MetadataError(
             f"the metadata that {repository.name} serves is not trusted",
             facts=(str(error)[:300],),
             hint="try again later; if it stays, tell the repository's publisher",
         ) from error
+
+
+def _fetched(repository: Repository, client: Path, download: Download) -> DelegatedOnDemand:
+    """What the updater has, and what ``trust`` will need of the delegated roles."""
+
+    def download_delegated(name: str, limit: int) -> bytes:
+        # A web server is asked for the escaped name as it is, as by every TUF client. The
+        # path of a file: URL is unescaped when it is opened: there the name is escaped twice.
+        local = repository.url.startswith("file:")
+        return _limited(download, f"{repository.url}{quote(name) if local else name}", limit)
+
+    return DelegatedOnDemand(UpdaterCopy(client), download_delegated)
+
+
+def _require_unexpired(repository: Repository, trusted: TrustedRepository) -> None:
+    """Raise ``StaleMetadata`` for a delegated role, as the updater does for the others."""
+    expired = trusted.expired(datetime.now(timezone.utc))
+    if expired:
+        raise _stale(repository, f"{expired[0][:60]!a} is expired", trusted.roles)
+
+
+def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:
+    return StaleMetadata(
+        f"the metadata that {repository.name} serves has expired",
+        facts=(fact, *_expired(roles), "what is installed still runs"),
+        hint="check this machine's clock; if it is right, somebody holds back newer metadata",
+    )
 
 
 def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
@@ -165,7 +191,8 @@ def _files(
     pinned = trust.check_root(repository.root).version
     walked = range(pinned, roles["root"].version + 1)
     names = [f"metadata/{version}.root.json" for version in walked]
-    names += [f"metadata/{roles[role].version}.{role}.json" for role in ("snapshot", "targets")]
+    others = [role for role in roles if role not in ("root", "timestamp")]
+    names += [trust.file_name(role, roles[role].version) for role in others]
     found = {name: fresh.copy.read(name) for name in [*names, "metadata/timestamp.json"]}
     kept = {name: data for name, data in found.items() if data is not None}
     for path, target in fresh.trusted.targets.items():
@@ -175,6 +202,11 @@ def _files(
             data = _limited(download, f"{repository.url}{target.name}", limit)
         kept[target.name] = fresh.trusted.read(path, data)
     return kept
+
+
+def _is_whole(trusted: TrustedRepository, known: Loaded) -> bool:
+    """Whether a copy has every file that is to be kept, as it was signed."""
+    return all(_kept(trusted, path, (known,)) is not None for path in trusted.targets)
 
 
 def _kept(trusted: TrustedRepository, path: str, known: tuple[Loaded, ...]) -> bytes | None:
