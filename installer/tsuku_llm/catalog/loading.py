@@ -14,6 +14,7 @@ from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.errors import ManifestError, MetadataError, StoreError, TrustError, UnknownRequest
 from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository
+from tsuku_llm.trust.delegations import matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.manifest import Release, ReleaseEntry
@@ -184,7 +185,7 @@ def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
     entries = []
     versions: dict[str, str | None] = {}
     for path, target in trusted.targets.items():
-        if not path.startswith("releases/"):
+        if not matches(path, trust.RELEASES):
             continue
         entry = parse_entry(target)
         if path != f"releases/{entry.release}.json":
