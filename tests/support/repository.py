@@ -15,7 +15,9 @@ signer), keeps every file it ever published and answers as the three things a re
 ``publish`` bumps and signs targets, snapshot and timestamp; a release document is a dict in
 the form of a release file. Attacks change the public state (``timestamp``, ``snapshot``,
 ``targets``, ``root``, ``signers``, ``files``) and sign again with ``sign_timestamp`` and so on,
-or flip a bit with ``flip``. The pinned root is ``simulator.pinned_root``.
+or flip a bit with ``flip``. ``delegate("nightly", "releases/n*.json")`` makes a delegated role,
+with its content in ``delegated`` and its signers in ``delegates``. The pinned root is
+``simulator.pinned_root``.
 """
 
 import copy
@@ -23,12 +25,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import (
+    DelegatedRole,
+    Delegations,
     Metadata,
     MetaFile,
     Root,
@@ -54,6 +61,16 @@ def signer(name: str) -> CryptoSigner:
     """A throwaway signer; the same name gives the same keys."""
     seed = hashlib.sha256(f"throwaway {name}".encode()).digest()
     return CryptoSigner(Ed25519PrivateKey.from_private_bytes(seed))
+
+
+@cache
+def other_signer(kind: str, number: int = 0) -> CryptoSigner:
+    """A throwaway signer of another kind: "p256", "p384" or the bits of an RSA key."""
+    if kind.isdecimal():
+        return CryptoSigner(rsa.generate_private_key(65537, int(kind)))
+    curve = {"p256": ec.SECP256R1(), "p384": ec.SECP384R1()}[kind]
+    seed = hashlib.sha256(f"throwaway {kind} {number}".encode()).digest()
+    return CryptoSigner(ec.derive_private_key(int.from_bytes(seed, "big") >> 1, curve))
 
 
 def release_document(
@@ -123,6 +140,8 @@ class RepositorySimulator:
             "snapshot": [signer(f"{name} online")],
             "timestamp": [signer(f"{name} online")],
         }
+        self.delegates: dict[str, list[CryptoSigner]] = {}
+        self.delegated: dict[str, Targets] = {}
         self.root = Root(**self._common(1), consistent_snapshot=True)
         self.targets = Targets(**self._common(1))
         self.snapshot = Snapshot(**self._common(1))
@@ -150,26 +169,52 @@ class RepositorySimulator:
         *,
         channels: Iterable[str] = ("stable",),
         sequence: int | None = None,
+        role: str = "targets",
     ) -> None:
-        """Put a release into the targets without signing them yet."""
+        """Put a release into the targets, or into a delegated role, without signing yet."""
         tag = release["release"]
         digits = "".join(letter for letter in tag if letter.isdigit())
         keys = ("release", "version", "publisher", "published")
         entry = {key: release[key] for key in keys if key in release}
         entry |= {"sequence": int(digits or 0) if sequence is None else sequence}
         entry |= {"channels": list(channels)}
-        self.add_target(f"releases/{tag}.json", json.dumps(release).encode(), entry)
+        self.add_target(f"releases/{tag}.json", json.dumps(release).encode(), entry, role)
 
-    def add_target(self, path: str, data: bytes, custom: Any) -> None:
-        """Put any file into the targets without signing them yet."""
+    def add_target(self, path: str, data: bytes, custom: Any, role: str = "targets") -> None:
+        """Put any file into the targets, or into a delegated role, without signing yet."""
         file = TargetFile.from_data(path, data, ["sha256"])
         file.unrecognized_fields["custom"] = custom
-        self.targets.targets[path] = file
+        self.targets_of(role).targets[path] = file
         self.files[f"targets/{file.get_prefixed_paths()[0]}"] = data
 
+    def targets_of(self, role: str) -> Targets:
+        """The content of targets or of a delegated role."""
+        return self.targets if role == "targets" else self.delegated[role]
+
+    def delegate(
+        self,
+        name: str,
+        *paths: str,
+        by: str = "targets",
+        terminating: bool = False,
+        threshold: int = 1,
+        signers: Iterable[CryptoSigner] | None = None,
+    ) -> None:
+        """Let a role delegate paths to another, without signing yet."""
+        self.delegates.setdefault(name, [*(signers or [signer(f"{self.name} {name}")])])
+        self.delegated.setdefault(name, Targets(**self._common(1)))
+        delegator = self.targets_of(by)
+        delegator.delegations = delegator.delegations or Delegations({}, {})
+        assert delegator.delegations.roles is not None
+        delegator.delegations.roles[name] = DelegatedRole(
+            name, [], threshold, terminating, [*paths]
+        )
+        for each in self.delegates[name]:
+            delegator.add_key(each.public_key, name)
+
     def bump(self) -> None:
-        """New versions of targets, snapshot and timestamp, signed."""
-        for signed in (self.targets, self.snapshot, self.timestamp):
+        """New versions of targets, delegated roles, snapshot and timestamp, signed."""
+        for signed in (self.targets, *self.delegated.values(), self.snapshot, self.timestamp):
             signed.version += 1
         self.sign()
 
@@ -205,6 +250,8 @@ class RepositorySimulator:
 
     def sign(self) -> None:
         """Sign targets, snapshot and timestamp as they are, each naming the one before."""
+        for name in self.delegated:
+            self.sign_delegated(name)
         self.sign_targets()
         self.sign_snapshot()
         self.sign_timestamp()
@@ -216,6 +263,12 @@ class RepositorySimulator:
         data = self._put(f"{self.targets.version}.targets", self.targets, signers)
         version = self.targets.version
         self.snapshot.meta["targets.json"] = MetaFile.from_data(version, data, ["sha256"])
+
+    def sign_delegated(self, name: str, signers: Iterable[CryptoSigner] | None = None) -> None:
+        signed = self.delegated[name]
+        by = self.delegates[name] if signers is None else signers
+        data = self._put(f"{signed.version}.{quote(name, safe='')}", signed, by)
+        self.snapshot.meta[f"{name}.json"] = MetaFile.from_data(signed.version, data, ["sha256"])
 
     def sign_snapshot(self, signers: Iterable[CryptoSigner] | None = None) -> None:
         data = self._put(f"{self.snapshot.version}.snapshot", self.snapshot, signers)

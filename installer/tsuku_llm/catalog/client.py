@@ -73,7 +73,7 @@ def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
         known = _versions(copy, root, "snapshot", snapshot)
         if _is_later(known, _versions(state, root, "snapshot", snapshot)):
             for role, version in known.items():
-                name = f"metadata/{version}.{role}.json"
+                name = trust.file_name(role, version)
                 _put(state, name, copy.read(name))
 
 

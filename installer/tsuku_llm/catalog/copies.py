@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsuku_llm import embedded
+from tsuku_llm import embedded, trust
 from tsuku_llm.durable import read_small
 from tsuku_llm.trust import Copy
 
@@ -53,6 +54,31 @@ class UpdaterCopy:
         if rest == "root.json":
             return self.folder / "root_history" / file
         return self.folder / (rest if version.isdecimal() else file)
+
+
+@dataclass(frozen=True, slots=True)
+class DelegatedOnDemand:
+    """An updater's copy, with the delegated metadata that is fetched when it is read.
+
+    python-tuf's updater fetches the metadata of a delegated role only to look up one
+    target. ``download`` is given a file's name and the most bytes that it may have.
+    """
+
+    copy: UpdaterCopy
+    download: Callable[[str, int], bytes]
+    fetched: dict[str, bytes] = field(default_factory=dict)
+
+    def read(self, name: str) -> bytes | None:
+        """The metadata file of that published path, None if it is not there."""
+        folder, _, file = name.partition("/")
+        version, _, rest = file.partition(".")
+        is_versioned = folder == "metadata" and version.isdecimal()
+        if not is_versioned or rest.removesuffix(".json") in trust.ROLES:
+            return self.copy.read(name)
+        if name not in self.fetched:
+            left = LARGEST_FILE - sum(map(len, self.fetched.values()))
+            self.fetched[name] = self.download(name, left)
+        return self.fetched[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tsuku_llm.catalog.roots import KnownRoots, known_roots
 from tsuku_llm.errors import ManifestError, MetadataError, StoreError, TrustError, UnknownRequest
 from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository
+from tsuku_llm.trust.delegations import matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.manifest import Release, ReleaseEntry
@@ -128,7 +129,7 @@ def load(repository: Repository, data: Path) -> Catalog:
         if updated is None:
             raise _nothing_valid(repository, notes)
         return _catalog(repository, updated, notes)
-    embedded = verified("embedded", repository.embedded, roots)
+    embedded = verified("embedded", repository.embedded, repository, roots)
     if updated is None:
         return _catalog(repository, embedded, notes)
     known, found = versions_under(embedded, updated.copy, roots), updated.trusted.versions
@@ -148,7 +149,7 @@ def updated_copy(
         folder = current_copy(folder_of(data, repository.name))
         if folder is None:
             return None
-        return verified("updated", FolderCopy(folder), roots)
+        return verified("updated", FolderCopy(folder), repository, roots)
     except (TrustError, StoreError) as error:
         notes.append(_not_used(repository, ": ".join((error.message, *error.facts))))
         return None
@@ -173,14 +174,14 @@ def versions_under(known: Loaded, newer: Copy, roots: KnownRoots) -> Mapping[str
         return {}
 
 
-def verified(source: str, copy: Copy, roots: KnownRoots) -> Loaded:
+def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots) -> Loaded:
     """Verify a copy and read its entries: what cannot be read is no better than unsigned.
 
     Raises ``MetadataError``, also for other bytes of a known root; ``ManifestError``.
     """
     roots.require(copy)
     try:
-        trusted = trust.load(copy, roots.start)
+        trusted = trust.load(copy, roots.start, repository.sought)
     except MetadataError as error:
         if copy.read(f"metadata/{roots.anchor}.root.json") is not None:
             raise
@@ -190,15 +191,26 @@ def verified(source: str, copy: Copy, roots: KnownRoots) -> Loaded:
 
 
 def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
+    """The entries of all releases, newest first; what a branch may not offer is left out.
+
+    A path delegated to the role "nightly" is for the channel "nightly" alone, and a version
+    number is for the role that claims it with the highest priority. So a machine that
+    signs one channel can neither fill another one nor take the name of its releases.
+    """
     from tsuku_llm.manifest import parse_entry  # noqa: PLC0415
 
     entries = []
+    versions: dict[str, str | None] = {}
     for path, target in trusted.targets.items():
-        if not path.startswith("releases/"):
+        if not matches(path, trust.RELEASES):
             continue
         entry = parse_entry(target)
         if path != f"releases/{entry.release}.json":
             raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
+        if target.branch is not None and entry.channels != (target.branch,):
+            continue
+        if entry.version and versions.setdefault(entry.version, target.branch) != target.branch:
+            continue
         entries.append(entry)
     return tuple(sorted(entries, key=lambda each: (each.sequence, each.release), reverse=True))
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.client import make_safe, seed
-from tsuku_llm.catalog.copies import LARGEST_FILE, UpdaterCopy
+from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, UpdaterCopy
 from tsuku_llm.catalog.generations import keep
 from tsuku_llm.catalog.loading import (
     Catalog,
@@ -35,7 +36,7 @@ from tsuku_llm.errors import (
     TrustError,
 )
 from tsuku_llm.standing import Freshness, days, folder_of
-from tsuku_llm.trust import Stated, TrustedRepository
+from tsuku_llm.trust import RoleState, Stated, TrustedRepository
 
 if TYPE_CHECKING:
     from tuf.ngclient.fetcher import FetcherInterface
@@ -70,13 +71,19 @@ def refresh(
             _update(repository, copy, roots, known, download)
         finally:
             keep_roots(folder, roots, copy)
-        fresh = verified("updated", copy, roots)
+        fresh = verified("updated", _fetched(repository, copy, download), repository, roots)
+        _require_unexpired(repository, fresh.trusted)
         versions = fresh.trusted.versions
         counted = [versions_under(each, copy, roots) for each in known]
         for each, here in zip(known, counted, strict=True):
             if trust.setbacks(here, versions):
                 raise _rollback(each, here, versions)
-        if versions not in counted:
+        # A copy of the same versions that lacks a file, or has a damaged one, is replaced.
+        here_already = any(
+            versions == here and _is_whole(fresh.trusted, each)
+            for each, here in zip(known, counted, strict=True)
+        )
+        if not here_already:
             keep(folder, _files(repository, fresh, known, download))
     return load(repository, data)
 
@@ -85,7 +92,7 @@ def _known(repository: Repository, data: Path, roots: KnownRoots) -> tuple[Loade
     """The valid copies on this machine."""
     found = [updated_copy(repository, data, roots, [])]
     if repository.embedded:
-        found.append(verified("embedded", repository.embedded, roots))
+        found.append(verified("embedded", repository.embedded, repository, roots))
     return tuple(each for each in found if each)
 
 
@@ -112,11 +119,8 @@ def _update(
         # Ours, wrapped for the updater, which reads "no newer root" from 403 and 404.
         raise error.__cause__ or error from None
     except exceptions.ExpiredMetadataError as error:
-        raise StaleMetadata(
-            f"the metadata that {repository.name} serves has expired",
-            facts=(str(error), *_expired(seen), "what is installed still runs"),
-            hint="check this machine's clock; if it is right, somebody holds back newer metadata",
-        ) from error
+        states = {role: stated.state for role, stated in seen.items()}
+        raise _stale(repository, str(error), states) from error
     except exceptions.RepositoryError as error:
         _require_known_root(repository, roots, download)
         served = {role: v for each in seen.values() for role, v in each.versions.items()}
@@ -141,11 +145,37 @@ def _require_known_root(repository: Repository, roots: KnownRoots, download: Dow
             raise other_root("the served", version, roots.newest, served)
 
 
-def _expired(seen: Mapping[str, Stated]) -> Iterator[str]:
+def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> DelegatedOnDemand:
+    """What the updater has, and what ``trust`` will need of the delegated roles."""
+
+    def download_delegated(name: str, limit: int) -> bytes:
+        # A web server is asked for the escaped name as it is, as by every TUF client. The
+        # path of a file: URL is unescaped when it is opened: there the name is escaped twice.
+        local = repository.url.startswith("file:")
+        return _limited(download, f"{repository.url}{quote(name) if local else name}", limit)
+
+    return DelegatedOnDemand(copy, download_delegated)
+
+
+def _require_unexpired(repository: Repository, trusted: TrustedRepository) -> None:
+    """Raise ``StaleMetadata`` for a delegated role, as the updater does for the others."""
+    expired = trusted.expired(datetime.now(timezone.utc))
+    if expired:
+        raise _stale(repository, f"{expired[0][:60]!a} is expired", trusted.roles)
+
+
+def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:
+    return StaleMetadata(
+        f"the metadata that {repository.name} serves has expired",
+        facts=(fact, *_expired(roles), "what is installed still runs"),
+        hint="check this machine's clock; if it is right, somebody holds back newer metadata",
+    )
+
+
+def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
     """How old each role is that was served and has expired."""
     now = datetime.now(timezone.utc)  # as the updater's: it asks nobody else
-    for role, stated in seen.items():
-        state = stated.state
+    for role, state in seen.items():
         age = Freshness(role, state.issued, state.expires)
         if age.expired(now):
             expired = f"expired on {state.expires:%Y-%m-%d} ({days(now - state.expires)})"
@@ -206,7 +236,8 @@ def _files(
     pinned = trust.check_root(repository.root).version
     walked = range(pinned, roles["root"].version + 1)
     names = [f"metadata/{version}.root.json" for version in walked]
-    names += [f"metadata/{roles[role].version}.{role}.json" for role in ("snapshot", "targets")]
+    others = [role for role in roles if role not in ("root", "timestamp")]
+    names += [trust.file_name(role, roles[role].version) for role in others]
     found = {name: fresh.copy.read(name) for name in [*names, "metadata/timestamp.json"]}
     kept = {name: data for name, data in found.items() if data is not None}
     for path, target in fresh.trusted.targets.items():
@@ -216,6 +247,11 @@ def _files(
             data = _limited(download, f"{repository.url}{target.name}", limit)
         kept[target.name] = fresh.trusted.read(path, data)
     return kept
+
+
+def _is_whole(trusted: TrustedRepository, known: Loaded) -> bool:
+    """Whether a copy has every file that is to be kept, as it was signed."""
+    return all(_kept(trusted, path, (known,)) is not None for path in trusted.targets)
 
 
 def _kept(trusted: TrustedRepository, path: str, known: tuple[Loaded, ...]) -> bytes | None:

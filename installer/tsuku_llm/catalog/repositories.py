@@ -25,12 +25,16 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A signed repository: ``root`` is the pinned root; ``embedded`` a copy in the package."""
+    """A signed repository: ``root`` is the pinned root; ``embedded`` a copy in the package.
+
+    ``sought`` are the targets that are looked for and kept, as ``trust.load`` takes them.
+    """
 
     name: str
     url: str
     root: bytes
     embedded: Copy | None = None
+    sought: str = trust.RELEASES
 
 
 def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repository:

@@ -1,0 +1,253 @@
+"""Verification of a signed repository; the only maker of ``VerifiedBytes``.
+
+A repository is one of The Update Framework (TUF 1.0): a chain of roots from a pinned one,
+then timestamp → snapshot → targets and the roles that targets delegates to. It is verified
+whole at every load, with python-tuf's public metadata API; nothing is stored as "already
+checked". On top of the specification this program wants strong keys and each one once
+(``trust.keys``), consistent snapshots, and JSON that cannot be read in two ways.
+
+Expiry is a fact here, not a refusal: what was trusted yesterday may be installed offline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NewType
+
+from tsuku_llm.errors import DigestMismatch, MetadataError
+from tsuku_llm.trust.delegations import Found, TargetsRoles
+from tsuku_llm.trust.keys import is_weak
+from tsuku_llm.trust.metadata import (
+    HINT,
+    ROLES,
+    Copy,
+    RoleState,
+    Stated,
+    check_metadata,
+    check_role,
+    delegated,
+    file_name,
+    of_kind,
+    read,
+    referred,
+    refusal,
+    state_of,
+    threshold_fact,
+    versions_of,
+)
+from tsuku_llm.trust.strict_json import decode_json
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
+        Metadata,
+        Root,
+        Snapshot,
+        Targets,
+        Timestamp,
+    )
+
+__all__ = [
+    "MAX_ROTATIONS",
+    "RELEASES",
+    "ROLES",
+    "Copy",
+    "RoleState",
+    "Stated",
+    "Target",
+    "TrustedRepository",
+    "VerifiedBytes",
+    "check_metadata",
+    "check_role",
+    "check_root",
+    "decode_json",
+    "file_name",
+    "is_weak",
+    "later_roots",
+    "load",
+    "newest_root",
+    "setbacks",
+    "versions",
+]
+
+VerifiedBytes = NewType("VerifiedBytes", bytes)
+"""Bytes whose signature chain, length and SHA-256 were checked in this process."""
+
+MAX_ROTATIONS = 256
+"""So many roots after the pinned one are a flood; python-tuf's client stops there as well."""
+
+RELEASES = "releases/*"
+"""The targets that the program reads: every file of this folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One signed target: ``length`` in bytes, ``custom`` as the publisher signed it.
+
+    ``role`` is the role that signs it. ``branch`` is the role that targets delegates the
+    path to, and through which it was found; None where targets answers for it itself.
+    """
+
+    path: str
+    length: int
+    sha256: str
+    custom: Any
+    role: str = "targets"
+    branch: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its file in a copy of the repository (TUF's hash-prefixed name)."""
+        folder, slash, file = self.path.rpartition("/")
+        return f"targets/{folder}{slash}{self.sha256}.{file}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedRepository:
+    """A repository whose whole chain was verified in this process.
+
+    ``roles`` are the four of every repository and the delegated ones that were needed;
+    ``targets`` are those that were sought, in the order of their roles' priority;
+    ``versions`` are those that never go back: of timestamp, of snapshot, and of each role
+    that the snapshot names.
+    """
+
+    roles: Mapping[str, RoleState]
+    targets: Mapping[str, Target]
+    versions: Mapping[str, int]
+
+    def read(self, path: str, data: bytes) -> VerifiedBytes:
+        """Check a target's bytes against the signed length and SHA-256.
+
+        Raises ``DigestMismatch``, and ``MetadataError`` for a target that is not signed.
+        """
+        target = self.targets.get(path)
+        if target is None:
+            raise MetadataError(f"{path} is not a signed target of this repository")
+        digest = hashlib.sha256(data).hexdigest()
+        if (len(data), digest) != (target.length, target.sha256):
+            raise DigestMismatch(
+                f"{path} is not the file that was signed",
+                facts=(
+                    f"signed: {target.length} bytes, sha256 {target.sha256}",
+                    f"found: {len(data)} bytes, sha256 {digest}",
+                ),
+                hint=HINT,
+            )
+        return VerifiedBytes(data)
+
+    def expired(self, now: datetime) -> tuple[str, ...]:
+        """The roles that are past their expiry; ``now`` in UTC."""
+        return tuple(role for role, state in self.roles.items() if state.expires <= now)
+
+
+def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepository:
+    """Verify a whole repository, starting at the pinned root.
+
+    The order and the checks are those of the TUF specification's client workflow
+    (section 5), without the comparison with an earlier copy (``setbacks``).
+    ``sought`` names the targets that are looked for: the path of one, or a folder's files
+    ("releases/*"). Delegated roles are read as far as they may sign one of these.
+    Raises ``MetadataError`` with the role and the fact that decided.
+    """
+    root = newest_root(copy, pinned_root)
+    timestamp, snapshot = _online(copy, root)
+    about_targets = snapshot.meta.get("targets.json")
+    if about_targets is None:
+        raise refusal("snapshot", "it does not name the targets metadata")
+    top: Targets = referred(copy, root, "targets", about_targets)
+    tree = TargetsRoles(copy, snapshot, top)
+    paths = tree.paths(sought) if "*" in sought else (sought,)
+    targets = {path: _target(path, found) for path in paths if (found := tree.find(path))}
+    roles = {signed.type: state_of(signed) for signed in (root, timestamp, snapshot)}
+    roles |= {name: state_of(signed) for name, signed in tree.roles.items()}
+    return TrustedRepository(roles, targets, {**versions_of(snapshot), **versions_of(timestamp)})
+
+
+def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:
+    """Verify roots, timestamp and snapshot only; give the versions that they name.
+
+    The keys of the roles that they name may have been replaced: what an earlier timestamp
+    and snapshot say still counts then (TUF 5.3.11). Raises ``MetadataError``.
+    """
+    timestamp, snapshot = _online(copy, newest_root(copy, pinned_root))
+    return {**versions_of(snapshot), **versions_of(timestamp)}
+
+
+def setbacks(known: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
+    """Name each role that ``other`` has in a lower version than ``known``, or lacks.
+
+    The rule of TUF 5.4.3, 5.5.5 and 5.6.4: role by role, as one higher version makes up for
+    no lower one.
+    """
+    return tuple(role for role, version in known.items() if other.get(role, 0) < version)
+
+
+def newest_root(copy: Copy, pinned_root: bytes) -> Root:
+    """Walk from the pinned root to the newest one, each signed by the old and the new keys.
+
+    Raises ``MetadataError``.
+    """
+    root = check_root(pinned_root)
+    for later, _ in later_roots(copy, root):
+        root = later
+    return root
+
+
+def later_roots(copy: Copy, root: Root) -> Iterator[tuple[Root, bytes]]:
+    """Give each later root of a copy with its bytes, verified by the one before and itself.
+
+    Raises ``MetadataError`` at the first that does not verify, and after a flood of them.
+    """
+    for _ in range(MAX_ROTATIONS):
+        data = copy.read(f"metadata/{root.version + 1}.root.json")
+        if data is None:
+            return
+        root = _next_root(root, data)
+        yield root, data
+    raise refusal("root", f"{MAX_ROTATIONS} rotations or more since the pinned root")
+
+
+def check_root(data: bytes) -> Root:
+    """Read a root that is its own authority: a pinned one, or one that a user adds.
+
+    Raises ``MetadataError`` when it does not verify against itself.
+    """
+    metadata: Metadata[Root] = of_kind(data, "root", "root")
+    result = metadata.signed.get_root_verification_result(
+        None, metadata.signed_bytes, metadata.signatures
+    )
+    if not result:
+        raise refusal("root", threshold_fact(result.first))
+    return metadata.signed
+
+
+# --- the chain -------------------------------------------------------------------------
+
+
+def _online(copy: Copy, root: Root) -> tuple[Timestamp, Snapshot]:
+    data = read(copy, "metadata/timestamp.json", "timestamp")
+    timestamp: Timestamp = delegated(root, data, "timestamp", "timestamp")
+    snapshot: Snapshot = referred(copy, root, "snapshot", timestamp.snapshot_meta, "snapshot")
+    return timestamp, snapshot
+
+
+def _next_root(root: Root, data: bytes) -> Root:
+    metadata: Metadata[Root] = of_kind(data, "root", "root")
+    version = metadata.signed.version
+    if version != root.version + 1:
+        raise refusal("root", f"expected version {root.version + 1}, it says {version}")
+    result = metadata.signed.get_root_verification_result(
+        root, metadata.signed_bytes, metadata.signatures
+    )
+    for keys, part in (("old", result.first), ("new", result.second)):
+        if not part:
+            raise refusal("root", f"version {version}, {keys} keys: {threshold_fact(part)}")
+    return metadata.signed
+
+
+def _target(path: str, found: Found) -> Target:
+    file = found.file
+    return Target(path, file.length, file.hashes["sha256"], file.custom, found.role, found.branch)

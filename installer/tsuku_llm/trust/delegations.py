@@ -1,0 +1,161 @@
+"""The targets roles of one snapshot: who signs which target (TUF 1.0, section 5.6.7).
+
+Targets may delegate paths to other roles, and these to further ones. What a path means is
+found by walking the roles in pre-order: the first one counts that lists the path and is
+delegated it on the whole way. A terminating delegation ends the walk at its own branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+from tsuku_llm.trust.metadata import Copy, referred, refusal
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
+        DelegatedRole,
+        Delegations,
+        Snapshot,
+        TargetFile,
+        Targets,
+    )
+
+MOST_ROLES = 32
+"""Delegated roles of one walk, python-tuf's limit; more in one repository are a flood."""
+
+MOST_PATTERNS = 1024
+"""Path patterns and hash prefixes of all roles together: each is tried on every target."""
+
+TOP = "targets"
+
+
+class Found(NamedTuple):
+    """A target, the role that signs it, and the branch that the role belongs to.
+
+    ``branch`` is the name of the first role on the way that is delegated by paths; None for
+    targets' own and for hash bins, which only split what the delegator has.
+    """
+
+    file: TargetFile
+    role: str
+    branch: str | None
+
+
+class TargetsRoles:
+    """The targets roles of a snapshot, each read and verified when a walk reaches it."""
+
+    def __init__(self, copy: Copy, snapshot: Snapshot, top: Targets) -> None:
+        self._copy = copy
+        self._snapshot = snapshot
+        self._verified: set[tuple[str, str]] = set()
+        self.roles: dict[str, Targets] = {TOP: top}
+
+    def find(self, path: str) -> Found | None:
+        """Walk the roles for one path, as python-tuf's client does.
+
+        Raises ``MetadataError`` for a role on the way that does not verify.
+        """
+        waiting: list[tuple[str, str | None, str | None]] = [(TOP, None, None)]
+        visited: set[str] = set()
+        while waiting and len(visited) <= MOST_ROLES:
+            name, delegator, branch = waiting.pop()
+            if name in visited:  # a circle, or a second way to the same role
+                continue
+            targets = self._role(name, delegator)
+            if (file := targets.targets.get(path)) is not None:
+                return Found(file, name, branch)
+            visited.add(name)
+            if targets.delegations is None:
+                continue
+            children: list[tuple[str, str | None, str | None]] = []
+            for child, terminating in targets.delegations.get_roles_for_target(path):
+                by_path = _is_by_path(targets.delegations, child)
+                children.append((child, name, branch or (child if by_path else None)))
+                if terminating:
+                    waiting.clear()
+                    break
+            waiting += reversed(children)
+        return None
+
+    def paths(self, sought: str) -> tuple[str, ...]:
+        """Read every role that may sign a target of that pattern; list what they name.
+
+        In pre-order, each path once. A role may name paths that it is not delegated: only
+        ``find`` says who signs one. Raises ``MetadataError`` for a role that does not verify
+        and for a flood of them.
+        """
+        waiting: list[tuple[str, str | None]] = [(TOP, None)]
+        visited: set[str] = set()
+        patterns = 0
+        found: dict[str, None] = {}
+        while waiting:
+            name, delegator = waiting.pop()
+            if name in visited:
+                continue
+            if len(visited) > MOST_ROLES:
+                raise refusal(TOP, f"more than {MOST_ROLES} roles are delegated {sought}")
+            targets = self._role(name, delegator)
+            visited.add(name)
+            found |= {path: None for path in targets.targets if matches(path, sought)}
+            if targets.delegations is None:
+                continue
+            patterns += sum(map(_count, (targets.delegations.roles or {}).values()))
+            if patterns > MOST_PATTERNS:
+                raise refusal(name, f"it delegates by more than {MOST_PATTERNS} path patterns")
+            children = [*_roles_for(targets.delegations, sought)]
+            waiting += [(child, name) for child in reversed(children)]
+        return tuple(found)
+
+    def _role(self, name: str, delegator: str | None) -> Targets:
+        """The role, verified with the keys of this delegator: another way may have others."""
+        if delegator is None or (delegator, name) in self._verified:
+            return self.roles[name]
+        about = self._snapshot.meta.get(f"{name}.json")
+        if about is None:
+            raise refusal(name, "it is delegated, and the snapshot does not name it")
+        targets: Targets = referred(self._copy, self.roles[delegator], name, about)
+        self._verified.add((delegator, name))
+        self.roles[name] = targets
+        return targets
+
+
+def matches(path: str, sought: str) -> bool:
+    """Whether a path is of a pattern whose parts are names or ``*``."""
+    parts, wanted = path.split("/"), sought.split("/")
+    return len(parts) == len(wanted) and all(
+        want in ("*", part) for part, want in zip(parts, wanted, strict=True)
+    )
+
+
+def _roles_for(delegations: Delegations, sought: str) -> Iterator[str]:
+    """The roles that may be delegated a path of the pattern, in the order of the file.
+
+    Raises ``MetadataError`` for more hash bins than a walk may visit.
+    """
+    bins = delegations.succinct_roles
+    if bins is not None:
+        if bins.number_of_bins > MOST_ROLES:
+            raise refusal(TOP, f"{bins.number_of_bins} hash bins, and {MOST_ROLES} are the most")
+        yield from bins.get_roles()
+    for name, role in (delegations.roles or {}).items():
+        # Any path may have a hash with that prefix.
+        if role.paths is None or any(_may_meet(pattern, sought) for pattern in role.paths):
+            yield name
+
+
+def _may_meet(pattern: str, sought: str) -> bool:
+    """Whether a path can match both; true as well where that is hard to say."""
+    parts, wanted = pattern.split("/"), sought.split("/")
+    return len(parts) == len(wanted) and all(
+        want == "*" or fnmatchcase(want, part) for part, want in zip(parts, wanted, strict=True)
+    )
+
+
+def _count(role: DelegatedRole) -> int:
+    return len(role.paths or role.path_hash_prefixes or ())
+
+
+def _is_by_path(delegations: Delegations, role: str) -> bool:
+    return delegations.roles is not None and delegations.roles[role].paths is not None

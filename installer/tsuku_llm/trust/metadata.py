@@ -1,0 +1,248 @@
+"""One signed metadata file: parsed strictly, and verified with the keys of its delegator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from tsuku_llm.errors import MetadataError
+from tsuku_llm.trust.keys import key_objections
+from tsuku_llm.trust.strict_json import decode_json
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
+        Delegations,
+        Metadata,
+        MetaFile,
+        Root,
+        Signed,
+        Targets,
+    )
+
+ROLES = ("root", "timestamp", "snapshot", "targets")
+"""The roles that every repository has; targets may delegate to others."""
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+HINT = "fetch the metadata again: tsuku-llm repository refresh"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PATH = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*")
+_LONGEST_PATH = 150
+"""What every file system and every URL takes as it is, a digest before the name included."""
+
+
+class Copy(Protocol):
+    """A copy of a repository, as published: ``metadata/…`` and ``targets/…``."""
+
+    def read(self, name: str) -> bytes | None:
+        """The file of that path relative to the repository, None if it is not there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """What a role's signed file says of itself; times are in UTC.
+
+    ``issued`` is when it was signed, None where the publisher does not say.
+    """
+
+    version: int
+    expires: datetime
+    issued: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What one signed file says: its role, its state, and the ``versions`` that it names.
+
+    ``versions`` has its own version, and the version of each role whose file it names.
+    """
+
+    role: str
+    state: RoleState
+    versions: Mapping[str, int]
+
+
+def check_metadata(data: bytes) -> Stated:
+    """Refuse metadata that this program would refuse whatever signed it.
+
+    For metadata on its way to python-tuf's updater, whose rules are those of the
+    specification only. Gives what it says, without looking at its signatures. Raises
+    ``MetadataError``.
+    """
+    signed = _parse(data, "downloaded").signed
+    return Stated(signed.type, state_of(signed), versions_of(signed))
+
+
+def check_role(root: Root, data: bytes, role: str) -> Stated:
+    """Verify one file of a role under a root, by its signatures alone.
+
+    Raises ``MetadataError``.
+    """
+    signed = delegated(root, data, role, role)
+    return Stated(role, state_of(signed), versions_of(signed))
+
+
+def file_name(role: str, version: int) -> str:
+    """Name a role's file in a copy; no role's name leads out of the folder."""
+    return f"metadata/{version}.{quote(role, safe='')}.json"
+
+
+def state_of(signed: Signed) -> RoleState:
+    """Read version and dates. Raises ``MetadataError``."""
+    issued = signed.unrecognized_fields.get("issued")
+    if issued is None:
+        return RoleState(signed.version, signed.expires, None)
+    try:
+        when = datetime.strptime(issued, TIME).replace(tzinfo=timezone.utc)
+    except (TypeError, ValueError) as error:
+        raise refusal(signed.type, "its date of issue is malformed") from error
+    return RoleState(signed.version, signed.expires, when)
+
+
+def versions_of(signed: Any) -> dict[str, int]:
+    """Give the version of a signed file, and of the roles whose files it names."""
+    named: Mapping[str, MetaFile] = {}
+    if signed.type == "timestamp":
+        named = {"snapshot.json": signed.snapshot_meta}
+    elif signed.type == "snapshot":
+        named = signed.meta
+    roles = {name.removesuffix(".json"): file.version for name, file in named.items()}
+    return {**roles, signed.type: signed.version}
+
+
+def referred(
+    copy: Copy, delegator: Root | Targets, role: str, about: MetaFile, kind: str = "targets"
+) -> Any:
+    """Read and verify a role's file, the very one that the referring role names.
+
+    ``kind`` is the type that the file says it is. Raises ``MetadataError``.
+    """
+    from tuf.api.exceptions import LengthOrHashMismatchError  # noqa: PLC0415
+
+    data = read(copy, file_name(role, about.version), role)
+    try:
+        about.verify_length_and_hashes(data)
+    except LengthOrHashMismatchError as error:
+        raise refusal(role, str(error)) from error
+    signed = delegated(delegator, data, role, kind)
+    if signed.version != about.version:
+        raise refusal(role, f"expected version {about.version}, it says {signed.version}")
+    return signed
+
+
+def delegated(delegator: Root | Targets, data: bytes, role: str, kind: str) -> Any:
+    """Verify a role's file with the keys that the delegator gives it.
+
+    Raises ``MetadataError``.
+    """
+    metadata = of_kind(data, kind, role)
+    result = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
+    if not result:
+        raise refusal(role, threshold_fact(result))
+    return metadata.signed
+
+
+def read(copy: Copy, name: str, role: str) -> bytes:
+    """Read a file that has to be there. Raises ``MetadataError``."""
+    data = copy.read(name)
+    if data is None:
+        raise refusal(role, f"{name.removeprefix('metadata/')} is missing")
+    return data
+
+
+def of_kind(data: bytes, kind: str, role: str) -> Metadata[Any]:
+    """Parse a file that has to be of this type. Raises ``MetadataError``."""
+    metadata = _parse(data, role)
+    if metadata.signed.type != kind:
+        raise refusal(role, f"it says that it is {metadata.signed.type}")
+    return metadata
+
+
+def _parse(data: bytes, role: str) -> Metadata[Any]:
+    from tuf.api.metadata import Metadata  # noqa: PLC0415
+    from tuf.api.serialization import DeserializationError  # noqa: PLC0415
+
+    try:
+        decode_json(data)
+        metadata: Metadata[Any] = Metadata.from_bytes(data)
+        for fact in _objections(metadata.signed):
+            raise refusal(role, fact)
+    except (DeserializationError, ValueError, TypeError, RecursionError) as error:
+        cause = error.__cause__ or error
+        raise refusal(role, f"it cannot be understood: {str(cause)[:200]}") from error
+    return metadata
+
+
+def refusal(role: str, fact: str) -> MetadataError:
+    """Say that a role is not trusted; the names of delegated roles are not ours."""
+    shown = role if role.isidentifier() else f"{role[:60]!a}"
+    return MetadataError(f"the {shown[:60]} metadata is not trusted", facts=(fact,), hint=HINT)
+
+
+def threshold_fact(result: Any) -> str:
+    """Say how many signatures there are and how many are needed."""
+    return f"{len(result.signed)} valid signatures, {result.threshold} are needed"
+
+
+# --- what this program does not accept ---------------------------------------------------
+
+
+def _objections(signed: Any) -> Iterator[str]:
+    if any(type(number) is not int for number in _numbers(signed)):
+        yield "a version, threshold or length is not an integer"
+    if signed.type == "root":
+        if signed.consistent_snapshot is not True:
+            yield "it does not use consistent snapshots"
+        yield from key_objections(signed.keys)
+    if signed.type == "targets":
+        yield from _targets_objections(signed)
+        if signed.delegations is not None:
+            yield from _delegation_objections(signed.delegations)
+
+
+def _numbers(signed: Any) -> Iterator[Any]:
+    """Every number that a comparison relies on: to Python, ``true`` is one as well."""
+    yield signed.version
+    if signed.type == "root":
+        yield from (role.threshold for role in signed.roles.values())
+    elif signed.type == "targets":
+        yield from (file.length for file in signed.targets.values())
+        if signed.delegations is not None:
+            yield from (role.threshold for role in (signed.delegations.roles or {}).values())
+        if signed.delegations is not None and signed.delegations.succinct_roles is not None:
+            yield signed.delegations.succinct_roles.threshold
+            yield signed.delegations.succinct_roles.bit_length
+    else:
+        files = signed.meta.values() if signed.type == "snapshot" else [signed.snapshot_meta]
+        yield from (file.version for file in files)
+        yield from (file.length for file in files if file.length is not None)
+
+
+def _targets_objections(targets: Targets) -> Iterator[str]:
+    for path, file in targets.targets.items():
+        if not _SHA256.fullmatch(str(file.hashes.get("sha256"))):
+            yield f"{path[:100]!r} has no SHA-256"
+        if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
+            yield f"{path[:100]!a} is not a path within the repository"
+
+
+def _delegation_objections(delegations: Delegations) -> Iterator[str]:
+    yield from key_objections(delegations.keys)
+    succinct = delegations.succinct_roles
+    if succinct is not None:
+        yield from _name_objections(f"{succinct.name_prefix}-{'0' * succinct.suffix_len}")
+    for name, role in (delegations.roles or {}).items():
+        yield from _name_objections(name)
+        # Any text is true to Python, "false" as well.
+        if not isinstance(role.terminating, bool):
+            yield f"its delegation to {name[:60]!a} is neither terminating nor not"
+
+
+def _name_objections(name: object) -> Iterator[str]:
+    if not isinstance(name, str) or len(quote(name, safe="")) > _LONGEST_PATH:
+        yield f"it delegates to a role whose name is no text or too long: {str(name)[:60]!a}"
