@@ -96,7 +96,7 @@ def test_an_embedded_copy_with_delegations(simulator: RepositorySimulator, tmp_p
     assert (found.source, len(found.entries)) == ("embedded", 2)
 
 
-def test_delegations_to_nobody_are_accepted(tmp_path: Path) -> None:
+def test_delegations_to_no_role_are_accepted(tmp_path: Path) -> None:
     simulator = RepositorySimulator()
     simulator.targets.delegations = Delegations({}, {})
     simulator.publish(release_document("b1"))
@@ -396,11 +396,11 @@ def test_T43_an_older_file_of_the_role_in_the_place_of_the_new_one(
     assert "expected version 3, it says 2" in refusal(simulator, tmp_path)
 
 
-@pytest.mark.parametrize("by", ["stranger", "targets", "timestamp", "nobody"])
+@pytest.mark.parametrize("by", ["stranger", "targets", "timestamp", "none"])
 def test_T48_a_delegated_role_signed_by_other_keys(
     simulator: RepositorySimulator, tmp_path: Path, by: str
 ) -> None:
-    signers = {"stranger": [signer("stranger")], "nobody": []}
+    signers = {"stranger": [signer("stranger")], "none": []}
     found = signers[by] if by in signers else simulator.signers[by]
     simulator.sign_delegated("nightly", found)
     simulator.sign_snapshot()

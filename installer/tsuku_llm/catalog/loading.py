@@ -44,7 +44,7 @@ class Catalog:
     def freshness(self) -> Freshness:
         """How old the metadata is."""
         roles = self.trusted.roles
-        # A delegated role, a machine's perhaps, is no authority for everybody's clock.
+        # A delegated role may be a machine's: its dates must not set the clock of all users.
         issued = (roles[role].issued for role in trust.ROLES)
         signed = max((date for date in issued if date), default=None)
         return Freshness(self.repository.name, signed, min(each.expires for each in roles.values()))
