@@ -45,9 +45,11 @@ class Catalog:
     @property
     def freshness(self) -> Freshness:
         """How old the metadata is."""
-        roles = self.trusted.roles.values()
-        signed = max((role.issued for role in roles if role.issued), default=None)
-        return Freshness(self.repository.name, signed, min(role.expires for role in roles))
+        roles = self.trusted.roles
+        # A delegated role may be a machine's: its dates must not set the clock of all users.
+        issued = (roles[role].issued for role in trust.ROLES)
+        signed = max((date for date in issued if date), default=None)
+        return Freshness(self.repository.name, signed, min(each.expires for each in roles.values()))
 
     def standing(self) -> Standing:
         """What it says of its releases."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_ROLES = 32
 """Delegated roles of one walk, python-tuf's limit; more in one repository are a flood."""
 
-MOST_PATTERNS = 1024
+MOST_PATTERNS = 256
 """Path patterns and hash prefixes of all roles together: each is tried on every target."""
 
 TOP = "targets"

@@ -180,8 +180,8 @@ def _parse(data: bytes, role: str) -> Metadata[Any]:
 
 def refusal(role: str, fact: str) -> MetadataError:
     """Say that a role is not trusted; the names of delegated roles are not ours."""
-    shown = role if role.isidentifier() else f"{role[:60]!a}"
-    return MetadataError(f"the {shown[:60]} metadata is not trusted", facts=(fact,), hint=HINT)
+    shown = role[:60] if role.isascii() and role.isidentifier() else f"{role[:60]!a}"
+    return MetadataError(f"the {shown} metadata is not trusted", facts=(fact,), hint=HINT)
 
 
 def threshold_fact(result: Any) -> str:
