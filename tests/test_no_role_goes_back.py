@@ -166,17 +166,21 @@ def test_T06_the_online_key_alone_does_not_undo_a_revocation_of_an_update(
     assert is_revoked(catalog.load(repository, tmp_path))
 
 
+@pytest.mark.parametrize("rotated", [False, True])
 def test_T06_a_damaged_state_is_seeded_with_the_later_copy(
-    simulator: RepositorySimulator, tmp_path: Path
+    simulator: RepositorySimulator, tmp_path: Path, rotated: bool
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
     later = revoked(simulator)
+    if rotated:
+        later.rotate("root", "targets", "snapshot", "timestamp")
     catalog.refresh(repository, tmp_path, later.download)
     before = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
     forget(tmp_path)
     later.requests.clear()
     catalog.refresh(repository, tmp_path, later.download)
-    assert later.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
+    next_root = f"metadata/{later.root.version + 1}.root.json"
+    assert later.requests == [next_root, "metadata/timestamp.json"]
     after = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
     assert after == before
 
@@ -194,6 +198,24 @@ def test_T06_a_state_that_is_ahead_stays(simulator: RepositorySimulator, tmp_pat
         catalog.refresh(repository, tmp_path, broken.download)
     assert "version 5 must be >= 6" in refused(repository, tmp_path, later)
     assert catalog.refresh(repository, tmp_path, ahead.download).entries[0].release == "b3"
+
+
+def test_T06_a_state_that_strangers_signed_is_replaced(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """High versions in it say nothing: what the known copy has is not fetched again."""
+    repository = simulator.repository()
+    catalog.refresh(repository, tmp_path, simulator.download)
+    stranger = RepositorySimulator(name="stranger")
+    stranger.snapshot.version = stranger.timestamp.version = 100
+    stranger.bump()
+    client = place(tmp_path) / "client"
+    files = {"timestamp": "timestamp", "snapshot": "101.snapshot"}
+    for role, name in files.items():
+        (client / f"{role}.json").write_bytes(stranger.files[f"metadata/{name}.json"])
+    simulator.requests.clear()
+    catalog.refresh(repository, tmp_path, simulator.download)
+    assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
 
 
 # --- a newer package over an updated copy -------------------------------------------------------
@@ -224,7 +246,7 @@ def one_content_each(*all_versions: Versions) -> bool:
     )
 
 
-MIXES = list(itertools.product((4, 6), (4, 5, 6), (4, 6)))
+MIXES = [(5, 5, 5), *itertools.product((4, 6), (4, 5, 6), (4, 6))]
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=lambda mix: "-".join(map(str, mix)))
@@ -254,11 +276,25 @@ def test_T07_a_refresh_is_held_to_the_package_role_by_role(
 ) -> None:
     package, host = of_versions(5, 5, 5), of_versions(*served)
     repository = package.repository(embedded=package.freeze())
-    if min(served) < 5 or not one_content_each((5, 5, 5), served):
+    if served == (5, 5, 5):
+        assert catalog.refresh(repository, tmp_path, host.download).source == "embedded"
+    elif min(served) < 5 or not one_content_each((5, 5, 5), served):
         refused(repository, tmp_path, host)
     else:
         found = catalog.refresh(repository, tmp_path, host.download)
         assert tuple(found.trusted.versions[role] for role in ROLES) == served
+
+
+def test_T08_a_mixed_package_and_update_are_both_kept_to(tmp_path: Path) -> None:
+    """Each has a role that is higher, so the updater's memory is of one of them only."""
+    package, updated = of_versions(5, 5, 6), of_versions(6, 6, 5)
+    catalog.refresh(updated.repository(), tmp_path, updated.download)
+    repository = package.repository(embedded=package.freeze())
+    said = refused(repository, tmp_path, of_versions(7, 7, 5))
+    assert "versions here (embedded): snapshot 5, targets 6, timestamp 5" in said
+    refused(repository, tmp_path, of_versions(5, 5, 6))
+    found = catalog.refresh(repository, tmp_path, of_versions(8, 8, 6).download)
+    assert (found.source, found.notes) == ("updated", ())
 
 
 # --- the comparison itself ----------------------------------------------------------------------

@@ -8,6 +8,8 @@ On disk, below ``<data>/metadata/<repository>/``:
     the name of the copy that counts, replaced as the last step of a refresh
 ``client/``
     the state of python-tuf's updater, which remembers what it saw also when a refresh failed
+``roots/``
+    every root that was verified once, also where the rest was refused
 ``root.json``, ``repository.json``
     the pinned root and the URL of a repository that the user added
 
