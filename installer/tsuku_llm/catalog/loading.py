@@ -57,6 +57,12 @@ class Catalog:
             return self.read(entry).revoked
         return False
 
+    def unattested(self, entry: ReleaseEntry) -> str | None:
+        """Why it was not verified who built a release; None where its file gives no reason."""
+        with suppress(ManifestError):
+            return self.read(entry).unattested
+        return None
+
     def releases(self, channel: str) -> tuple[ReleaseEntry, ...]:
         """The releases of a channel, newest first. Raises ``UnknownRequest``."""
         found = tuple(entry for entry in self.entries if channel in entry.channels)

@@ -75,6 +75,9 @@ class Measured:
     prompt: float
     generation: float
     speeds: tuple[Speed, ...]
+    publisher: str
+    repository: str
+    unattested: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,4 +271,7 @@ def _measured(course: Course) -> Measured:
         statistics.median(speed.prompt for speed in course.speeds),
         statistics.median(speed.generation for speed in course.speeds),
         tuple(course.speeds),
+        receipt.publisher,
+        receipt.repository,
+        receipt.unattested,
     )

@@ -72,7 +72,8 @@ def choose(
     hardware = hardware or probe(session.host)
     if release:
         entry = catalog.entry(release)
-        return _compared(session, catalog, session.channel or entry.channels[0], entry, hardware)
+        named = session.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
+        return _compared(session, catalog, named, entry, hardware)
     channel = channel or session.channel or DEFAULT_CHANNEL
     entries = _not_revoked(session, catalog, channel)
     for entry in entries:

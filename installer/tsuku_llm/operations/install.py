@@ -370,6 +370,7 @@ def _receipt(
         ),
         installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         tsuku_llm=__version__,
+        unattested=release.unattested,
     )
 
 
