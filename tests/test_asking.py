@@ -15,6 +15,7 @@ from support.repository import ISSUED, RepositorySimulator, release_document
 from tsuku_llm import standing
 from tsuku_llm.errors import (
     ClockBehind,
+    DigestMismatch,
     DownloadError,
     HostUnreachable,
     HttpStatusError,
@@ -23,9 +24,11 @@ from tsuku_llm.errors import (
     StaleMetadata,
     UsageError,
 )
+from tsuku_llm.operations import repository as repositories
 from tsuku_llm.operations.asking import PATIENCE, RECENT, asked_catalog, is_due
 from tsuku_llm.operations.choice import choose
 from tsuku_llm.operations.install import install, install_beside
+from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.standing import Freshness
 
@@ -308,3 +311,56 @@ def test_a_repository_that_could_not_be_fetched_yet_is_asked_at_the_install(
         asked_catalog(session._replace(offline=True))
     (shop.root / "elsewhere").rename(shop.root / "repository")
     assert asked_catalog(session).entries
+
+
+# --- what to do ---------------------------------------------------------------------------------
+
+
+def test_what_is_said_to_do_about_a_missing_release_file_mends_it(
+    session: Session,
+) -> None:
+    """A refresh keeps a copy again whose release files are not all there."""
+    (file,) = standing.folder_of(session.data, NAME).glob("copies/*/targets/releases/*.b2.json")
+    for damage in (file.unlink, lambda: file.write_bytes(b"junk")):
+        damage()
+        with pytest.raises((MetadataError, DigestMismatch)) as caught:
+            install(session._replace(refresh="never"), release="b2")
+        assert caught.value.hint == f"run: tsuku-llm repository refresh {NAME}"
+        refresh(session)
+        assert install(session._replace(refresh="never"), release="b2").installed
+
+
+def test_no_hint_about_metadata_names_a_mirror_of_archives(
+    shop: FolderShop, session: Session, silent: str
+) -> None:
+    gone(shop)
+    for failing in (session, moved(session, silent)):
+        with pytest.raises(DownloadError) as caught:
+            refresh(failing, patience=0.1)
+        assert "llm.mirror" not in caught.value.hint
+        assert caught.value.hint.endswith("tsuku-llm repository list")
+    with pytest.raises(DownloadError) as caught:
+        refresh(session._replace(repository=None, repository_url=silent), patience=0.1)
+    assert "llm.repository_url URL" in caught.value.hint
+
+
+def test_the_hint_where_all_is_revoked_is_for_those_too_who_have_nothing_installed(
+    shop: FolderShop, session: Session
+) -> None:
+    """There ``update`` would only say: install."""
+    revoke(shop, "b1")
+    revoke(shop, "b2")
+    with pytest.raises(Revoked, match="every release of channel stable") as caught:
+        install(session)
+    assert f"tsuku-llm repository refresh {NAME}" in caught.value.hint
+
+
+def test_a_refused_root_has_a_hint_that_helps(shop: FolderShop, tmp_path: Path) -> None:
+    session = shop.session(tmp_path / "home")
+    shop.simulator.signers["root"] = shop.simulator.signers["root"][:1]
+    shop.simulator.sign_root()
+    root = tmp_path / "root.json"
+    root.write_bytes(shop.simulator.pinned_root)
+    with pytest.raises(MetadataError) as caught:
+        repositories.add(session, "other", "https://127.0.0.1:1/", root)
+    assert "tell the publisher" in caught.value.hint

@@ -48,7 +48,7 @@ _PATH = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_
 _LONGEST_PATH = 150
 """What every file system and every URL takes as it is, a digest before the name included."""
 
-_HINT = "fetch the metadata anew: tsuku-llm repository refresh"
+_HINT = "nothing of it is used; if it stays so, tell the publisher of the repository"
 
 _P = 2**255 - 19
 _SMALL_ORDER = frozenset(

@@ -59,9 +59,14 @@ def refresh(
         for each in known:
             if is_later(each, fresh, repository.root):
                 raise _rollback(each, fresh)
-        if all(is_later(fresh, each, repository.root) for each in known):
+        if all(is_later(fresh, each, repository.root) or not _is_whole(each) for each in known):
             keep(folder, _files(repository, fresh, known, download))
     return load(repository, data)
+
+
+def _is_whole(known: Loaded) -> bool:
+    """Whether every release file that a copy signs is there, and is the one that was signed."""
+    return all(_kept(known.trusted, path, (known,)) is not None for path in known.trusted.targets)
 
 
 def _known(repository: Repository, data: Path) -> tuple[Loaded, ...]:

@@ -97,7 +97,8 @@ def _not_revoked(session: Session, catalog: Catalog, channel: str) -> tuple[Rele
         raise Revoked(
             f"every release of channel {channel} was revoked by its publisher",
             facts=(f"revoked: {', '.join(entry.release for entry in revoked)}",),
-            hint="wait for the next release: tsuku-llm update, or name another channel",
+            hint="wait for the next release "
+            f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel",
         )
     return tuple(entry for entry in entries if entry not in revoked)
 

@@ -6,8 +6,16 @@ from contextlib import suppress
 
 from tsuku_llm import catalog as catalogs
 from tsuku_llm import fetch, standing
-from tsuku_llm.catalog import Catalog, Repository
-from tsuku_llm.errors import MetadataError, StoreError, TlsError, TrustError
+from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
+from tsuku_llm.errors import (
+    BodyError,
+    HostUnreachable,
+    HttpStatusError,
+    MetadataError,
+    StoreError,
+    TlsError,
+    TrustError,
+)
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.vouching import note_standing
@@ -40,6 +48,9 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
                 alone=locked,
             )
             note_standing(session, found.standing())
+    except (HostUnreachable, HttpStatusError, BodyError) as error:
+        error.hint = _elsewhere(repository)
+        raise
     except (TlsError, MetadataError):
         _require_clock(session, repository)
         raise
@@ -47,6 +58,15 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     with suppress(StoreError):  # without the note the next install asks again
         standing.note_refresh(session.data, repository.name, session.now)
     return found
+
+
+def _elsewhere(repository: Repository) -> str:
+    """What to do where metadata cannot be had: mirrors are for archives only."""
+    if repository.name == OFFICIAL:
+        own = "or name a copy of it: tsuku-llm config set llm.repository_url URL"
+    else:
+        own = "or compare its URL with its owner's: tsuku-llm repository list"
+    return f"try again later, or from another network; {own}"
 
 
 def _require_clock(session: Session, repository: Repository) -> None:
