@@ -21,6 +21,7 @@ def tsuku_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of each test's own; it does not exist until the program makes it."""
     home = tmp_path / "tsuku-home"
     monkeypatch.setenv("TSUKU_HOME", str(home))
+    monkeypatch.setenv("TSUKU_LLM_REFRESH", "never")  # the built-in address is a real host's
     return home
 
 

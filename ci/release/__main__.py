@@ -8,6 +8,7 @@ import click
 
 from ci.release.commands import facts, repository, signatures
 from ci.release.errors import ReleaseError
+from tsuku_llm.errors import TsukuError
 
 
 @click.group()
@@ -28,9 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("sigstore").setLevel(logging.ERROR)  # it warns that it works offline
     try:
         cli(arguments, prog_name="python -m ci.release")
-    except ReleaseError as error:
-        click.echo(f"error: {error}", err=True)
+    except (ReleaseError, TsukuError, OSError) as error:
+        click.echo(f"error: {_one_line(error)}", err=True)
         sys.exit(1)
+
+
+def _one_line(error: Exception) -> str:
+    facts = error.facts if isinstance(error, TsukuError) else ()
+    return " ".join("; ".join((str(error), *facts)).split())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from ci.release import hosting, provenance
 from ci.release.classify import Rules, classify, load_rules
 from ci.release.errors import ReleaseError
 from ci.release.facts import Facts, UpstreamRelease, release_of
+from ci.release.reading import reading
 
 
 class Attest:
@@ -25,7 +26,8 @@ class Attest:
         Nothing is written unless every archive is proven. Raises ``ReleaseError``.
         """
         release = release_of(self._facts.releases(), tag)
-        digests = _digests(release, load_rules(self._data))
+        with reading(self._data / "rules.toml"):
+            digests = _digests(release, load_rules(self._data))
         files = [*files] or [
             hosting.download_attestations(digest, self._environ) for digest in digests.values()
         ]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ci.release.build import ReleaseFile
 from ci.release.copies import Files, Folder
+from ci.release.errors import ReleaseError
 from ci.release.folder import write
 from ci.release.plan import Plan
 from ci.release.signing import Signers, lacking, offline_files, sign
@@ -28,6 +29,7 @@ class Ceremony:
 
     def alone(self, into: Path) -> None:
         """Write the repository with the signers at hand. Raises ``ReleaseError``."""
+        self._require_not_older(into)
         self._write(into, Folder(into), Files({}))
 
     def in_turn(self, into: Path, gathered: Path) -> None:
@@ -36,6 +38,7 @@ class Ceremony:
         The repository is written by the last one: when no threshold lacks a signature and the
         online signer is at hand. Raises ``ReleaseError``.
         """
+        self._require_not_older(into)
         published = Folder(into)
         begun = Folder(gathered)
         files = offline_files(self._plan, self._releases, self._signers, published, begun)
@@ -51,6 +54,21 @@ class Ceremony:
             self._write(into, published, begun)
         else:
             self._say("every threshold is reached: it is the online signer's turn")
+
+    def _require_not_older(self, into: Path) -> None:
+        """Refuse to sign under a version below the published one, which had its content.
+
+        The folder keeps only the newest of it, so there is nothing to compare it with.
+        """
+        for role in ("root", "targets"):
+            names = (path.name.partition(".")[0] for path in into.glob(f"metadata/*.{role}.json"))
+            published = max((int(name) for name in names if name.isdecimal()), default=0)
+            planned = self._plan.roles[role].version
+            if planned < published:
+                raise ReleaseError(
+                    f"{role} {planned} is planned, and {role} {published} is published already: "
+                    "use --raise"
+                )
 
     def _write(self, into: Path, published: Folder, begun: Folder | Files) -> None:
         files = sign(self._plan, self._releases, self._signers, published, begun)

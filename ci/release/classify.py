@@ -14,6 +14,7 @@ import tomli
 
 from ci.release.errors import ReleaseError
 from ci.release.facts import Asset, UpstreamRelease
+from ci.release.reading import reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +64,22 @@ class Build:
 
 
 def load_rules(data: Path) -> Rules:
-    """Read ``rules.toml``. Raises ``ReleaseError`` for a requirement that is not defined."""
-    raw = tomli.loads((data / "rules.toml").read_text("utf-8"))
-    return Rules(
-        platforms={
-            name: PlatformRule(
-                platform["default"],
-                {"portable": platform["portable"], "native": platform["native"]},
-            )
-            for name, platform in raw["platforms"].items()
-        },
-        builds=tuple(_rule(rule, raw["requires"]) for rule in raw["rule"]),
-        skipped=tuple(skip["asset"] for skip in raw["skip"]),
-        libraries=frozenset(raw["libraries"]["known"]),
-    )
+    """Read ``rules.toml``. Raises ``ReleaseError``."""
+    path = data / "rules.toml"
+    with reading(path):
+        raw = tomli.loads(path.read_text("utf-8"))
+        return Rules(
+            platforms={
+                name: PlatformRule(
+                    platform["default"],
+                    {"portable": platform["portable"], "native": platform["native"]},
+                )
+                for name, platform in raw["platforms"].items()
+            },
+            builds=tuple(_rule(rule, raw["requires"]) for rule in raw["rule"]),
+            skipped=tuple(skip["asset"] for skip in raw["skip"]),
+            libraries=frozenset(raw["libraries"]["known"]),
+        )
 
 
 def classify(release: UpstreamRelease, rules: Rules) -> tuple[Build, ...]:

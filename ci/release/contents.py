@@ -14,6 +14,7 @@ from typing import Any
 from ci.release import elf, pe
 from ci.release.elf import Needs, Version
 from ci.release.errors import ReleaseError
+from ci.release.reading import reading
 from tsuku_llm import archive
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.manifest import Artifact, Measured
@@ -88,8 +89,9 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
 
 
 def _loaded(path: Path) -> Contents:
-    raw = json.loads(path.read_text("utf-8"))
-    return Contents(raw["listing"], raw["floors"], raw["device_code"], tuple(raw["libraries"]))
+    with reading(path):
+        raw = json.loads(path.read_text("utf-8"))
+        return Contents(raw["listing"], raw["floors"], raw["device_code"], tuple(raw["libraries"]))
 
 
 def _pieces(measured: Measured) -> dict[str, Any]:

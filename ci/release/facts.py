@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.release.errors import ReleaseError
+from ci.release.reading import reading
 
 NAME = "upstream-releases.json"
 
@@ -42,14 +43,16 @@ class Facts:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
-        self._raw: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
+        with reading(self._path):
+            self._raw: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
+        self.releases()  # what is recorded is of the right shape, or nothing is done with it
 
     def releases(self) -> dict[str, UpstreamRelease]:
-        """Every recorded release by its tag."""
-        versions = {tag: name.removeprefix("v") for name, tag in self._raw["stable"].items()}
-        return {
-            tag: _release(tag, versions.get(tag), raw) for tag, raw in self._raw["releases"].items()
-        }
+        """Every recorded release by its tag. Raises ``ReleaseError``."""
+        with reading(self._path):
+            named, recorded = self._raw["stable"].items(), self._raw["releases"].items()
+            versions = {tag: name.removeprefix("v") for name, tag in named}
+            return {tag: _release(tag, versions.get(tag), raw) for tag, raw in recorded}
 
     def record(self, release: UpstreamRelease) -> None:
         """Add a release, or complete it: what was recorded before stays as it is.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ci.release.copies import Files, Folder
 from ci.release.errors import ReleaseError
+from ci.release.reading import reading
 from tsuku_llm import manifest, trust
 from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import TrustError, TsukuError
@@ -26,6 +27,11 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         f"metadata/{path.name}": path.read_bytes() for path in folder.glob("metadata/*.root.json")
     }
     whole = roots | dict(files)
+    if _FIRST_ROOT not in whole:
+        raise ReleaseError(
+            f"{folder} has no {_FIRST_ROOT}, where clients begin: copy the published repository "
+            "there first, or set version = 1 of [roles.root] for a new one"
+        )
     _put(folder, whole)
     for path in (found for pattern in METADATA for found in folder.glob(pattern)):
         if path.relative_to(folder).as_posix() not in whole:
@@ -104,5 +110,6 @@ def _is_taken(path: Path, data: bytes) -> bool:
         return False
     if path.name != "timestamp.json":
         return True
-    old, new = (json.loads(each)["signed"]["version"] for each in (path.read_bytes(), data))
-    return bool(new <= old)
+    with reading(path):
+        old, new = (json.loads(each)["signed"]["version"] for each in (path.read_bytes(), data))
+        return bool(new <= old)

@@ -66,7 +66,7 @@ def named_tag(data: bytes, version: str) -> str:
 def _release(data: bytes, tag: str) -> Mapping[str, Any]:
     try:
         raw = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReleaseError(f"{tag}: the service's answer is no JSON: {error}") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("assets"), list):
         raise ReleaseError(f"{tag}: the service's answer is no release")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.release.errors import ReleaseError
+from ci.release.reading import reading
 from tsuku_llm.errors import ManifestError
 from tsuku_llm.manifest import require_release
 
@@ -18,11 +19,10 @@ def load_own(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    try:
+    with reading(path):
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    try:
         require_release(document)
-    except ValueError as error:
-        raise ReleaseError(f"{path} is not JSON: {error}") from error
     except ManifestError as error:
         raise ReleaseError("; ".join((f"{path}: {error}", *error.facts))) from error
     if document["release"] != path.stem:

@@ -11,6 +11,7 @@ from ci.release.build import Head, artifact, document, recorded
 from ci.release.contents import Contents
 from ci.release.facts import Asset
 from ci.release.measured import requirements
+from ci.release.reading import reading
 
 
 def load_packages(
@@ -21,11 +22,13 @@ def load_packages(
     ``known`` are the libraries that systems bring, ``contents`` records by SHA-256. Raises
     ``ReleaseError``.
     """
-    raw = tomli.loads((data / "packages.toml").read_text("utf-8"))
-    return {
-        wheel["release"]: _document(raw["project"], wheel, known, contents)
-        for wheel in raw["wheel"]
-    }
+    path = data / "packages.toml"
+    with reading(path):
+        raw = tomli.loads(path.read_text("utf-8"))
+        return {
+            wheel["release"]: _document(raw["project"], wheel, known, contents)
+            for wheel in raw["wheel"]
+        }
 
 
 def _document(

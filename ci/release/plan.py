@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import tomli
 
 from ci.release.attest import check_origin
@@ -16,6 +17,7 @@ from ci.release.errors import ReleaseError
 from ci.release.facts import Facts, release_of
 from ci.release.own import load_own
 from ci.release.packages import load_packages
+from ci.release.reading import reading
 
 DATA = Path(__file__).parent
 """Where the data lie: ``repository.toml``, ``rules.toml``, ``packages.toml`` and ``facts/``.
@@ -49,15 +51,48 @@ class Plan:
     warn: Mapping[str, int]
 
 
+class _Role(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1)]
+    issued: date
+    days: Annotated[int, msgspec.Meta(ge=1, le=36525)]
+    signers: Annotated[list[str], msgspec.Meta(min_length=1)]
+    threshold: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Roles(msgspec.Struct):
+    root: _Role
+    targets: _Role
+    snapshot: _Role
+    timestamp: _Role
+
+
+class _Warn(msgspec.Struct):
+    root: int = 60
+    targets: int = 60
+    snapshot: int = 60
+    timestamp: int = 7
+
+
+class _File(msgspec.Struct):
+    """The content of ``repository.toml``."""
+
+    channels: dict[str, list[str]]
+    keys: dict[str, str]
+    roles: _Roles
+    warn: _Warn = msgspec.field(default_factory=_Warn)
+
+
 def load_plan(data: Path = DATA) -> Plan:
-    """Read ``repository.toml``."""
-    raw = tomli.loads((data / "repository.toml").read_text("utf-8"))
-    return Plan(
-        channels={name: tuple(releases) for name, releases in raw["channels"].items()},
-        keys=raw["keys"],
-        roles={name: _role(**role) for name, role in raw["roles"].items()},
-        warn=raw["warn"],
-    )
+    """Read ``repository.toml``. Raises ``ReleaseError``."""
+    path = data / "repository.toml"
+    with reading(path):
+        raw = msgspec.convert(tomli.loads(path.read_text("utf-8")), _File)
+        return Plan(
+            channels={name: tuple(releases) for name, releases in raw.channels.items()},
+            keys=raw.keys,
+            roles={name: _role(role) for name, role in msgspec.structs.asdict(raw.roles).items()},
+            warn=msgspec.structs.asdict(raw.warn),
+        )
 
 
 def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
@@ -105,7 +140,8 @@ def save_roles(plan: Plan, data: Path) -> None:
     import tomlkit  # noqa: PLC0415
 
     path = data / "repository.toml"
-    document = tomlkit.parse(path.read_text("utf-8"))
+    with reading(path):
+        document: Any = tomlkit.parse(path.read_text("utf-8"))
     for name, role in plan.roles.items():
         table = document["roles"][name]
         table["version"] = role.version
@@ -135,6 +171,9 @@ def _published(
     """The release files of what others published, made of the facts and the rules."""
     if not tags:
         return {}
+    if not (data / "facts").is_dir():
+        missing = ", ".join(f"{tag}.json" for tag in sorted(tags))
+        raise ReleaseError(f"{data / 'releases'} has no {missing}, which a channel names")
     contents = load_contents(data / "facts" / "archives")
     facts, rules = Facts(data / "facts").releases(), load_rules(data)
     packages = load_packages(data, rules.libraries, contents)
@@ -144,8 +183,10 @@ def _published(
             documents[tag], unlisted = packages[tag], None
         else:
             release = release_of(facts, tag)
-            check_origin(release, rules, data, trusted_root)
-            documents[tag], unlisted = release_document(release, rules, contents), release.unlisted
+            with reading(f"what {data} has of {tag}"):
+                check_origin(release, rules, data, trusted_root)
+                documents[tag] = release_document(release, rules, contents)
+            unlisted = release.unlisted
         if unlisted is None:
             check_listed(documents[tag])
     return documents
@@ -160,9 +201,10 @@ def _channels(plan: Plan) -> dict[str, list[str]]:
     return found
 
 
-def _role(version: int, issued: date, days: int, signers: list[str], threshold: int) -> RolePlan:
-    start = _midnight(issued)
-    return RolePlan(version, start, start + timedelta(days=days), tuple(signers), threshold)
+def _role(raw: _Role) -> RolePlan:
+    start = _midnight(raw.issued)
+    expires = start + timedelta(days=raw.days)
+    return RolePlan(raw.version, start, expires, tuple(raw.signers), raw.threshold)
 
 
 def _midnight(day: date) -> datetime:

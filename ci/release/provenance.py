@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tomli
 
 from ci.release.errors import ReleaseError
+from ci.release.reading import reading
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -41,9 +42,11 @@ class Origin:
 
 
 def load_origin(data: Path) -> Origin:
-    """Read ``rules.toml``."""
-    raw = tomli.loads((data / "rules.toml").read_text("utf-8"))["attestation"]
-    return Origin(raw["issuer"], raw["repository"], raw["workflow"], tuple(raw["refs"]))
+    """Read ``rules.toml``. Raises ``ReleaseError``."""
+    path = data / "rules.toml"
+    with reading(path):
+        raw = tomli.loads(path.read_text("utf-8"))["attestation"]
+        return Origin(raw["issuer"], raw["repository"], raw["workflow"], tuple(raw["refs"]))
 
 
 def load_root(path: Path | None) -> "TrustedRoot":
@@ -65,7 +68,7 @@ def bundles_in(data: bytes) -> list[dict[str, Any]]:
     """
     try:
         return [bundle for document in _documents(data) for bundle in _bundles(document)]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ReleaseError(f"this is no file of attestation bundles: {error}") from error
 
 

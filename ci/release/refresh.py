@@ -10,6 +10,7 @@ from ci.release.classify import Rules, classify, load_rules
 from ci.release.contents import Contents, save
 from ci.release.facts import Facts, release_of
 from ci.release.packages import load_packages
+from ci.release.reading import reading
 
 
 class Refresh:
@@ -39,7 +40,8 @@ class Refresh:
             self._say(f"{tag} is {named}")
         else:
             release = hosting.parse_release(data, tag)
-            classify(release, self._rules)
+            with reading(self._facts.parent / "rules.toml"):
+                classify(release, self._rules)
             facts.record(release)
             if unlisted is not None:
                 facts.excuse(tag, "unlisted", unlisted)
@@ -62,7 +64,8 @@ class Refresh:
         if tag in self._packages:
             return self._packages[tag]
         release = release_of(Facts(self._facts).releases(), tag)
-        return release_document(release, self._rules, {})
+        with reading(f"what {self._facts.parent} has of {tag}"):
+            return release_document(release, self._rules, {})
 
 
 def _summary(contents: Contents) -> str:

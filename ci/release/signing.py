@@ -66,6 +66,8 @@ def offline_files(
     """Root and targets, with the signatures that there are.
 
     A next root is also signed by signers of the last one: clients ask for its threshold, too.
+    Raises ``ReleaseError`` before anything is signed where another content of that version
+    is published: two signed contents of one version would let a host show each user another.
     """
     root, last = _root(plan), _published_root(plan.roles["root"].version - 1, published)
     entitled = {
@@ -76,9 +78,9 @@ def offline_files(
     for signed in (root, _targets(plan.roles["targets"], releases)):
         name = f"metadata/{signed.version}.{signed.type}.json"
         kept = published.read(name)
-        if kept is None or not _same(signed, kept):
-            kept = _signed(signed, signers, entitled[signed.type], gathered.read(name))
-        files[name] = kept
+        if kept is not None and not _same(signed, kept):
+            raise ReleaseError(f"other content exists under the same version, raise it: {name}")
+        files[name] = kept or _signed(signed, signers, entitled[signed.type], gathered.read(name))
     return files
 
 
@@ -139,7 +141,10 @@ def _root(plan: Plan) -> Root:
 
 def _published_root(version: int, published: trust.Copy) -> Root | None:
     data = published.read(f"metadata/{version}.root.json")
-    return _parsed(data).signed if data else None
+    root = _parsed(data).signed if data else None
+    if root is not None and not isinstance(root, Root):
+        raise ReleaseError(f"metadata/{version}.root.json is no root")
+    return root
 
 
 def _parsed(data: bytes) -> Metadata[Any]:

@@ -30,6 +30,7 @@ SKEW = timedelta(days=1)
 """How far a clock may be behind the date of a signature before it cannot be right."""
 
 _FILE = "standing.json"
+_REFRESHED = "refreshed.json"
 _FORMAT = 1
 _LIMIT = 1 << 20
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -143,6 +144,28 @@ def write(data: Path, standing: Standing) -> None:
     with disk_errors("noting what the metadata says", folder):
         make_folder(folder)
         write_note(folder / _FILE, json.dumps(document).encode("ascii") + b"\n")
+
+
+def refreshed(data: Path, repository: str) -> datetime | None:
+    """When the repository last gave a valid answer, in UTC; None where that is not known.
+
+    Good only for the copies of now, as ``standing.json`` is.
+    """
+    path = folder_of(data, repository) / _REFRESHED
+    with suppress(StoreError, *_NOT_OURS):
+        document = json.loads(read_small(path, _LIMIT) or b"null")
+        if document["format"] == _FORMAT and document["of"] == _copies(data, repository):
+            return _time(document["at"])
+    return None
+
+
+def note_refresh(data: Path, repository: str, now: datetime) -> None:
+    """Note that the repository gave a valid answer. Raises ``StoreError``."""
+    folder = folder_of(data, repository)
+    document = {"format": _FORMAT, "of": _copies(data, repository), "at": _text(now)}
+    with disk_errors("noting when the metadata was fetched", folder):
+        make_folder(folder)
+        write_note(folder / _REFRESHED, json.dumps(document).encode("ascii") + b"\n")
 
 
 def _copies(data: Path, repository: str) -> dict[str, Any]:

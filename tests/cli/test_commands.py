@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,10 @@ def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJ
     root = with_root(("1.root.json",))[0]
     url = "https://127.0.0.1:1/ours/"
     added = program("repository", "add", "ours", url, "--root", root)
-    assert (added.code, added.stdout) == (0, f"added ours: {url}\n")
+    fingerprint = sha256(Path(root).read_bytes()).hexdigest()
+    assert (added.code, added.stdout.splitlines()[0]) == (0, f"added ours: {url}")
+    assert f"fingerprint (SHA-256) {fingerprint}\n" in added.stdout
+    assert "  targets    2 of 3 keys  " in added.stdout
     told = as_json("repository", "list")["data"]["repositories"]
     official, ours = told
     assert (official["name"], official["source"]) == ("official", "embedded")
@@ -193,6 +197,7 @@ def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJ
     assert ours == {
         "name": "ours",
         "url": url,
+        "fingerprint": fingerprint,
         "source": None,
         "signed": None,
         "expires": None,
@@ -201,6 +206,7 @@ def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJ
     shown = program("repository", "list").stdout.splitlines()
     assert [line.split()[:2] for line in shown] == [[each["name"], each["url"]] for each in told]
     assert "embedded, signed on 20" in shown[0]
+    assert shown[1].endswith(f"root sha256 {fingerprint}")
     assert program("repository", "remove", "ours") == Result(0, "removed ours\n", "")
     assert len(as_json("repository", "list")["data"]["repositories"]) == 1
 

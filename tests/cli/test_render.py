@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import machines
 from support.stored import make_receipt
 
+from tsuku_llm import catalog
 from tsuku_llm.cli.answer import Answer, document
 from tsuku_llm.cli.render import choice as choice_render
 from tsuku_llm.cli.render import hardware as hardware_render
@@ -26,6 +27,7 @@ from tsuku_llm.operations.versions import Inventory
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store import Installed
 
+CATALOG = catalog.load(catalog.repository(Path("/nowhere")), Path("/nowhere"))
 GPU = machines.machine(machines.cuda(), machines.vulkan(GpuKind.DISCRETE))
 PROBLEM = Problem("no-icd", "the Vulkan loader finds no driver", "install mesa-vulkan-drivers")
 NO_GPU = machines.machine(Api("vulkan", ApiState.FAILED, problem=PROBLEM))
@@ -34,7 +36,7 @@ NO_GPU = machines.machine(Api("vulkan", ApiState.FAILED, problem=PROBLEM))
 def chosen(hardware: Hardware, backend: str = "auto") -> Choice:
     release = machines.release()
     selection = select(release, hardware, Request(backend))
-    return Choice(None, "stable", 1, release, hardware, selection)  # type: ignore[arg-type]
+    return Choice(CATALOG, "stable", 1, release, hardware, selection)
 
 
 def as_document(data: Any) -> Any:
@@ -92,7 +94,9 @@ def test_explain_has_every_variant_with_its_reason() -> None:
 def test_explain_says_for_people_what_it_says_for_programs() -> None:
     choice = chosen(GPU)
     lines = choice_render.lines(choice)
-    assert lines[0] == "b1 (0.1.0) of tests, channel stable, for linux-amd64"
+    assert lines[0] == (
+        "b1 (0.1.0) built by tests, from repository official, channel stable, for linux-amd64"
+    )
     assert lines[1] == choice.line(choice.selection.compatible[0])
     shown = "\n".join(lines)
     for each in choice_render.data(choice)["variants"]:
@@ -139,7 +143,7 @@ def test_a_plan_lists_addresses_sizes_and_digests() -> None:
 def test_an_install_says_what_and_where_and_what_next(outcome: str, word: str) -> None:
     where = installed()
     lines = install_render.lines(report(outcome, where))
-    assert lines[1] == f"{word}vulkan of b1 (0.1.0), built by tests"
+    assert lines[1] == f"{word}vulkan of b1 (0.1.0), built by tests, from repository official"
     assert lines[2] == f"  in {where.tree}"
     assert lines[-1] == "start it: tsuku-llm serve -- -m MODEL.gguf"
     assert as_document(install_render.data(report(outcome, where)))["path"] == str(where.tree)
@@ -183,8 +187,10 @@ def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: s
         installed(), chosen(hardware), newer, revoked=False, download=200, changes=()
     )
     lines = update_render.lines(checked)
-    assert lines[0] == "installed: cpu of b100 (0.1.0)"
-    assert lines[1] == "newest in channel stable: b1 (0.1.0)"
+    origins = ("built by ggml-org", "built by tests")
+    before, after = (f", {origin}, from repository official" for origin in origins)
+    assert lines[0] == f"installed: cpu of b100 (0.1.0){before}"
+    assert lines[1] == f"newest in channel stable: b1 (0.1.0){after}"
     assert lines[2] == last
     assert ("  instead of cpu: " in "\n".join(lines)) == newer
     data = as_document(update_render.data(checked))

@@ -1,7 +1,10 @@
 """Repositories: which roots of trust are taken, and where metadata is fetched."""
 
+import json
+import re
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,83 @@ def test_a_root_that_one_key_can_sign_is_taken_with_a_word(
     added = program(*offered(simulator, tmp_path))
     assert added.code == 0
     assert "one key alone can sign its targets" in added.stderr
+
+
+# --- the fingerprint of a root ------------------------------------------------------------------
+
+
+def test_T36_a_root_with_another_fingerprint_is_not_taken(
+    program: Program, tmp_path: Path, tsuku_home: Path
+) -> None:
+    """Somebody on the way replaced the file; its owner's fingerprint came by another way."""
+    genuine = sha256(RepositorySimulator().pinned_root).hexdigest()
+    stranger = RepositorySimulator(name="stranger")
+    words = offered(stranger, tmp_path)
+    refused = program(*words, "--fingerprint", genuine)
+    found = sha256(stranger.pinned_root).hexdigest()
+    assert refused.code == 5
+    assert refused.stderr.startswith("error[digest-mismatch]: the root of trust has another")
+    assert f"  given: {genuine}\n  found: {found}\n" in refused.stderr
+    assert not (tsuku_home / "llm").exists(), "nothing was kept"
+
+
+@pytest.mark.parametrize("spell", [str.upper, lambda text: ":".join(re.findall("..", text))])
+def test_a_fingerprint_may_be_spelled_as_tools_do(
+    program: Program, tmp_path: Path, spell: Callable[[str], str]
+) -> None:
+    simulator = RepositorySimulator()
+    words = offered(simulator, tmp_path)
+    fingerprint = sha256(simulator.pinned_root).hexdigest()
+    added = program(*words, "--fingerprint", spell(fingerprint), "--json")
+    data = json.loads(added.stdout)["data"]
+    assert (added.code, data["fingerprint"]) == (0, fingerprint)
+    assert data["root"]["version"] == 1
+    assert data["root"]["roles"]["root"]["threshold"] == 2
+    keys = {signer.public_key.keyid for signer in simulator.signers["root"]}
+    assert {*data["root"]["roles"]["root"]["keys"]} == keys
+    assert f"root sha256 {fingerprint}" in program("repository", "list").stdout
+
+
+@pytest.mark.parametrize("junk", ["", "abc", "g" * 64, "0" * 63, "0" * 65])
+def test_what_is_no_fingerprint_is_named(program: Program, tmp_path: Path, junk: str) -> None:
+    refused = program(*offered(RepositorySimulator(), tmp_path), "--fingerprint", junk)
+    assert (refused.code, "64 hexadecimal digits" in refused.stderr) == (2, True)
+    assert program("repository", "list").stdout.count("\n") == 1
+
+
+# --- the address of a repository ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host.example/\x1b[2Jllm/",
+        "https://host.example/\x1b]0;title\x07/",
+        "https://host\x00.example/",
+        "https://host.exam\nple/llm/",
+        "https://host.example/l\tlm/",
+        "\rhttps://host.example/",
+        " https://host.example/",
+        "https://host.example/two words/",
+        "https://host.example/\x7f",
+        "https://host.example/\x9b2J",
+        "https://host.example/\u202e/mll",
+        "https://host.example/\u200b",
+        "https://host.example\\@other.example/",
+        "https://host.example\\.other.example/",
+        "file:///srv/\x1b[2J/",
+        "file:///srv/a\u2028b/",
+    ],
+    ids=ascii,
+)
+def test_T37_an_address_with_characters_that_are_not_shown_is_refused(
+    program: Program, tmp_path: Path, tsuku_home: Path, url: str
+) -> None:
+    words = list(offered(RepositorySimulator(), tmp_path))
+    words[3] = url
+    refused = program(*words)
+    assert (refused.code, "control characters" in refused.stderr) == (2, True)
+    assert not (tsuku_home / "llm" / "metadata" / "ours").exists()
 
 
 # --- where the official repository is fetched ---------------------------------------------------

@@ -70,7 +70,8 @@ def test_a_version_is_named_by_what_only_it_has(
     old, _ = put(store, "b100", "vulkan"), put(store, "b200")
     result = program("use", word or old.id)
     assert (result.code, result.stderr) == (0, "")
-    assert result.stdout == f"active: vulkan of b100 (0.1.0)\n  in {old.tree}\n"
+    origin = "built by ggml-org, from repository official"
+    assert result.stdout == f"active: vulkan of b100 (0.1.0), {origin}\n  in {old.tree}\n"
     assert active(store) == old.id
     assert program("which").stdout == f"{old.tree / 'llama-server'}\n"
 
@@ -309,10 +310,19 @@ def test_the_earlier_addon_is_named_and_removed_when_asked(
 # --- verify and list ---------------------------------------------------------------------
 
 
+def unsigned(release: str) -> str:
+    """What is said of a release that the embedded metadata does not know."""
+    return (
+        "compared with its receipt only, which is not signed: "
+        f"{release} of repository official is no longer in its signed metadata"
+    )
+
+
 def test_what_is_intact_is_said_to_be(store: Store, program: Program, as_json: AsJson) -> None:
     assert program("verify").stdout == "nothing is installed; run: tsuku-llm install\n"
     old, new = put(store, "b100"), put(store, "b200")
-    assert program("verify") == Result(0, f"{old.id}: intact\n{new.id}: intact\n", "")
+    lines = [f"{each.id}: intact, {unsigned(each.receipt.release)}" for each in (old, new)]
+    assert program("verify") == Result(0, "\n".join([*lines, ""]), "")
     assert [each["id"] for each in as_json("verify", "b200")["data"]["versions"]] == [new.id]
 
 
@@ -332,8 +342,9 @@ def test_verify_names_changed_missing_and_foreign_files_at_once(
         "  missing: share/licenses/LICENSE\n"
         "  not part of the build: libggml-evil.so\n"
         "  content changed: llama-server\n"
+        f"  {unsigned('b100')}\n"
         "  to mend it: tsuku-llm install --force --release b100 --backend cpu\n"
-        f"{new.id}: intact\n"
+        f"{new.id}: intact, {unsigned('b200')}\n"
     )
     assert result.stderr == (
         "error[tampered-install]: 1 of 2 installed versions are not as they were installed\n"

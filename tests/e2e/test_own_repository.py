@@ -79,7 +79,7 @@ def test_a_packed_build_is_signed_published_and_installed(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not JSON"),
+        ("{", "cannot be understood"),
         (json.dumps(release_document("b2")), "is about b2"),
         (json.dumps({**release_document("b1"), "publisher": 1}), "$.publisher"),
     ],

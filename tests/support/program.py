@@ -31,10 +31,12 @@ class Result:
 def environment(home: Path, **extra: str) -> dict[str, str]:
     """The environment without anybody's settings, with ``TSUKU_HOME``.
 
-    Nothing looks for updates beside a test.
+    Nothing looks for updates beside a test, and an install asks for newer metadata only where
+    a test wants it so: the built-in address is a real host's.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")}
     quiet = {"PYTHONWARNINGS": "error", "TSUKU_LLM_UPDATE_CHECK": "false"}
+    quiet |= {"TSUKU_LLM_REFRESH": "never"}
     return {**kept, "TSUKU_HOME": str(home), **quiet, **extra}
 
 

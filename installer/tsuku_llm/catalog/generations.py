@@ -40,7 +40,8 @@ def current_copy(folder: Path) -> Path | None:
         linked = any(each.is_symlink() for each in (copy, copy.parent))
     if linked or not _NAME.fullmatch(name):
         raise CorruptStore(
-            f"{folder / 'current'} names no copy", hint="run tsuku-llm repository refresh"
+            f"{folder / 'current'} names no copy",
+            hint=f"run: tsuku-llm repository refresh {folder.name}",
         )
     return copy
 

@@ -13,7 +13,14 @@ from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.generations import current_copy
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.catalog.roots import KnownRoots, known_roots
-from tsuku_llm.errors import ManifestError, MetadataError, StoreError, TrustError, UnknownRequest
+from tsuku_llm.errors import (
+    DigestMismatch,
+    ManifestError,
+    MetadataError,
+    StoreError,
+    TrustError,
+    UnknownRequest,
+)
 from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository
 from tsuku_llm.trust.delegations import matches
@@ -62,6 +69,12 @@ class Catalog:
             return self.read(entry).revoked
         return False
 
+    def unattested(self, entry: ReleaseEntry) -> str | None:
+        """Why it was not verified who built a release; None where its file gives no reason."""
+        with suppress(ManifestError):
+            return self.read(entry).unattested
+        return None
+
     def releases(self, channel: str) -> tuple[ReleaseEntry, ...]:
         """The releases of a channel, newest first. Raises ``UnknownRequest``."""
         found = tuple(entry for entry in self.entries if channel in entry.channels)
@@ -93,13 +106,18 @@ class Catalog:
         from tsuku_llm.manifest import parse_release  # noqa: PLC0415
 
         path = f"releases/{entry.release}.json"
+        hint = "install tsuku-llm again: this package is damaged"
+        if self.source == "updated":
+            hint = f"run: tsuku-llm repository refresh {self.repository.name}"
         data = self.copy.read(self.trusted.targets[path].name)
         if data is None:
-            raise MetadataError(
-                f"the release file of {entry.release} is missing",
-                hint="fetch the metadata anew: tsuku-llm repository refresh",
-            )
-        release = parse_release(self.trusted.read(path, data))
+            raise MetadataError(f"the release file of {entry.release} is missing", hint=hint)
+        try:
+            content = self.trusted.read(path, data)
+        except DigestMismatch as error:
+            error.hint = hint
+            raise
+        release = parse_release(content)
         if (release.release, release.version) != (entry.release, entry.version):
             found = _release_name(release)
             raise ManifestError(f"the file of {_release_name(entry)} describes {found}")

@@ -21,6 +21,8 @@ OFFICIAL = embedded.REPOSITORY
 OFFICIAL_URL = "https://releases.tsuku.dev/tsuku-llm/"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_SPACE = re.compile(r"[\s\\]")
+"""What ``urlsplit`` drops, or a terminal or another parser reads in its own way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def remove_repository(data: Path, name: str) -> None:
 
 def check_url(url: str) -> str:
     """A repository's URL in its one form, ending in a slash. Raises ``UsageError``."""
+    if not url.isprintable() or _SPACE.search(url):
+        raise _bad_url()
     try:
         parts = urlsplit(url)
         remote = parts.scheme == "https" and parts.hostname and parts.port != 0
@@ -119,7 +123,8 @@ def check_url(url: str) -> str:
 def _bad_url() -> UsageError:
     return UsageError(
         "the URL of a repository must be https://HOST/FOLDER/ or file:///FOLDER/",
-        facts=("without a user, a query or a fragment",),
+        facts=("without a user, a query, a fragment, blanks, backslashes or control characters",),
+        hint="such as https://host.example/llm/repository/",
     )
 
 

@@ -26,7 +26,15 @@ def setting(word: str, metavar: str = "NAME") -> Callable[[F], F]:
 require_fresh = click.option(
     "--require-fresh",
     flag_value="true",
-    help="Refuse signed metadata that has expired, however it was come by.",
+    help="Refuse signed metadata that has expired, wherever it came from.",
+)
+ask_first = click.option(
+    "--require-fresh",
+    flag_value="true",
+    help="Ask for newer signed metadata, and refuse to go on without an answer.",
+)
+offline = click.option(
+    "--offline", is_flag=True, help="Ask no host: metadata and archives only from this machine."
 )
 allow_revoked = click.option(
     "--allow-revoked", is_flag=True, help="Take a release that its publisher has revoked."

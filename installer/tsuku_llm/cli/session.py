@@ -27,7 +27,7 @@ STRICT = "TSUKU_LLM_STRICT"
 
 @contextmanager
 def open_session(
-    console: Console, *, allow_revoked: bool = False, **flags: str | None
+    console: Console, *, allow_revoked: bool = False, offline: bool = False, **flags: str | None
 ) -> Iterator[Session]:
     """The session of this run; ``flags`` are named like the words of ``[llm]``.
 
@@ -40,7 +40,8 @@ def open_session(
     for warning in settings.warnings:
         console.note(f"warning: {warning}")
     try:
-        yield _session(console, paths, settings, allow_revoked=allow_revoked)
+        session = _session(console, paths, settings, allow_revoked=allow_revoked)
+        yield session._replace(offline=offline)
     finally:
         console.progress.close()
 
@@ -65,6 +66,7 @@ def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoke
         lock_timeout=settings.lock_timeout,
         tsuku_home=paths.home,
         backend_chosen=settings.setting("llm.backend").chosen,
+        refresh=settings.refresh,
         require_fresh=settings.require_fresh,
         allow_revoked=allow_revoked,
         update_check=settings.update_check,

@@ -14,6 +14,7 @@ Value = str | tuple[str, ...] | None
 BACKENDS = ("cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal")
 POLICIES = ("portable", "native")
 FALLBACKS = ("off", "ask", "auto")
+REFRESHES = ("auto", "always", "never")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
@@ -127,12 +128,16 @@ def parse_seconds(value: object) -> str:
     return text
 
 
-def parse_fallback(value: object) -> str:
-    """What ``serve`` does where a backend fails."""
-    text = _text(value)
-    if text not in FALLBACKS:
-        raise ValueError(f"must be {', '.join(FALLBACKS[:-1])} or {FALLBACKS[-1]}")
-    return text
+def one_of(words: tuple[str, ...]) -> Callable[[object], str]:
+    """Make the parser of a setting that is one of a few words."""
+
+    def parse(value: object) -> str:
+        text = _text(value)
+        if text not in words:
+            raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        return text
+
+    return parse
 
 
 KEYS: tuple[Key, ...] = (
@@ -151,7 +156,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.fallback",
         "ask",
-        parse_fallback,
+        one_of(FALLBACKS),
         "what serve does where a backend fails: off, ask (on a terminal), auto",
     ),
     Key("llm.channel", "stable", parse_word, "which releases: stable, nightly or index"),
@@ -170,10 +175,16 @@ KEYS: tuple[Key, ...] = (
         "seconds to wait for another tsuku-llm that is at work; 0: not at all",
     ),
     Key(
+        "llm.refresh",
+        "auto",
+        one_of(REFRESHES),
+        "when install and bench ask for newer metadata: auto (once a day), always, never",
+    ),
+    Key(
         "llm.require_fresh",
         "false",
         parse_switch,
-        "whether metadata that has expired is an error in install and serve",
+        "whether install, bench, serve and run refuse metadata that is not fresh",
     ),
     Key(
         "llm.update_check",

@@ -78,8 +78,13 @@ class Settings(NamedTuple):
         return float(text_of(self.setting("llm.lock_timeout").value))
 
     @property
+    def refresh(self) -> str:
+        """When metadata is asked for before an install: ``auto``, ``always`` or ``never``."""
+        return text_of(self.setting("llm.refresh").value)
+
+    @property
     def require_fresh(self) -> bool:
-        """Whether metadata that has expired is an error."""
+        """Whether metadata that is not fresh is an error."""
         return self.setting("llm.require_fresh").value == "true"
 
     @property

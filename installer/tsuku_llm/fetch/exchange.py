@@ -45,8 +45,9 @@ def answered(
     when nobody wants the answer any more; the network's own is the default.
 
     Raises ``HttpStatusError`` for a redirect to another scheme, from https to http, to
-    nowhere, or in a circle; and what the transport raises.
+    nowhere, or in a circle; ``DownloadError`` without a network; what the transport raises.
     """
+    network.require_online(url)
     current = _parsed(url)
     status = 0
     for _ in range(MAX_REDIRECTS + 1):

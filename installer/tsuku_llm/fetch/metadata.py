@@ -13,12 +13,13 @@ from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.retries import Retries
 
 
-def download_small(url: str, limit: int, network: Network) -> bytes:
+def download_small(url: str, limit: int, network: Network, deadline: float | None) -> bytes:
     """Fetch, as ``tsuku_llm.fetch.get`` says."""
     if scheme_of(url) == "file":
         return _capped(local_chunks(url), limit, url)
-    deadline = network.clock() + network.limits.metadata
-    return Retries(network, deadline).run(lambda: _once(url, limit, network, deadline))
+    own = network.clock() + network.limits.metadata
+    ends = own if deadline is None else min(own, deadline)
+    return Retries(network, ends).run(lambda: _once(url, limit, network, ends))
 
 
 def _once(url: str, limit: int, network: Network, deadline: float) -> bytes:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tsuku_llm.errors import Interrupted
+from tsuku_llm.errors import DownloadError, Interrupted
+from tsuku_llm.fetch.addresses import shown
 from tsuku_llm.fetch.limits import Limits, Timing
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 class Network:
     """Mirrors, limits and the client of one run; used in a ``with`` statement.
+
+    ``offline`` refuses every request that would leave this machine.
 
     ``environ`` gives proxies and certificates (``HTTPS_PROXY``, ``NO_PROXY``,
     ``SSL_CERT_FILE``, ...). Leaving the ``with`` block stops the downloads that other
@@ -30,11 +33,13 @@ class Network:
         mirrors: tuple[str, ...] = (),
         limits: Limits | None = None,
         timing: Timing | None = None,
+        offline: bool = False,
     ) -> None:
         self.environ = environ
         self.mirrors = mirrors
         self.limits = limits or Limits()
         self.timing = timing or Timing()
+        self._offline = offline
         self._stopped = threading.Event()
         self._users = 0
         self._connections = 0
@@ -111,6 +116,16 @@ class Network:
         """Raise ``Interrupted`` when the network was closed."""
         if self._stopped.is_set():
             raise Interrupted("the download was stopped", hint="run the command again to resume it")
+
+    def require_online(self, url: str) -> None:
+        """Raise ``DownloadError`` where this run may ask no host."""
+        if self._offline:
+            raise DownloadError(
+                "a file is not on this machine, and --offline asks no host for it",
+                facts=(f"url: {shown(url)}",),
+                hint="leave out --offline, or name a folder that has it: "
+                "tsuku-llm config set llm.mirror file:///FOLDER",
+            )
 
     def clock(self) -> float:
         """Seconds on a clock that only goes forward."""

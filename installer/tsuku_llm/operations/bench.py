@@ -16,6 +16,7 @@ from tsuku_llm import launch
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
 from tsuku_llm.launch import Speed
+from tsuku_llm.operations.asking import asked_catalog
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.operations.fallback import choice_beside, installed_variant
 from tsuku_llm.operations.install import install_beside
@@ -74,6 +75,9 @@ class Measured:
     prompt: float
     generation: float
     speeds: tuple[Speed, ...]
+    publisher: str
+    repository: str
+    unattested: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,13 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     """Measure every variant that fits: those installed, and others that the user agrees to.
 
     The variants take turns, so that a machine that gets warm or busy disturbs all alike.
-    Raises BadModel before anything is started; LaunchError where nothing could be measured;
-    KeyboardInterrupt.
+    Raises BadModel before anything is started; what ``asked_catalog`` raises; LaunchError
+    where nothing could be measured; KeyboardInterrupt.
     """
     session = session._replace(backend="auto", fallback="off")
     model = _checked(model)
-    choice = choice_beside(session, readable(session.shelf.active))
+    catalog = asked_catalog(session)
+    choice = choice_beside(session, readable(session.shelf.active), catalog)
     courses, skipped = _courses(session, choice)
     for number in range(rounds):
         for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:
@@ -266,4 +271,7 @@ def _measured(course: Course) -> Measured:
         statistics.median(speed.prompt for speed in course.speeds),
         statistics.median(speed.generation for speed in course.speeds),
         tuple(course.speeds),
+        receipt.publisher,
+        receipt.repository,
+        receipt.unattested,
     )

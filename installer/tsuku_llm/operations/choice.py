@@ -72,7 +72,8 @@ def choose(
     hardware = hardware or probe(session.host)
     if release:
         entry = catalog.entry(release)
-        return _compared(session, catalog, session.channel or entry.channels[0], entry, hardware)
+        named = session.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
+        return _compared(session, catalog, named, entry, hardware)
     channel = channel or session.channel or DEFAULT_CHANNEL
     entries = _not_revoked(session, catalog, channel)
     for entry in entries:
@@ -96,7 +97,8 @@ def _not_revoked(session: Session, catalog: Catalog, channel: str) -> tuple[Rele
         raise Revoked(
             f"every release of channel {channel} was revoked by its publisher",
             facts=(f"revoked: {', '.join(entry.release for entry in revoked)}",),
-            hint="wait for the next release: tsuku-llm update, or name another channel",
+            hint="wait for the next release "
+            f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel",
         )
     return tuple(entry for entry in entries if entry not in revoked)
 

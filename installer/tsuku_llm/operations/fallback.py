@@ -17,6 +17,7 @@ from tsuku_llm.operations.session import Session
 from tsuku_llm.store import Installed, Shelf
 
 if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
+    from tsuku_llm.catalog import Catalog
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.selection import Candidate
 
@@ -88,17 +89,19 @@ def _next(
     return None
 
 
-def choice_beside(session: Session, preferred: Installed | None) -> Choice:
+def choice_beside(
+    session: Session, preferred: Installed | None, catalog: Catalog | None = None
+) -> Choice:
     """The variants of the same release, or of the newest where that is known no more."""
     from tsuku_llm.operations.choice import choose  # noqa: PLC0415
 
     if preferred is None:
-        return choose(session)
+        return choose(session, catalog=catalog)
     session = session._replace(channel=preferred.receipt.channel)
     try:
-        return choose(session, release=preferred.receipt.release)
+        return choose(session, release=preferred.receipt.release, catalog=catalog)
     except UnknownRequest:
-        return choose(session)
+        return choose(session, catalog=catalog)
 
 
 def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | None:

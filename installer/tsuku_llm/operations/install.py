@@ -22,6 +22,7 @@ from tsuku_llm.errors import (
     TsukuError,
 )
 from tsuku_llm.manifest import Artifact
+from tsuku_llm.operations.asking import asked_catalog
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
@@ -83,7 +84,8 @@ def install(
 ) -> InstallReport:
     """Choose, fetch, verify, unpack, try and commit the best variant, and make it active.
 
-    With no channel and no release named, a release host that cannot be reached is
+    The repository is asked for newer metadata first where that is due, see ``asking``. With
+    no channel and no release named, a release host that cannot be reached is
     replaced by the package index's channel, with a note. ``dry_run`` stops after the
     choice and touches no network; ``force`` installs again what is installed.
 
@@ -92,8 +94,9 @@ def install(
     required, and the errors of ``fetch``, ``archive`` and ``store``; whatever was installed
     before stays as it was.
     """
-    choice = choose(session, release=release)
-    _require_good(session, choice)
+    catalog = asked_catalog(session, ask=not dry_run)
+    choice = choose(session, release=release, catalog=catalog)
+    _require_not_revoked(session, choice, "leave out --release, or add --allow-revoked")
     tell_temporary(session, choice)
     if dry_run:
         candidate = choice.selection.selected
@@ -107,15 +110,9 @@ def install(
         return install_choice(session, other, force=force)
 
 
-def _require_good(session: Session, choice: Choice) -> None:
-    """Refuse what was revoked, and metadata that is too old, or say that it is."""
-    release, freshness = choice.release, choice.catalog.freshness
-    if release.revoked and not session.allow_revoked:
-        raise revoked(release.release, "leave the choice to the channel, or add --allow-revoked")
-    if session.require_fresh:
-        freshness.require(session.now)
-    if warning := freshness.warning(session.now):
-        session.note(warning)
+def _require_not_revoked(session: Session, choice: Choice, hint: str) -> None:
+    if choice.release.revoked and not session.allow_revoked:
+        raise revoked(choice.release.release, hint)
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
@@ -161,9 +158,10 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
 def install_beside(session: Session, choice: Choice, candidate: Candidate) -> Installed:
     """Install one variant, or find it there; what is active stays so.
 
-    Raises ``GateFailed`` where it does not run here, and the errors of ``fetch``, ``archive``
-    and ``store``.
+    Raises ``Revoked``, ``GateFailed`` where it does not run here, and the errors of
+    ``fetch``, ``archive`` and ``store``.
     """
+    _require_not_revoked(session, choice, "move on: tsuku-llm update; or add --allow-revoked")
     attempt = _Attempt(session, session.store, choice, candidate, {})
     store = attempt.store
     with store.lock(attempt.id):
@@ -300,7 +298,7 @@ def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[lis
     space = Space(artifacts, [fetch.present(artifact, store.partials) for artifact in artifacts])
     store.require_space(space.needed, space.facts)
     with (
-        fetch.Network(session.environ, mirrors=session.mirrors) as network,
+        fetch.Network(session.environ, mirrors=session.mirrors, offline=session.offline) as network,
         fetch.delivered(artifacts, store.partials, network, session.progress) as arrivals,
     ):
         yield arrivals
@@ -372,6 +370,7 @@ def _receipt(
         ),
         installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         tsuku_llm=__version__,
+        unattested=release.unattested,
     )
 
 

@@ -1,41 +1,72 @@
-"""Fetch a repository's signed metadata anew."""
+"""Fetch a repository's newest signed metadata."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tsuku_llm import catalog as catalogs
-from tsuku_llm import fetch
-from tsuku_llm.catalog import Catalog, Repository
-from tsuku_llm.errors import MetadataError, StoreError, TlsError, TrustError
+from tsuku_llm import fetch, standing
+from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
+from tsuku_llm.errors import (
+    BodyError,
+    HostUnreachable,
+    HttpStatusError,
+    MetadataError,
+    StoreError,
+    TlsError,
+    TrustError,
+)
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.vouching import note_standing
 
 
-def refresh(session: Session) -> Catalog:
-    """The newest metadata of the session's repository, fetched and verified under a lock.
+def refresh(session: Session, *, patience: float | None = None) -> Catalog:
+    """Fetch and verify the newest metadata of the session's repository, under a lock.
 
-    Raises ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be
+    ``patience`` is how many seconds the lock and the network may take, each; None for their
+    own limits. Raises ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be
     trusted, ``ClockBehind`` when this machine's clock cannot be right; what was trusted
     before stays.
     """
     repository = repository_of(session)
+    store, limits = session.store, fetch.Limits()
+    if patience is not None:
+        waits = [each for each in (patience, session.lock_timeout) if each is not None]
+        store = session._replace(lock_timeout=min(waits)).store
+        limits = fetch.Limits(connect=patience, silence=patience, metadata=patience)
     try:
         with (
-            session.store.lock(f"metadata-{repository.name}") as locked,
-            fetch.Network(session.environ) as network,
+            store.lock(f"metadata-{repository.name}") as locked,
+            fetch.Network(session.environ, limits=limits) as network,
         ):
+            deadline = None if patience is None else network.clock() + patience
             found = catalogs.refresh(
                 repository,
                 session.data,
-                lambda url, limit: fetch.get(url, limit, network),
+                lambda url, limit: fetch.get(url, limit, network, deadline),
                 alone=locked,
             )
             note_standing(session, found.standing())
+    except (HostUnreachable, HttpStatusError, BodyError) as error:
+        error.hint = _elsewhere(repository)
+        raise
     except (TlsError, MetadataError):
         _require_clock(session, repository)
         raise
     found.freshness.require_clock(session.now)
+    with suppress(StoreError):  # without the note the next install asks again
+        standing.note_refresh(session.data, repository.name, session.now)
     return found
+
+
+def _elsewhere(repository: Repository) -> str:
+    """What to do where metadata cannot be had: mirrors are for archives only."""
+    if repository.name == OFFICIAL:
+        own = "or name a copy of it: tsuku-llm config set llm.repository_url URL"
+    else:
+        own = "or compare its URL with its owner's: tsuku-llm repository list"
+    return f"try again later, or from another network; {own}"
 
 
 def _require_clock(session: Session, repository: Repository) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from tsuku_llm import catalog as catalogs
 from tsuku_llm import trust
 from tsuku_llm.catalog import Catalog, Repository
-from tsuku_llm.errors import DownloadError, TrustError, UsageError
+from tsuku_llm.errors import DigestMismatch, DownloadError, TrustError, UsageError
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.standing import Freshness
@@ -21,22 +24,52 @@ class Known:
     """A repository and the metadata of it that counts on this machine.
 
     ``source`` is ``embedded`` or ``updated``, None where there is none that is valid;
-    ``state`` says it in words, with its age.
+    ``state`` says it in words, with its age. ``fingerprint`` is that of its root of trust.
     """
 
     repository: Repository
     source: str | None
     freshness: Freshness | None
     state: str
+    fingerprint: str
 
 
-def add(session: Session, name: str, url: str, root: Path) -> Repository:
+@dataclass(frozen=True, slots=True)
+class RootOfTrust:
+    """What a root says: ``fingerprint`` is the SHA-256 of its file.
+
+    ``roles`` maps each role to how many signatures it needs, and the ids of its keys.
+    """
+
+    fingerprint: str
+    version: int
+    roles: Mapping[str, tuple[int, tuple[str, ...]]]
+
+
+def root_of(repository: Repository) -> RootOfTrust:
+    """Describe the root that a repository is verified from. Raises ``MetadataError``."""
+    root = trust.check_root(repository.root)
+    roles = {
+        name: (root.roles[name].threshold, tuple(root.roles[name].keyids)) for name in trust.ROLES
+    }
+    return RootOfTrust(fingerprint_of(repository.root), root.version, roles)
+
+
+def fingerprint_of(root: bytes) -> str:
+    """The SHA-256 of a root's file, which an owner can tell users by another way."""
+    return sha256(root).hexdigest()
+
+
+def add(
+    session: Session, name: str, url: str, root: Path, fingerprint: str | None = None
+) -> Repository:
     """Keep a repository with the root of trust in the file ``root``, and fetch its metadata.
 
-    One that cannot be reached now is kept all the same, with a note; one whose metadata
+    ``fingerprint`` is the SHA-256 that this file must have; blanks and colons in it do not
+    count. One that cannot be reached now is kept all the same, with a note; one whose metadata
     does not verify is not. Raises ``UsageError`` for a file that cannot be read, a name or
-    URL that cannot be used, ``MetadataError`` for a root with weak keys or metadata that
-    it did not sign.
+    URL that cannot be used, ``DigestMismatch`` for another fingerprint, ``MetadataError``
+    for a root with weak keys or metadata that it did not sign.
     """
     try:
         with root.open("rb") as file:
@@ -47,6 +80,8 @@ def add(session: Session, name: str, url: str, root: Path) -> Repository:
             facts=(error.strerror or str(error),),
             hint="ask the owner of the repository for its root.json",
         ) from error
+    if fingerprint is not None:
+        _require_fingerprint(data, fingerprint)
     repository = catalogs.add_repository(session.data, name, url, data)
     _tell_thresholds(session, data)
     try:
@@ -57,6 +92,22 @@ def add(session: Session, name: str, url: str, root: Path) -> Repository:
         catalogs.remove_repository(session.data, name)
         raise
     return repository
+
+
+def _require_fingerprint(root: bytes, wanted: str) -> None:
+    expected, found = re.sub(r"[\s:]", "", wanted).lower(), fingerprint_of(root)
+    if not re.fullmatch(r"[0-9a-f]{64}", expected):
+        raise UsageError(
+            "a fingerprint is a SHA-256: 64 hexadecimal digits",
+            facts=(f"given: {wanted!r}",),
+            hint="ask the owner of the repository for it, by another way than for its root.json",
+        )
+    if found != expected:
+        raise DigestMismatch(
+            "the root of trust has another fingerprint; nothing was added",
+            facts=(f"given: {expected}", f"found: {found}"),
+            hint="do not use this file: ask the owner of the repository for the right one",
+        )
 
 
 def _tell_thresholds(session: Session, root: bytes) -> None:
@@ -81,11 +132,12 @@ def _known(session: Session, repository: Repository) -> Known:
     try:
         catalog = catalogs.load(repository, session.data)
     except TrustError as error:
-        return Known(repository, None, None, error.message)
+        return Known(repository, None, None, error.message, fingerprint_of(repository.root))
     freshness = catalog.freshness
     expired = ", expired" if freshness.expired(session.now) else ""
     state = f"{catalog.source}, {freshness.age(session.now)}{expired}"
-    return Known(repository, catalog.source, freshness, state)
+    fingerprint = fingerprint_of(repository.root)
+    return Known(repository, catalog.source, freshness, state, fingerprint)
 
 
 def remove(session: Session, name: str) -> None:

@@ -33,8 +33,10 @@ class Session(NamedTuple):
     or the user's own order of backends. ``lock_timeout`` and ``idle_timeout`` are in
     seconds: a ``lock_timeout`` of None is the store's own, an ``idle_timeout`` of 0 none.
     ``tsuku_home`` is the folder that the user named as tsuku's, None where none is named.
-    ``backend_chosen`` tells whether the user named the backend for this run; ``require_fresh``
-    makes metadata that has expired an error, ``allow_revoked`` a revoked release none. ``ask``
+    ``backend_chosen`` tells whether the user named the backend for this run; ``refresh``
+    is ``auto``, ``always`` or ``never``: when newer metadata is asked for before an install;
+    ``require_fresh`` makes metadata that is not fresh an error; ``offline`` keeps an install
+    from asking any host. ``allow_revoked`` makes a revoked release no error. ``ask``
     puts a question to the user, and is False where nobody can answer; ``fallback`` is ``off``,
     ``ask`` or ``auto``.
     """
@@ -56,7 +58,9 @@ class Session(NamedTuple):
     lock_timeout: float | None = None
     tsuku_home: Path | None = None
     backend_chosen: bool = False
+    refresh: str = "never"
     require_fresh: bool = False
+    offline: bool = False
     allow_revoked: bool = False
     update_check: bool = False
     ask: Callable[[str], bool] = _no_answer

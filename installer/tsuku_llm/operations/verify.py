@@ -1,48 +1,137 @@
-"""Hash everything that is installed, and name what is not as it was."""
+"""Hash everything that is installed, and name what is not as it was signed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from tsuku_llm.errors import CorruptStore
+from tsuku_llm.catalog import OFFICIAL, Catalog
+from tsuku_llm.errors import CorruptStore, SelectionError, StoreError, TrustError
+from tsuku_llm.manifest import ReleaseEntry, Variant
+from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, resolve
-from tsuku_llm.store import Receipt, Shelf
+from tsuku_llm.store import Receipt, version_id
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One version: every difference in words, none where it is intact; and what mends it."""
+    """One version: every difference in words, none where it is intact; and what mends it.
+
+    ``receipt`` is None where it cannot be read. ``unsigned`` is why the files were compared
+    with the receipt only, which nobody signed; None where the signed list was used as well.
+    """
 
     id: str
     differences: tuple[str, ...]
     repair: str = ""
+    receipt: Receipt | None = None
+    unsigned: str | None = None
 
 
 def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
     """Hash every file of the versions that are named as in ``use``, or of all.
 
-    Raises ``NotInstalled`` and ``UsageError`` as ``use`` does.
+    The files are compared with the receipt, and the receipt with the release that the
+    repository signed, as it is known on this machine; no host is asked. Raises
+    ``NotInstalled`` and ``UsageError`` as ``use`` does.
     """
     shelf = session.shelf
     ids = resolve(shelf, words) if words else all_ids(shelf)
-    return tuple(_verdict(shelf, version) for version in ids)
+
+    @cache
+    def catalog(repository: str) -> Catalog | str:
+        """The metadata of a repository; in words why there is none."""
+        try:
+            return load_catalog(session._replace(repository=repository))
+        except (SelectionError, TrustError, StoreError) as error:
+            return error.message
+
+    def verdict(version: str) -> Verdict:
+        try:
+            installed = found(shelf, version)
+        except CorruptStore as error:
+            facts = (error.message, *error.facts)
+            return Verdict(version, facts, f"tsuku-llm uninstall {version}")
+        receipt = installed.receipt
+        signed = _signed(receipt, catalog(receipt.repository))
+        differences = shelf.verify(installed)
+        if isinstance(signed, str):
+            unsigned = signed
+        else:
+            entry, variants = signed
+            unsigned = None
+            # Platforms may share a build: what one of them signed is enough.
+            found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
+            differences = (*differences, *min(found_each, key=len))
+        repair = _repair(receipt) if differences else ""
+        return Verdict(version, differences, repair, receipt, unsigned)
+
+    return tuple(verdict(version) for version in ids)
 
 
-def _verdict(shelf: Shelf, version: str) -> Verdict:
+def _signed(
+    receipt: Receipt, catalog: Catalog | str
+) -> tuple[ReleaseEntry, tuple[Variant, ...]] | str:
+    """What was signed about the build that a receipt names; in words why there is nothing."""
+    if isinstance(catalog, str):
+        return catalog
+    name = f"{receipt.release} of repository {catalog.repository.name}"
+    entry = next((each for each in catalog.entries if each.release == receipt.release), None)
+    if entry is None:
+        return f"{name} is no longer in its signed metadata"
     try:
-        installed = found(shelf, version)
-    except CorruptStore as error:
-        return Verdict(version, (error.message, *error.facts), f"tsuku-llm uninstall {version}")
-    differences = shelf.verify(installed)
-    return Verdict(version, differences, _repair(installed.receipt) if differences else "")
+        release = catalog.read(entry)
+    except TrustError as error:
+        return error.message
+    named = (platform.variant(receipt.variant) for platform in release.platforms.values())
+    variants = tuple(each for each in named if each and _id(receipt.release, each) == receipt.id)
+    if not variants:
+        return f"{name} has no such build in its signed metadata"
+    if any(artifact.files is None for each in variants for artifact in each.artifacts):
+        return f"{name} has no signed list of files"
+    return entry, variants
+
+
+def _id(release: str, variant: Variant) -> str:
+    return version_id(release, variant.name, (each.sha256 for each in variant.artifacts))
+
+
+def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) -> Iterator[str]:
+    """Name what a receipt says that is not what was signed; pure.
+
+    The variant has a list of files for each of its archives.
+    """
+    facts = {
+        "publisher": (receipt.publisher, entry.publisher),
+        "sequence": (receipt.sequence, entry.sequence),
+        "backend": (receipt.backend, variant.backend),
+        "server": (receipt.server, variant.server),
+        "arguments": (receipt.arguments, variant.arguments),
+    }
+    for name, (said, signed) in facts.items():
+        if said != signed:
+            yield f"the receipt's {name} is {said!r}, and {signed!r} was signed"
+    artifacts = variant.artifacts
+    signed_files = {
+        file.path: (file.size, file.sha256, file.executable)
+        for artifact in artifacts
+        for file in artifact.files or ()
+    }
+    files = {file.path: (file.size, file.sha256, file.executable) for file in receipt.files}
+    links = {link.path: link.target for link in receipt.links}
+    signed_links = {link.path: link.target for each in artifacts for link in each.links}
+    for path in sorted(signed_files.keys() | files.keys()):
+        if files.get(path) != signed_files.get(path):
+            yield f"not as it was signed: {path}"
+    for path in sorted(signed_links.keys() | links.keys()):
+        if links.get(path) != signed_links.get(path):
+            yield f"not the link that was signed: {path}"
 
 
 def _repair(receipt: Receipt) -> str:
     """The command that installs exactly this again."""
-    from tsuku_llm.catalog import OFFICIAL  # noqa: PLC0415 - what is intact needs no catalog
-
     words = ["tsuku-llm install --force", f"--release {receipt.release}"]
     words.append(f"--backend {receipt.variant}")
     if receipt.repository != OFFICIAL:

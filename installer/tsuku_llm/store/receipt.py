@@ -23,6 +23,9 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _LARGEST = 1 << 53
 _HINT = "tsuku-llm install --force writes it anew"
 
+NOT_RECORDED = "whether it is was not recorded when it was installed"
+"""Why a build counts as unattested whose receipt is older than that field."""
+
 
 class ArtifactRecord(NamedTuple):
     """One archive that the tree was unpacked from. ``size`` in bytes."""
@@ -57,7 +60,8 @@ class Receipt(NamedTuple):
     the machine offered, ``line`` the one line that says it all at every start. ``reasons``
     has for every variant passed over the text why; ``hardware`` is what the probe concluded,
     as the probe words it; ``installed_at`` is UTC, to the second; ``tsuku_llm`` the version
-    that wrote this.
+    that wrote this. ``unattested`` is the publisher's reason why it was not verified who
+    built it, None where the release file has none.
     """
 
     id: str
@@ -82,6 +86,7 @@ class Receipt(NamedTuple):
     links: tuple[LinkRecord, ...]
     installed_at: str
     tsuku_llm: str
+    unattested: str | None = None
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -230,6 +235,10 @@ def _optional_text(document: Mapping[str, Any], name: str) -> str | None:
     return None if document.get(name) is None else _text(document, name)
 
 
+def _unattested(document: Mapping[str, Any], name: str) -> str | None:
+    return _optional_text(document, name) if name in document else NOT_RECORDED
+
+
 def _texts(document: Mapping[str, Any], name: str) -> Mapping[str, str]:
     value = _mapping(document, name)
     if not all(type(text) is str for text in value.values()):
@@ -270,4 +279,5 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
     "links": _records(LinkRecord, {"path": _path, "target": _checked(str, _is_link_target)}),
     "installed_at": _checked(str, lambda text: _TIME.fullmatch(text) is not None),
     "tsuku_llm": _text,
+    "unattested": _unattested,
 }

@@ -27,7 +27,7 @@ ROLES = ("root", "timestamp", "snapshot", "targets")
 """The roles that every repository has; targets may delegate to others."""
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-HINT = "fetch the metadata again: tsuku-llm repository refresh"
+HINT = "nothing of it is used; if it stays so, tell the publisher of the repository"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*")

@@ -32,7 +32,8 @@ from tsuku_llm.operations.output import put
 @click.option("--yes", is_flag=True, help="Install variants that fit and are not there.")
 @click.option("--save", is_flag=True, help="Write the fastest into the config file.")
 @click.option("--svg", type=options.FILE, metavar="FILE", help="Write the chart into FILE.")
-@options.require_fresh
+@options.ask_first
+@options.offline
 @options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
@@ -45,6 +46,7 @@ def command(  # noqa: PLR0913
     save: bool,
     svg: Path | None,
     require_fresh: str | None,
+    offline: bool,
     allow_revoked: bool,
     arguments: tuple[str, ...],
 ) -> Answer:
@@ -52,7 +54,9 @@ def command(  # noqa: PLR0913
 
     ARGUMENTS are the server's own, the same for every variant; put -- before them.
     """
-    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
+    with open_session(
+        console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline
+    ) as session:
         agreed = session._replace(ask=lambda _: True) if yes else session
         report = bench(agreed, model, arguments, rounds=rounds)
     if svg:

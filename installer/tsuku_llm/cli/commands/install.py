@@ -18,7 +18,8 @@ from tsuku_llm.operations.install import install
 @options.setting("channel")
 @options.release
 @options.setting("repository")
-@options.require_fresh
+@options.ask_first
+@options.offline
 @options.allow_revoked
 @click.option("--dry-run", is_flag=True, help="Show what would be installed, and touch no network.")
 @click.option("--yes", is_flag=True, expose_value=False, help="Answer every question with yes.")
@@ -32,6 +33,7 @@ def command(  # noqa: PLR0913
     release: str | None,
     repository: str | None,
     require_fresh: str | None,
+    offline: bool,
     allow_revoked: bool,
     dry_run: bool,
     force: bool,
@@ -44,6 +46,7 @@ def command(  # noqa: PLR0913
         repository=repository,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
+        offline=offline,
     ) as session:
         report = install(session, release=release, dry_run=dry_run, force=force)
     return Answer(render.data(report), render.lines(report))

@@ -34,12 +34,20 @@ def command() -> None:
     required=True,
     help="Its root of trust, a root.json that was had from its owner by a safe way.",
 )
+@click.option(
+    "--fingerprint",
+    metavar="SHA256",
+    help="What the SHA-256 of FILE must be, as its owner said by another way.",
+)
 @click.pass_obj
-def add(console: Console, *, name: str, url: str, root: Path) -> Answer:
+def add(console: Console, *, name: str, url: str, root: Path, fingerprint: str | None) -> Answer:
     """Add a repository; install takes from it with --repository NAME."""
     with open_session(console) as session:
-        repository = operations.add(session, name, url, root)
-    return Answer(render.data(repository), (f"added {repository.name}: {repository.url}",))
+        repository = operations.add(session, name, url, root, fingerprint)
+    described = operations.root_of(repository)
+    return Answer(
+        render.added_data(repository, described), render.added_lines(repository, described)
+    )
 
 
 @command.command("refresh")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.catalog import Catalog
-from tsuku_llm.cli.render.text import table
+from tsuku_llm.cli.render.text import origin, table
 
 
 def data(catalog: Catalog) -> dict[str, Any]:
@@ -19,6 +19,7 @@ def data(catalog: Catalog) -> dict[str, Any]:
                 "channels": list(entry.channels),
                 "published": entry.published,
                 "publisher": entry.publisher,
+                "unattested": catalog.unattested(entry),
                 "revoked": catalog.is_revoked(entry),
             }
             for entry in catalog.entries
@@ -34,7 +35,8 @@ def lines(catalog: Catalog) -> tuple[str, ...]:
             entry.release,
             entry.version or "",
             entry.published,
-            entry.publisher,
+            origin(entry.publisher, catalog.repository.name),
+            "unattested" if catalog.unattested(entry) else "",
             "revoked" if catalog.is_revoked(entry) else "",
         )
         for entry in catalog.entries

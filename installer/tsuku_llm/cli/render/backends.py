@@ -41,7 +41,7 @@ def lines(matrix: Matrix) -> tuple[str, ...]:
     ]
     head = ("variant", "backend", "download", "state", "")
     return (
-        render.title(matrix.choice),
+        *render.title(matrix.choice),
         render.decision(matrix.choice),
         *table([head, *rows]),
         *_other_active(matrix),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.cli.render.text import origin, size, table, unattested
 from tsuku_llm.operations.bench import Measured, Report, Skipped
 
 _WIDTH = 40
@@ -35,6 +35,7 @@ def lines(report: Report, saved: str | None) -> tuple[str, ...]:
         *table([_HEAD, *(_row(each) for each in report.results)], indent=0),
         *(text for kind, title in _KINDS for text in ("", title, *_bars(report.results, kind))),
         "",
+        *_origins(report.results),
         *(f"failed: {each.variant}: {each.reason}" for each in report.failed),
         *(f"not measured: {each.variant}{_cost(each)}: {each.reason}" for each in report.skipped),
         *report.hints,
@@ -42,6 +43,15 @@ def lines(report: Report, saved: str | None) -> tuple[str, ...]:
         if saved
         else f"the fastest is {fastest}; to use it: tsuku-llm config set llm.backend {word}",
     )
+
+
+def _origins(results: Sequence[Measured]) -> tuple[str, ...]:
+    """Who built what was measured, once for each release."""
+    told = (
+        (f"{each.release}: {origin(each.publisher, each.repository)}", *unattested(each.unattested))
+        for each in results
+    )
+    return tuple(line for lines in dict.fromkeys(told) for line in lines)
 
 
 def _cost(each: Skipped) -> str:

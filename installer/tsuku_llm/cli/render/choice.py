@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.hardware import problems
-from tsuku_llm.cli.render.text import named, size, table
+from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.selection import Candidate, Rejection
 
@@ -21,6 +21,8 @@ def head(choice: Choice) -> dict[str, Any]:
         "release": choice.release.release,
         "version": choice.release.version,
         "publisher": choice.release.publisher,
+        "repository": choice.catalog.repository.name,
+        "unattested": choice.release.unattested,
         "revoked": choice.release.revoked,
         "channel": choice.channel,
         "platform": choice.hardware.platform,
@@ -82,16 +84,20 @@ def lines(choice: Choice) -> tuple[str, ...]:
             for r in selection.rejected
         ),
     ]
-    return (title(choice), decision(choice), *table(rows), *problems(choice.hardware))
+    return (*title(choice), decision(choice), *table(rows), *problems(choice.hardware))
 
 
-def title(choice: Choice) -> str:
-    """Which release for which machine."""
+def title(choice: Choice) -> tuple[str, ...]:
+    """Which release for which machine, and whether it was verified who built it."""
     release = choice.release
+    revoked = ", revoked by its publisher" if release.revoked else ""
     return (
-        f"{named(release.release, release.version)} of {release.publisher}, "
-        f"channel {choice.channel}, for {choice.hardware.platform}"
-        + (", revoked by its publisher" if release.revoked else "")
+        (
+            f"{named(release.release, release.version)} "
+            f"{origin(release.publisher, choice.catalog.repository.name)}, "
+            f"channel {choice.channel}, for {choice.hardware.platform}{revoked}"
+        ),
+        *unattested(release.unattested),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.choice import head
-from tsuku_llm.cli.render.text import named, size, table
+from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 from tsuku_llm.operations.install import InstallReport
 
 _DONE = {"planned": "would install", "installed": "installed", "unchanged": "already installed"}
@@ -39,6 +39,7 @@ def lines(report: InstallReport) -> tuple[str, ...]:
     return (
         report.choice.line(report.candidate),
         _headline(report),
+        *unattested(report.choice.release.unattested),
         *_details(report),
         *_note(report),
         *_passed_over(report),
@@ -50,7 +51,8 @@ def _headline(report: InstallReport) -> str:
     release = report.choice.release
     return (
         f"{_DONE[report.outcome]}: {report.candidate.variant.name} of "
-        f"{named(release.release, release.version)}, built by {release.publisher}"
+        f"{named(release.release, release.version)}, "
+        f"{origin(release.publisher, report.choice.catalog.repository.name)}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tsuku_llm.cli.render.text import named, table
+from tsuku_llm.cli.render.text import named, origin, table, unattested
 from tsuku_llm.operations.versions import Inventory
 from tsuku_llm.store import Installed, LegacyAddon
 
@@ -39,6 +39,7 @@ def _version(version: Installed) -> dict[str, Any]:
         "publisher": receipt.publisher,
         "channel": receipt.channel,
         "repository": receipt.repository,
+        "unattested": receipt.unattested,
         "variant": receipt.variant,
         "backend": receipt.backend,
         "installed_at": receipt.installed_at,
@@ -67,8 +68,10 @@ def _row(version: Installed, found: Inventory) -> tuple[str, ...]:
         named(receipt.release, receipt.version),
         receipt.variant,
         receipt.channel,
+        receipt.repository,
         receipt.installed_at,
         receipt.id,
+        "unattested" if receipt.unattested else "",
         "previous" if version == found.previous else "",
     )
 
@@ -90,6 +93,10 @@ def active_lines(installed: Installed) -> tuple[str, ...]:
     """The version that is active now, for people."""
     receipt = installed.receipt
     return (
-        f"active: {receipt.variant} of {named(receipt.release, receipt.version)}",
+        (
+            f"active: {receipt.variant} of {named(receipt.release, receipt.version)}, "
+            f"{origin(receipt.publisher, receipt.repository)}"
+        ),
+        *unattested(receipt.unattested),
         f"  in {installed.tree}",
     )

@@ -9,12 +9,42 @@ from typing import Any
 from tsuku_llm.catalog import Repository
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.config import redacted
-from tsuku_llm.operations.repository import Known
+from tsuku_llm.operations.repository import Known, RootOfTrust
+
+_SHOWN = 16
+"""Digits of a key's id that people are shown."""
 
 
 def data(repository: Repository) -> dict[str, Any]:
     """One repository for programs."""
     return {"name": repository.name, "url": redacted(repository.url)}
+
+
+def added_data(repository: Repository, root: RootOfTrust) -> dict[str, Any]:
+    """A repository that was added, for programs, with its root of trust."""
+    roles = {
+        name: {"threshold": threshold, "keys": list(keys)}
+        for name, (threshold, keys) in root.roles.items()
+    }
+    return {
+        **data(repository),
+        "fingerprint": root.fingerprint,
+        "root": {"version": root.version, "roles": roles},
+    }
+
+
+def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
+    """A repository that was added, for people: what its owner can compare."""
+    rows = [
+        (name, f"{threshold} of {len(keys)} keys", ", ".join(key[:_SHOWN] for key in keys))
+        for name, (threshold, keys) in root.roles.items()
+    ]
+    return (
+        f"added {repository.name}: {redacted(repository.url)}",
+        f"  its root {root.version} has the fingerprint (SHA-256) {root.fingerprint}",
+        *table(rows),
+        "compare the fingerprint with what the repository's owner says by another way",
+    )
 
 
 def list_data(repositories: Sequence[Known]) -> dict[str, Any]:
@@ -26,6 +56,7 @@ def _known(known: Known) -> dict[str, Any]:
     freshness = known.freshness
     return {
         **data(known.repository),
+        "fingerprint": known.fingerprint,
         "source": known.source,
         "signed": _time(freshness.signed if freshness else None),
         "expires": _time(freshness.expires if freshness else None),
@@ -39,5 +70,13 @@ def _time(time: datetime | None) -> str | None:
 
 def lines(repositories: Sequence[Known]) -> tuple[str, ...]:
     """All repositories for people."""
-    rows = [(one.repository.name, redacted(one.repository.url), one.state) for one in repositories]
+    rows = [
+        (
+            one.repository.name,
+            redacted(one.repository.url),
+            one.state,
+            f"root sha256 {one.fingerprint}",
+        )
+        for one in repositories
+    ]
     return table(rows, indent=0)

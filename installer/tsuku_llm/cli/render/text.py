@@ -31,6 +31,20 @@ def size(count: int | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"  # noqa: PLR2004
 
 
+def origin(publisher: str, repository: str) -> str:
+    """Who built a release, and which repository signed it.
+
+    The publisher's name is free text that may look like another one; the repository's name
+    is the one that this machine knows its root of trust by.
+    """
+    return f"built by {publisher}, from repository {repository}"
+
+
+def unattested(reason: str | None) -> tuple[str, ...]:
+    """A line where it was not verified who built a release."""
+    return (f"  unattested: {reason}",) if reason else ()
+
+
 def named(release: str, version: str | None) -> str:
     """A release as people know it: ``b11429 (0.6.0)``."""
     return f"{release} ({version})" if version and version != release else release

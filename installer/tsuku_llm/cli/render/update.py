@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tsuku_llm.cli.render.text import named, size
+from tsuku_llm.cli.render.text import named, origin, size, unattested
 from tsuku_llm.operations.changes import FitChange
 from tsuku_llm.operations.update import UpdateReport
 
@@ -20,9 +20,18 @@ def data(report: UpdateReport) -> dict[str, Any]:
             "release": receipt.release,
             "version": receipt.version,
             "variant": receipt.variant,
+            "publisher": receipt.publisher,
+            "repository": receipt.repository,
+            "unattested": receipt.unattested,
             "revoked": report.revoked,
         },
-        "newest": {"release": release.release, "version": release.version},
+        "newest": {
+            "release": release.release,
+            "version": release.version,
+            "publisher": release.publisher,
+            "repository": report.choice.catalog.repository.name,
+            "unattested": release.unattested,
+        },
         "available": report.newer,
         "variant": candidate.variant.name if candidate else None,
         "download_size": candidate.variant.download_size if candidate else None,
@@ -36,10 +45,20 @@ def data(report: UpdateReport) -> dict[str, Any]:
 def lines(report: UpdateReport) -> tuple[str, ...]:
     """The report for people."""
     receipt, release = report.installed.receipt, report.choice.release
+    installed = named(receipt.release, receipt.version)
     newest = named(release.release, release.version)
+    repository = report.choice.catalog.repository.name
     return (
-        f"installed: {receipt.variant} of {named(receipt.release, receipt.version)}",
-        f"newest in channel {report.choice.channel}: {newest}",
+        (
+            f"installed: {receipt.variant} of {installed}, "
+            f"{origin(receipt.publisher, receipt.repository)}"
+        ),
+        *unattested(receipt.unattested),
+        (
+            f"newest in channel {report.choice.channel}: {newest}, "
+            f"{origin(release.publisher, repository)}"
+        ),
+        *unattested(release.unattested),
         *_revoked(report),
         *_verdict(report),
     )

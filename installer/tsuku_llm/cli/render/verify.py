@@ -1,4 +1,4 @@
-"""Whether what is installed is as it was installed."""
+"""Whether what is installed is as it was signed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
                 "intact": not verdict.differences,
                 "differences": list(verdict.differences),
                 "repair": verdict.repair or None,
+                "compared_with": "receipt" if _is_unsigned(verdict) else "manifest",
+                "unsigned": verdict.unsigned,
+                "repository": verdict.receipt.repository if verdict.receipt else None,
+                "publisher": verdict.receipt.publisher if verdict.receipt else None,
+                "unattested": verdict.receipt.unattested if verdict.receipt else None,
             }
             for verdict in verdicts
         ]
@@ -34,11 +39,24 @@ def lines(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 def _lines(verdict: Verdict) -> Iterator[str]:
     if not verdict.differences:
-        yield f"{verdict.id}: intact"
+        yield f"{verdict.id}: intact, {_compared(verdict)}"
         return
     yield f"{verdict.id}: not as it was installed"
     yield from (f"  {difference}" for difference in verdict.differences)
+    if verdict.unsigned:
+        yield f"  {_compared(verdict)}"
     yield f"  to mend it: {verdict.repair}"
+
+
+def _is_unsigned(verdict: Verdict) -> bool:
+    return verdict.receipt is None or verdict.unsigned is not None
+
+
+def _compared(verdict: Verdict) -> str:
+    """With what the files were compared."""
+    if verdict.receipt is None or verdict.unsigned is not None:
+        return f"compared with its receipt only, which is not signed: {verdict.unsigned}"
+    return f"as repository {verdict.receipt.repository} signed it"
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
