@@ -107,10 +107,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TrustedRepository:
-    """A repository whose whole chain was verified in this process."""
+    """A repository whose whole chain was verified in this process.
+
+    ``revoked`` is the field of that name of the targets metadata, as the publisher signed it.
+    """
 
     roles: Mapping[str, RoleState]
     targets: Mapping[str, Target]
+    revoked: Any = ()
 
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
@@ -154,6 +158,7 @@ def load(copy: Copy, pinned_root: bytes) -> TrustedRepository:
     return TrustedRepository(
         roles={signed.type: _state(signed) for signed in (root, timestamp, snapshot, targets)},
         targets={path: _target(path, file) for path, file in targets.targets.items()},
+        revoked=targets.unrecognized_fields.get("revoked", []),
     )
 
 

@@ -99,7 +99,8 @@ def test_M29_a_channel_of_revoked_releases(folder_shop: FolderShop, tmp_path: Pa
     user = folder_shop.user(tmp_path / "other")
     done = user.run("install", "--json")
     assert (done.code, done.document["error"]["code"]) == (5, "revoked")
-    assert done.document["error"]["facts"] == ["revoked: b2, b1"]
+    facts = [f"{tag}: revoked by its publisher" for tag in ("b2", "b1")]
+    assert done.document["error"]["facts"] == facts
 
 
 def test_M29_an_update_moves_on_from_what_was_revoked(folder_shop: FolderShop, owner: User) -> None:

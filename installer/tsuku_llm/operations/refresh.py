@@ -8,7 +8,7 @@ from tsuku_llm.catalog import Catalog, Repository
 from tsuku_llm.errors import MetadataError, StoreError, TlsError, TrustError
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.vouching import note_standing
+from tsuku_llm.operations.vouching import learn, note_standing
 
 
 def refresh(session: Session) -> Catalog:
@@ -19,6 +19,7 @@ def refresh(session: Session) -> Catalog:
     before stays.
     """
     repository = repository_of(session)
+    learn(session, but=repository.name)
     try:
         with (
             session.store.lock(f"metadata-{repository.name}") as locked,

@@ -57,7 +57,8 @@ class Receipt(NamedTuple):
     the machine offered, ``line`` the one line that says it all at every start. ``reasons``
     has for every variant passed over the text why; ``hardware`` is what the probe concluded,
     as the probe words it; ``installed_at`` is UTC, to the second; ``tsuku_llm`` the version
-    that wrote this.
+    that wrote this. ``former`` are repositories that it was bound to before: what they revoke
+    counts as well.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Receipt(NamedTuple):
     links: tuple[LinkRecord, ...]
     installed_at: str
     tsuku_llm: str
+    former: tuple[str, ...] = ()
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -230,6 +232,11 @@ def _optional_text(document: Mapping[str, Any], name: str) -> str | None:
     return None if document.get(name) is None else _text(document, name)
 
 
+def _optional_texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of texts; receipts of earlier versions of this program lack it."""
+    return _sequence(_text)(document, name) if name in document else ()
+
+
 def _texts(document: Mapping[str, Any], name: str) -> Mapping[str, str]:
     value = _mapping(document, name)
     if not all(type(text) is str for text in value.values()):
@@ -270,4 +277,5 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
     "links": _records(LinkRecord, {"path": _path, "target": _checked(str, _is_link_target)}),
     "installed_at": _checked(str, lambda text: _TIME.fullmatch(text) is not None),
     "tsuku_llm": _text,
+    "former": _optional_texts,
 }

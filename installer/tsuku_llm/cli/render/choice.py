@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.hardware import problems
+from tsuku_llm.cli.render.revoked import revocation_data
 from tsuku_llm.cli.render.text import named, size, table
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.selection import Candidate, Rejection
@@ -21,7 +22,9 @@ def head(choice: Choice) -> dict[str, Any]:
         "release": choice.release.release,
         "version": choice.release.version,
         "publisher": choice.release.publisher,
-        "revoked": choice.release.revoked,
+        "revoked": choice.revocation is not None,
+        "revocation": choice.revocation and revocation_data(choice.revocation),
+        "avoided": [revocation_data(each) for each in choice.avoided],
         "channel": choice.channel,
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
@@ -82,7 +85,8 @@ def lines(choice: Choice) -> tuple[str, ...]:
             for r in selection.rejected
         ),
     ]
-    return (title(choice), decision(choice), *table(rows), *problems(choice.hardware))
+    avoided = (f"not taken: {each.release}, {each.summary}" for each in choice.avoided)
+    return (title(choice), *avoided, decision(choice), *table(rows), *problems(choice.hardware))
 
 
 def title(choice: Choice) -> str:
@@ -91,7 +95,7 @@ def title(choice: Choice) -> str:
     return (
         f"{named(release.release, release.version)} of {release.publisher}, "
         f"channel {choice.channel}, for {choice.hardware.platform}"
-        + (", revoked by its publisher" if release.revoked else "")
+        + (f", {choice.revocation.summary}" if choice.revocation else "")
     )
 
 

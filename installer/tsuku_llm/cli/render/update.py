@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tsuku_llm.cli.render.revoked import revocation_data
 from tsuku_llm.cli.render.text import named, size
 from tsuku_llm.operations.changes import FitChange
 from tsuku_llm.operations.update import UpdateReport
@@ -20,7 +21,8 @@ def data(report: UpdateReport) -> dict[str, Any]:
             "release": receipt.release,
             "version": receipt.version,
             "variant": receipt.variant,
-            "revoked": report.revoked,
+            "revoked": report.revocation is not None,
+            "revocation": report.revocation and revocation_data(report.revocation),
         },
         "newest": {"release": release.release, "version": release.version},
         "available": report.newer,
@@ -46,10 +48,10 @@ def lines(report: UpdateReport) -> tuple[str, ...]:
 
 
 def _revoked(report: UpdateReport) -> tuple[str, ...]:
-    if not report.revoked:
+    if not report.revocation:
         return ()
     release = report.installed.receipt.release
-    return (f"{release} was revoked by its publisher; serve does not start it",)
+    return (f"{release} was {report.revocation.summary}; serve does not start it",)
 
 
 def _verdict(report: UpdateReport) -> tuple[str, ...]:
