@@ -97,11 +97,16 @@ def remove_repository(data: Path, name: str) -> None:
     with disk_errors("removing a repository", folder):
         (folder / ADDED).unlink()
         _clear(folder)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _clear(folder: Path) -> None:
     """Empty a repository's folder; the revocations that were seen are kept for good."""
-    for path in folder.iterdir() if folder.is_dir() else ():
+    if folder.is_symlink() or not folder.is_dir():
+        remove(folder)  # what a link leads to is not ours to empty
+        return
+    for path in list(folder.iterdir()):
         if path.name != revocations.FILE:
             remove(path)
 
