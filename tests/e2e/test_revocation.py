@@ -291,7 +291,7 @@ def test_T26_no_command_moves_to_a_revoked_version(company: Company, tmp_path: P
     assert user.run("rollback", "--allow-revoked").code == 0
     assert refused(user.run("bench", "-m", str(model), "--json")) == FACTS
     assert user.run("run", "llama-server", "--", "--list-devices").code == 5
-    assert started(user, "--exec").code == 5
+    assert user.run("serve", "--exec", "--", "--list-devices").code == 5
     assert user.run("use", "b2").code == 0
     assert user.run("use", "b1", "--allow-revoked").code == 0
     done = user.run("serve", "--allow-revoked", "--", "--list-devices")
