@@ -17,6 +17,7 @@ from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleM
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.notices import Offer, remember, remembered
 from tsuku_llm.operations.refresh import refresh
+from tsuku_llm.revocations import Revocation
 from tsuku_llm.standing import SKEW, Freshness, Standing
 
 DAY = timedelta(days=1)
@@ -69,7 +70,8 @@ def test_one_moment_is_fresh_or_has_one_fault(now: datetime) -> None:
 
 # --- what is noted for a start -------------------------------------------------------------
 
-NOTED = Standing(Freshness(NAME, SIGNED, SIGNED + 30 * DAY), ("b1", "b2"))
+REVOKED = (Revocation(NAME, "b1", "it leaks", "2026-11-20"), Revocation(NAME, "b2"))
+NOTED = Standing(Freshness(NAME, SIGNED, SIGNED + 30 * DAY), REVOKED, ("b3",))
 
 
 def current(data: Path, name: str = "0" * 16) -> Path:
@@ -102,7 +104,7 @@ def test_another_updated_copy_makes_it_void(tmp_path: Path) -> None:
 
 def test_another_embedded_copy_makes_it_void(tmp_path: Path) -> None:
     """An upgraded package may know of a revocation that the note was made without."""
-    official = Standing(FRESH, ())
+    official = Standing(FRESH, (), ())
     standing.write(tmp_path, official)
     assert standing.read(tmp_path, embedded.REPOSITORY) == official
     file = standing.folder_of(tmp_path, embedded.REPOSITORY) / "standing.json"
@@ -119,7 +121,7 @@ def test_another_embedded_copy_makes_it_void(tmp_path: Path) -> None:
         lambda _: b"\0" * 100,
         lambda _: b"null",
         lambda _: b"[]",
-        lambda data: data.replace(b'"format": 1', b'"format": 2'),
+        lambda data: data.replace(b'"format": 2', b'"format": 1'),
         lambda data: data.replace(b"2026-12-20T", b"soon"),
         lambda data: data.replace(b'"revoked": [', b'"revoked": 5, "x": ['),
         lambda data: data[:-10],
@@ -142,7 +144,8 @@ def test_a_catalog_knows_what_was_revoked(tmp_path: Path) -> None:
     shop.simulator.publish(release_document("b1", revoked=True), release_document("b2"))
     shop.write()
     found = load_catalog(shop.session(tmp_path / "home"))
-    assert found.standing() == Standing(found.freshness, ("b1",))
+    revoked = Revocation(NAME, "b1", builds=(("0" * 64,),))
+    assert found.standing() == Standing(found.freshness, (revoked,), ("b2", "b1"))
     assert standing.read(tmp_path / "home" / "llm", NAME) == found.standing()
 
 
@@ -239,7 +242,7 @@ def test_a_refresh_notes_what_the_metadata_says(shop: FolderShop, tmp_path: Path
     refresh(session)
     noted = standing.read(session.data, NAME)
     assert noted
-    assert noted.revoked == ("b1",)
+    assert [each.release for each in noted.revoked] == ["b1"]
 
 
 def test_a_repository_in_a_folder_needs_no_network(shop: FolderShop, tmp_path: Path) -> None:

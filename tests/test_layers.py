@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
     "embedded": frozenset({"manifests"}),
-    "standing": frozenset({"disk", "durable", "embedded", "errors"}),
+    "revocations": frozenset({"disk", "durable", "errors"}),
+    "standing": frozenset({"disk", "durable", "embedded", "errors", "revocations"}),
     "durable": frozenset({"disk", "errors"}),
     "local": frozenset({"child", "errors"}),
     "host": frozenset({"child", "errors", "local"}),
@@ -32,7 +33,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "trust": frozenset({"errors"}),
     "manifest": frozenset({"errors", "trust"}),
     "catalog": frozenset({"disk", "durable", "embedded", "errors", "manifest", "standing"})
-    | {"trust"},
+    | {"revocations", "trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
@@ -45,11 +46,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
     | {"_version", "child", "disk", "durable", "instances", "local", "standing", "store"}
-    | {"trust"},
+    | {"revocations", "trust"},
     "config": frozenset({"disk", "errors"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "instances", "local", "operations"}
-    | {"selection", "snapshot", "store"},
+    | {"revocations", "selection", "snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 

@@ -155,6 +155,26 @@ def test_a_plan_with_other_signers_needs_a_rotation(maintainer: Maintainer) -> N
     assert "raise it: metadata/1.root.json" in said
 
 
+@pytest.mark.parametrize("tag", ["b11146", "b10092"], ids=["upstream", "index"])
+def test_T24_a_release_that_is_made_from_facts_is_revoked(maintainer: Maintainer, tag: str) -> None:
+    """Nothing but the tool's own data says so: a rebuild keeps it."""
+    done = release_tool(
+        "revoke", tag, "--data", maintainer.data, "--reason", "it leaks", "--on", "2026-12-01"
+    )
+    assert done.returncode == 0, done.stderr
+    maintainer.run("sign", "--raise", "--issued", "2026-12-01")
+    shutil.rmtree(maintainer.repository)
+    maintainer.run("sign")
+    (signed,) = (d for name, d in maintainer.files().items() if name.endswith(f".{tag}.json"))
+    assert json.loads(signed)["revoked"] is True
+    (targets,) = (d for name, d in maintainer.files().items() if name.endswith(".targets.json"))
+    (entry,) = json.loads(targets)["signed"]["revoked"]
+    assert (entry["release"], entry["reason"], entry["date"]) == (tag, "it leaks", "2026-12-01")
+    assert all(len(digest) == 64 for build in entry["builds"] for digest in build)
+    checked = release_tool("check", maintainer.repository, "--data", maintainer.data)
+    assert f"revoked: {tag} on 2026-12-01: it leaks" in checked.stdout
+
+
 # --- holder after holder ------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from ci.release.commands import facts, repository, signatures
+from ci.release.commands import facts, repository, revoked, signatures
 from ci.release.errors import ReleaseError
 from tsuku_llm.errors import TsukuError
 
@@ -17,7 +17,7 @@ def cli() -> None:
 
 
 for command in (
-    *(facts.refresh, facts.attest, facts.build),
+    *(facts.refresh, facts.attest, facts.build, revoked.revoke, revoked.withdraw),
     *(signatures.sign, signatures.resign, signatures.rotate, signatures.new_signer),
     *(repository.publish, repository.check, repository.secrets),
 ):

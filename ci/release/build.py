@@ -127,7 +127,7 @@ def check_listed(data: Mapping[str, Any]) -> None:
         raise ReleaseError(f"{tag}: no files are listed for {names}; run: refresh {tag} --download")
 
 
-def json_bytes(data: Mapping[str, Any]) -> bytes:
+def json_bytes(data: Any) -> bytes:
     """JSON for people's reviews: two spaces, one line feed at the end."""
     return (json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode()
 

@@ -11,6 +11,7 @@ from ci.release.reading import reading
 from tsuku_llm import manifest, trust
 from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import TrustError, TsukuError
+from tsuku_llm.revocations import parse
 
 METADATA = ("metadata/*.json", "targets/**/*.json")
 _FIRST_ROOT = "metadata/1.root.json"
@@ -74,8 +75,11 @@ def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
             if data is None:
                 raise ReleaseError(f"{target.name} is missing")
             manifest.parse_release(repository.read(path, data))
+        parse("", repository.revoked)
     except TrustError as error:
         raise ReleaseError("; ".join((error.message, *error.facts))) from error
+    except ValueError as error:
+        raise ReleaseError(f"the signed list of revoked releases: {error}") from error
     return repository
 
 

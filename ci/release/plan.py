@@ -18,6 +18,8 @@ from ci.release.facts import Facts, release_of
 from ci.release.own import load_own
 from ci.release.packages import load_packages
 from ci.release.reading import reading
+from ci.release.revoked import load_revoked, marked
+from tsuku_llm.revocations import Revocation
 
 DATA = Path(__file__).parent
 """Where the data lie: ``repository.toml``, ``rules.toml``, ``packages.toml`` and ``facts/``.
@@ -42,13 +44,15 @@ class Plan:
     """What ``repository.toml`` says.
 
     ``channels`` name releases, newest first; ``keys`` are the signers' public keys in
-    hexadecimal digits; ``warn`` are the days left at which ``check`` fails.
+    hexadecimal digits; ``warn`` are the days left at which ``check`` fails; ``revoked`` is the
+    list that is signed beside the targets.
     """
 
     channels: Mapping[str, tuple[str, ...]]
     keys: Mapping[str, str]
     roles: Mapping[str, RolePlan]
     warn: Mapping[str, int]
+    revoked: tuple[Revocation, ...] = ()
 
 
 class _Role(msgspec.Struct):
@@ -83,7 +87,7 @@ class _File(msgspec.Struct):
 
 
 def load_plan(data: Path = DATA) -> Plan:
-    """Read ``repository.toml``. Raises ``ReleaseError``."""
+    """Read ``repository.toml`` and ``revoked.json``. Raises ``ReleaseError``."""
     path = data / "repository.toml"
     with reading(path):
         raw = msgspec.convert(tomli.loads(path.read_text("utf-8")), _File)
@@ -92,6 +96,7 @@ def load_plan(data: Path = DATA) -> Plan:
             keys=raw.keys,
             roles={name: _role(role) for name, role in msgspec.structs.asdict(raw.roles).items()},
             warn=msgspec.structs.asdict(raw.warn),
+            revoked=load_revoked(data),
         )
 
 
@@ -162,7 +167,28 @@ def release_files(
     channels, own = _channels(plan), load_own(data / "releases")
     documents = {tag: own[tag] for tag in channels if tag in own}
     documents |= _published(channels.keys() - own.keys(), data, trusted_root)
-    return tuple(release_file(documents[tag], channels[tag]) for tag in sorted(channels))
+    return tuple(
+        release_file(marked(documents[tag], plan.revoked), channels[tag])
+        for tag in sorted(channels)
+    )
+
+
+def known_document(tag: str, data: Path) -> dict[str, Any]:
+    """The release file of any recorded release, in a channel or not, whoever built it.
+
+    Raises ``ReleaseError`` for one that is not recorded.
+    """
+    own = load_own(data / "releases")
+    if tag in own:
+        return own[tag]
+    if not (data / "rules.toml").exists():
+        raise ReleaseError(f"{tag}: there is no releases/{tag}.json")
+    contents, rules = load_contents(data / "facts" / "archives"), load_rules(data)
+    packages = load_packages(data, rules.libraries, contents)
+    if tag in packages:
+        return packages[tag]
+    facts = Facts(data / "facts").releases()
+    return release_document(release_of(facts, tag), rules, contents)
 
 
 def _published(

@@ -27,6 +27,7 @@ from ci.release.copies import Files
 from ci.release.errors import ReleaseError
 from ci.release.plan import Plan, RolePlan
 from tsuku_llm import trust
+from tsuku_llm.revocations import plain
 
 Signers = Mapping[str, CryptoSigner]
 
@@ -75,7 +76,7 @@ def offline_files(
         "targets": root.roles["targets"].keyids,
     }
     files = {}
-    for signed in (root, _targets(plan.roles["targets"], releases)):
+    for signed in (root, _targets(plan, releases)):
         name = f"metadata/{signed.version}.{signed.type}.json"
         kept = published.read(name)
         if kept is not None and not _same(signed, kept):
@@ -164,7 +165,7 @@ def _public_key(name: str, plan: Plan) -> SSlibKey:
 
 def _release_files(plan: Plan, releases: Iterable[ReleaseFile]) -> dict[str, bytes]:
     releases = tuple(releases)
-    targets = _targets(plan.roles["targets"], releases).targets
+    targets = _targets(plan, releases).targets
     return {
         f"targets/{prefixed}": release.data
         for release in releases
@@ -172,8 +173,11 @@ def _release_files(plan: Plan, releases: Iterable[ReleaseFile]) -> dict[str, byt
     }
 
 
-def _targets(role: RolePlan, releases: Iterable[ReleaseFile]) -> Targets:
-    targets = Targets(**_common(role))
+def _targets(plan: Plan, releases: Iterable[ReleaseFile]) -> Targets:
+    targets = Targets(**_common(plan.roles["targets"]))
+    if plan.revoked:
+        # A field of its own: a target's custom field would go when its target goes.
+        targets.unrecognized_fields["revoked"] = plain(plan.revoked)
     for release in releases:
         file = TargetFile.from_data(release.path, release.data, ["sha256"])
         file.unrecognized_fields["custom"] = dict(release.custom)

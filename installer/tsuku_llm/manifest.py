@@ -242,6 +242,13 @@ class Release:
     platforms: Mapping[str, Platform]
     unattested: str | None = None
 
+    @property
+    def builds(self) -> tuple[tuple[str, ...], ...]:
+        """The sorted digests of each variant's archives, each build once."""
+        variants = (each for platform in self.platforms.values() for each in platform.variants)
+        found = {tuple(sorted(archive.sha256 for archive in each.artifacts)) for each in variants}
+        return tuple(sorted(found))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variant:

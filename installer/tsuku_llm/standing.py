@@ -1,10 +1,11 @@
 """What a start wants to know of signed metadata, without loading what verifies it.
 
-``serve`` asks whether a release was revoked and how old the metadata is. The answers lie in
-``standing.json`` beside each repository's metadata, written from a verified catalog and
-good only for exactly the copies that it was made from: the timestamp of the embedded copy
-and the name of the updated one, which is the digest of its timestamp. Any other pair makes
-it void, and the metadata is verified anew.
+``serve`` asks what was revoked, what is still offered and how old the metadata is. The
+answers lie in ``standing.json`` beside each repository's metadata. It is written from a
+verified catalog and good only for exactly the copies that it was made from: the timestamp of
+the embedded copy and the name of the updated one, which is the digest of its timestamp. Any
+other pair makes it void, and the metadata is verified anew. What was revoked is also kept for
+good (``revocations``).
 
 It is no proof, and nothing is installed by it. Whoever can write it can write the server
 beside it as well; everybody else can only lead to metadata being verified once more.
@@ -18,21 +19,25 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tsuku_llm import embedded
+from tsuku_llm import embedded, revocations
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import make_folder, read_small, write_note
 from tsuku_llm.errors import ClockBehind, StaleMetadata, StoreError
+from tsuku_llm.revocations import Revocation
 
 CURRENT = "current"
 """The file that names the updated copy that counts."""
+
+ADDED = "repository.json"
+"""The file that a repository has while it is one of the user's."""
 
 SKEW = timedelta(days=1)
 """How far a clock may be behind the date of a signature before it cannot be right."""
 
 _FILE = "standing.json"
 _REFRESHED = "refreshed.json"
-_FORMAT = 1
-_LIMIT = 1 << 20
+_FORMAT = 2
+_LIMIT = 8 << 20
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CLOCK_HINT = "set this machine's clock; without it nobody can tell what has expired"
 
@@ -96,10 +101,15 @@ class Freshness(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a repository's metadata says of its releases; ``revoked`` are their tags."""
+    """What a repository's metadata says of its releases.
+
+    ``revoked`` has also what the metadata says no more, and was seen before. ``offered`` are
+    the releases that a channel has.
+    """
 
     freshness: Freshness
-    revoked: tuple[str, ...]
+    revoked: tuple[Revocation, ...]
+    offered: tuple[str, ...]
 
 
 def days(span: timedelta) -> str:
@@ -113,6 +123,19 @@ def folder_of(data: Path, repository: str) -> Path:
     return data / "metadata" / repository
 
 
+def configured(data: Path) -> tuple[str, ...]:
+    """The official repository and those that the user added and did not remove."""
+    names = revocations.repository_names(data)
+    added = (name for name in names if (folder_of(data, name) / ADDED).is_file())
+    return (embedded.REPOSITORY, *(name for name in added if name != embedded.REPOSITORY))
+
+
+def has_metadata(data: Path, repository: str) -> bool:
+    """Whether there is metadata of a repository to be verified."""
+    is_ours = repository == embedded.REPOSITORY
+    return is_ours or (folder_of(data, repository) / CURRENT).is_file()
+
+
 def read(data: Path, repository: str) -> Standing | None:
     """What was noted about exactly the copies of now.
 
@@ -123,14 +146,20 @@ def read(data: Path, repository: str) -> Standing | None:
         document = json.loads(read_small(path, _LIMIT) or b"null")
         if document["format"] == _FORMAT and document["of"] == _copies(data, repository):
             signed, expires = document["signed"], _time(document["expires"])
-            revoked = tuple(str(tag) for tag in document["revoked"])
-            return Standing(Freshness(repository, signed and _time(signed), expires), revoked)
+            revoked = revocations.parse(repository, document["revoked"])
+            offered = tuple(str(tag) for tag in document["offered"])
+            freshness = Freshness(repository, signed and _time(signed), expires)
+            return Standing(freshness, revoked, offered)
     return None
 
 
 def write(data: Path, standing: Standing) -> None:
-    """Note it, for the copies of now, unless that was done. Raises ``StoreError``."""
+    """Note it, for the copies of now, unless that was done; revocations for good.
+
+    Raises ``StoreError``.
+    """
     freshness = standing.freshness
+    revocations.remember(data, freshness.repository, standing.revoked)
     if read(data, freshness.repository) == standing:
         return
     folder = folder_of(data, freshness.repository)
@@ -139,7 +168,8 @@ def write(data: Path, standing: Standing) -> None:
         "of": _copies(data, freshness.repository),
         "signed": freshness.signed and _text(freshness.signed),
         "expires": _text(freshness.expires),
-        "revoked": list(standing.revoked),
+        "revoked": revocations.plain(standing.revoked),
+        "offered": list(standing.offered),
     }
     with disk_errors("noting what the metadata says", folder):
         make_folder(folder)

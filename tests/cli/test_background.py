@@ -16,10 +16,12 @@ from support.processes import gone, stopped
 from support.program import COMMAND, Result, environment, run_program
 from support.stored import install
 
+from tsuku_llm import revocations
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.instances import Instances, Process, Record
 from tsuku_llm.operations.background import stop
+from tsuku_llm.revocations import Revocation
 from tsuku_llm.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -324,6 +326,18 @@ def test_a_server_that_never_was_is_answered_with_those_that_are(
         "hint: see: tsuku-llm status",
     ]
     home.run("stop")
+
+
+def test_T27_a_server_whose_release_was_revoked_since_is_shown(home: Home) -> None:
+    home.start()
+    why = Revocation("official", "b100", "it leaks memory", "2026-11-22")
+    revocations.remember(home.path / "llm", "official", [why])
+    shown = home.run("status").stdout
+    assert "default: revoked by its publisher on 2026-11-22: it leaks memory" in shown
+    told = home.data("status")["releases"]["default"]
+    assert (told["revoked"], told["revocation"]["reason"]) == (True, "it leaks memory")
+    again = home.run(*SERVE, "--name", "other", "--json", "--", "--port", "0")
+    assert (again.code, again.document["error"]["code"]) == (5, "revoked")
 
 
 def test_a_server_in_the_background_holds_its_version(home: Home) -> None:

@@ -184,7 +184,7 @@ def test_a_simulated_machine_says_so() -> None:
 )
 def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: str) -> None:
     checked = UpdateReport(
-        installed(), chosen(hardware), newer, revoked=False, download=200, changes=()
+        installed(), chosen(hardware), newer, revocation=None, download=200, changes=()
     )
     lines = update_render.lines(checked)
     origins = ("built by ggml-org", "built by tests")
@@ -199,7 +199,12 @@ def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: s
 
 def test_an_update_that_fits_nowhere_is_told() -> None:
     checked = UpdateReport(
-        installed(), chosen(NO_GPU, "vulkan"), newer=True, revoked=False, download=None, changes=()
+        installed(),
+        chosen(NO_GPU, "vulkan"),
+        newer=True,
+        revocation=None,
+        download=None,
+        changes=(),
     )
     assert update_render.lines(checked)[-1].startswith("no variant of it fits")
     data = as_document(update_render.data(checked))

@@ -5,34 +5,11 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, stand_in
+from support.own_publisher import SIGNERS, write_plan
 from support.program import environment, run_program
-from support.release_data import keys_of, release_tool, signers_file
+from support.release_data import release_tool, signers_file
 from support.release_server import ReleaseServer, User
 from support.repository import release_document
-
-SIGNERS = ("anna", "ben", "host")
-ROLE = """
-[roles.{name}]
-version = 1
-issued = 2026-11-20
-days = {days}
-signers = {signers}
-threshold = {threshold}
-"""
-
-
-def plan(data: Path) -> None:
-    """Two people sign, one host is on line; nothing else than release files lies beside it."""
-    keys = "\n".join(f'{name} = "{key}"' for name, key in keys_of(*SIGNERS).items())
-    roles = [
-        ROLE.format(name=name, days=36500, signers=["anna", "ben"], threshold=2)
-        for name in ("root", "targets")
-    ] + [
-        ROLE.format(name=name, days=36500, signers=["host"], threshold=1)
-        for name in ("snapshot", "timestamp")
-    ]
-    text = f'[channels]\nstable = ["b1"]\n[keys]\n{keys}\n{"".join(roles)}\n[warn]\n'
-    (data / "repository.toml").write_text(text, "utf-8")
 
 
 @pytest.fixture
@@ -40,7 +17,7 @@ def data(tmp_path: Path, shop: ReleaseServer) -> Path:
     """The publisher's folder: a plan, and the release file of one packed build."""
     data = tmp_path / "data"
     (data / "releases").mkdir(parents=True)
-    plan(data)
+    write_plan(data, {"stable": ["b1"]})
     release = data / "releases" / "b1.json"
     document = release_document("b1", publisher="a company")
     release.write_text(json.dumps(document), "utf-8")

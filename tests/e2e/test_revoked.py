@@ -64,6 +64,20 @@ def test_M29_a_revoked_release_is_not_started_unless_it_is_allowed(
     assert started(owner).code == 0, "the one before was not revoked"
 
 
+def test_T20_what_a_release_file_said_once_outlives_the_file(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    """A publisher without a list, as before there was one, who then drops the release."""
+    revoke(folder_shop, "b2")
+    assert owner.run("repository", "refresh", NAME).code == 0
+    assert started(owner).code == 5
+    del folder_shop.simulator.targets.targets["releases/b2.json"]
+    folder_shop.simulator.bump()
+    folder_shop.write()
+    assert owner.run("repository", "refresh", NAME).code == 0
+    assert started(owner).code == 5
+
+
 def test_M29_a_revoked_release_is_known_when_the_note_is_lost(
     folder_shop: FolderShop, owner: User
 ) -> None:
@@ -99,7 +113,8 @@ def test_M29_a_channel_of_revoked_releases(folder_shop: FolderShop, tmp_path: Pa
     user = folder_shop.user(tmp_path / "other")
     done = user.run("install", "--json")
     assert (done.code, done.document["error"]["code"]) == (5, "revoked")
-    assert done.document["error"]["facts"] == ["revoked: b2, b1"]
+    facts = [f"{tag}: revoked by its publisher" for tag in ("b2", "b1")]
+    assert done.document["error"]["facts"] == facts
 
 
 def test_M29_an_update_moves_on_from_what_was_revoked(folder_shop: FolderShop, owner: User) -> None:

@@ -36,10 +36,17 @@ class FolderShop(ReleaseServer):
         root.mkdir(parents=True)
         super().__init__(Site(root))  # type: ignore[arg-type]
         self.root = root
+        self._packed: dict[str, Packed] = {}
 
     def url(self, packed: Packed, folder: str = "archives") -> str:
         """Where it would be without the mirror."""
         return f"https://{folder}.invalid/{packed.path.name}"
+
+    def packed(self, name: str) -> Packed:
+        """The archive of a stand-in, made when it is first asked for."""
+        if name not in self._packed:
+            self._packed[name] = self.stand_in(name)
+        return self._packed[name]
 
     @property
     def mirror(self) -> str:

@@ -29,3 +29,10 @@ gather_option = click.option(
 issued_option = click.option(
     "--issued", type=DAY, default=TODAY, help="The day that new versions carry; today."
 )
+drop_option = click.option(
+    "--drop",
+    "dropping",
+    metavar="TAG",
+    multiple=True,
+    help="A revoked release that is to be forgotten; its users may start it again.",
+)

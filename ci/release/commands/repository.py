@@ -16,6 +16,7 @@ from ci.release.folder import publish as publish_folder
 from ci.release.plan import load_plan
 from ci.release.secrets import built, files_below, history, search
 from ci.release.signers import VARIABLE, load_seeds
+from tsuku_llm.revocations import parse
 
 
 @click.command()
@@ -44,6 +45,9 @@ def check(data: Path, place: str, published: str | None, now: datetime) -> None:
     for role, days in days_left(repository, now).items():
         state = repository.roles[role]
         click.echo(f"{role:9} version {state.version}, {days} days left ({state.expires:%Y-%m-%d})")
+    for each in parse("", repository.revoked):
+        withdrawn = f", withdrawn on {each.withdrawn}" if each.withdrawn else ""
+        click.echo(f"revoked: {each.release} on {each.date}{withdrawn}: {each.reason}")
     click.echo(f"every root leads to root {walk(copy)}")
     if published:
         other = copy_at(published)

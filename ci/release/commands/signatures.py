@@ -9,6 +9,7 @@ from ci.release.ceremony import Ceremony
 from ci.release.checking import first_root
 from ci.release.commands.options import (
     data_option,
+    drop_option,
     gather_option,
     into_option,
     issued_option,
@@ -25,6 +26,7 @@ from ci.release.plan import (
     save_roles,
     with_signers,
 )
+from ci.release.revoked import require_kept
 from ci.release.signers import load_signers, make_signer
 from ci.release.signing import sign_again
 
@@ -37,6 +39,7 @@ ONLINE = ("snapshot", "timestamp")
 @into_option
 @issued_option
 @gather_option
+@drop_option
 @click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
 def sign(  # noqa: PLR0913 - each is an option
     *,
@@ -45,13 +48,14 @@ def sign(  # noqa: PLR0913 - each is an option
     into: Path,
     issued: datetime,
     gather: Path | None,
+    dropping: tuple[str, ...],
     higher: bool,
 ) -> None:
     """Build and sign the repository with the signers that TSUKU_LLM_SIGNERS names."""
     plan = load_plan(data)
     if higher:
         plan = raised(_caught_up(plan, into), issued.date(), ("targets", *ONLINE))
-    _sign(plan, data, trusted_root, into, gather)
+    _sign(plan, data, trusted_root, into, gather, dropping)
 
 
 @click.command()
@@ -74,6 +78,7 @@ def resign(data: Path, into: Path, issued: datetime) -> None:
 @into_option
 @issued_option
 @gather_option
+@drop_option
 @click.argument("changes", nargs=-1, required=True, metavar="ROLE=NAME,NAME,NAME...")
 def rotate(  # noqa: PLR0913 - each is an option
     *,
@@ -82,6 +87,7 @@ def rotate(  # noqa: PLR0913 - each is an option
     into: Path,
     issued: datetime,
     gather: Path | None,
+    dropping: tuple[str, ...],
     changes: tuple[str, ...],
 ) -> None:
     """Give roles (root, targets, online) new signers, in a next root that the old ones sign too.
@@ -92,7 +98,7 @@ def rotate(  # noqa: PLR0913 - each is an option
     signers = {role: names.split(",") for role, _, names in parts}
     plan = with_signers(_caught_up(load_plan(data), into), signers)
     plan = raised(plan, issued.date(), plan.roles.keys())
-    _sign(plan, data, trusted_root, into, gather)
+    _sign(plan, data, trusted_root, into, gather, dropping)
 
 
 @click.command("new-signer")
@@ -111,10 +117,17 @@ def _caught_up(plan: Plan, into: Path) -> Plan:
     return caught_up(plan, {name: state.version for name, state in roles.items()})
 
 
-def _sign(
-    plan: Plan, data: Path, trusted_root: Path | None, into: Path, gather: Path | None
+def _sign(  # noqa: PLR0913, PLR0917 - what both commands are told
+    plan: Plan,
+    data: Path,
+    trusted_root: Path | None,
+    into: Path,
+    gather: Path | None,
+    dropping: tuple[str, ...],
 ) -> None:
     releases = release_files(plan, data, trusted_root)
+    for tag in require_kept(plan.revoked, releases, Folder(into), dropping):
+        click.echo(f"{tag}: its revocation is dropped; only clients that saw it remember it")
     ceremony = Ceremony(plan, releases, load_signers(), click.echo)
     if gather:
         ceremony.in_turn(into, gather)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm import trust
+from tsuku_llm import revocations, trust
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.generations import current_copy
 from tsuku_llm.catalog.repositories import Repository
@@ -21,6 +22,7 @@ from tsuku_llm.errors import (
     TrustError,
     UnknownRequest,
 )
+from tsuku_llm.revocations import Revocation
 from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository
 from tsuku_llm.trust.delegations import matches
@@ -34,7 +36,8 @@ class Catalog:
     """What a repository offers, verified in this process.
 
     ``source`` is ``embedded`` or ``updated``; ``entries`` are all releases, newest first;
-    ``notes`` tell why an updated copy was passed over.
+    ``revoked`` is the signed list of revocations, and what was seen before of this repository
+    and of others; ``notes`` tell why an updated copy was passed over.
     """
 
     repository: Repository
@@ -43,6 +46,7 @@ class Catalog:
     entries: tuple[ReleaseEntry, ...]
     copy: Copy
     notes: tuple[str, ...] = ()
+    revoked: tuple[Revocation, ...] = ()
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -60,14 +64,34 @@ class Catalog:
 
     def standing(self) -> Standing:
         """What it says of its releases."""
-        revoked = (entry.release for entry in self.entries if self.is_revoked(entry))
-        return Standing(self.freshness, tuple(revoked))
+        own = [each for each in self.revoked if each.repository == self.repository.name]
+        offered = tuple(entry.release for entry in self.entries if entry.channels)
+        revoked = revocations.merged(self._by_files(self.entries), own)
+        return Standing(self.freshness, revoked, offered)
 
-    def is_revoked(self, entry: ReleaseEntry) -> bool:
-        """Whether its publisher revoked a release; one that cannot be read here is not."""
+    def revocation(self, entry: ReleaseEntry) -> Revocation | None:
+        """Why a release must not be used, None for a good one.
+
+        Its name counts in its own repository, its archives wherever they were revoked. One
+        that cannot be read here is judged by its name alone.
+        """
+        builds: tuple[tuple[str, ...], ...] = ()
         with suppress(ManifestError):
-            return self.read(entry).revoked
-        return False
+            builds = self.read(entry).builds
+        for each in (*self.revoked, *self._by_files([entry])):
+            if each.is_of([self.repository.name], entry.release, builds):
+                return each
+        return None
+
+    def _by_files(self, entries: Iterable[ReleaseEntry]) -> Iterator[Revocation]:
+        """What release files say, without reason or day; a signed withdrawal outweighs it."""
+        name = self.repository.name
+        ended = {e.release for e in self.revoked if e.repository == name and e.withdrawn}
+        for entry in entries:
+            with suppress(ManifestError):
+                release = self.read(entry)
+                if release.revoked and entry.release not in ended:
+                    yield Revocation(name, entry.release, builds=release.builds)
 
     def unattested(self, entry: ReleaseEntry) -> str | None:
         """Why it was not verified who built a release; None where its file gives no reason."""
@@ -142,6 +166,14 @@ def load(repository: Repository, data: Path) -> Catalog:
     Raises ``ManifestError`` for such an entry of the embedded copy,
     ``MetadataError`` when there is no valid copy at all.
     """
+    catalog = _newest(repository, data)
+    seen, _ = revocations.read_all(data)
+    signed = _signed_revocations(repository.name, catalog.trusted)
+    own = revocations.merged(seen.pop(repository.name, ()), signed)
+    return replace(catalog, revoked=(*own, *chain.from_iterable(seen.values())))
+
+
+def _newest(repository: Repository, data: Path) -> Catalog:
     notes: list[str] = []
     roots = known_roots(repository, data)
     updated = updated_copy(repository, data, roots, notes)
@@ -207,7 +239,20 @@ def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots)
             raise
         fact = f"its roots end before root {roots.anchor}, which replaced keys"
         raise MetadataError(error.message, facts=(*error.facts, fact), hint=error.hint) from error
+    _signed_revocations(source, trusted)
     return Loaded(source, copy, trusted, _entries(trusted))
+
+
+def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocation, ...]:
+    """The signed list of what was revoked. Raises ``ManifestError``."""
+    try:
+        return revocations.parse(name, trusted.revoked)
+    except ValueError as error:
+        raise ManifestError(
+            "the signed list of revoked releases cannot be understood",
+            facts=(str(error),),
+            hint="update tsuku-llm: the repository may use a newer format",
+        ) from error
 
 
 def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:

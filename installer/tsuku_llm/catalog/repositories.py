@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tsuku_llm import embedded, trust
+from tsuku_llm import embedded, revocations, trust
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, replace_file
+from tsuku_llm.durable import make_folder, remove, replace_file
 from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
-from tsuku_llm.standing import folder_of
+from tsuku_llm.standing import ADDED, folder_of
 from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY
@@ -59,7 +58,7 @@ def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repo
 def repositories(data: Path) -> tuple[Repository, ...]:
     """The official repository and those that the user added. Raises ``CorruptStore``."""
     with disk_errors("listing the repositories", data):
-        folders = sorted(data.glob("metadata/*/repository.json"))
+        folders = sorted(data.glob(f"metadata/*/{ADDED}"))
     added = (_added(data, path.parent.name) for path in folders)
     return (_official(OFFICIAL_URL), *(each for each in added if each))
 
@@ -83,16 +82,17 @@ def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
     trust.check_root(root)
     folder = folder_of(data, name)
     with disk_errors("adding a repository", folder):
-        if folder.exists():
-            shutil.rmtree(folder)
+        _clear(folder)
         make_folder(folder)
         replace_file(folder / "root.json", root)
-        replace_file(folder / "repository.json", json.dumps({"format": 1, "url": address}).encode())
+        replace_file(folder / ADDED, json.dumps({"format": 1, "url": address}).encode())
     return Repository(name, address, root)
 
 
 def remove_repository(data: Path, name: str) -> None:
-    """Forget an added repository and its metadata; what was installed from it stays.
+    """Forget an added repository and its metadata, not what it revoked.
+
+    What was installed from it stays.
 
     Raises ``UsageError`` for the official one, ``UnknownRequest``.
     """
@@ -101,8 +101,20 @@ def remove_repository(data: Path, name: str) -> None:
     repository(data, name)
     folder = folder_of(data, name)
     with disk_errors("removing a repository", folder):
-        (folder / "repository.json").unlink()
-        shutil.rmtree(folder)
+        (folder / ADDED).unlink()
+        _clear(folder)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _clear(folder: Path) -> None:
+    """Empty a repository's folder; the revocations that were seen are kept for good."""
+    if folder.is_symlink() or not folder.is_dir():
+        remove(folder)  # what a link leads to is not ours to empty
+        return
+    for path in list(folder.iterdir()):
+        if path.name != revocations.FILE:
+            remove(path)
 
 
 def check_url(url: str) -> str:
@@ -139,7 +151,7 @@ def _added(data: Path, name: str) -> Repository | None:
     if not _NAME.fullmatch(name):
         return None
     folder = folder_of(data, name)
-    about = read_file(folder / "repository.json")
+    about = read_file(folder / ADDED)
     root = read_file(folder / "root.json")
     if about is None or root is None:
         return None

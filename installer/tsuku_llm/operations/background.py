@@ -34,9 +34,11 @@ from tsuku_llm.instances import (
     see,
     turn,
 )
+from tsuku_llm.operations import vouching
 from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import Serving
+from tsuku_llm.operations.vouching import Told
 
 GRACE = 15.0
 """Seconds that a server gets to end on request before it is killed."""
@@ -207,16 +209,28 @@ def _first_document(child: subprocess.Popen[bytes]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers in the background, and why the records of others cannot be read."""
+    """The servers in the background, and why the records of others cannot be read.
+
+    ``told`` has what is known of the release that each runs, by the server's name.
+    """
 
     records: tuple[Record, ...]
     damaged: Mapping[str, StoreError]
+    told: Mapping[str, Told]
 
 
 def servers(session: Session) -> Servers:
-    """Everything that is known of servers in the background."""
+    """Everything that is known of servers in the background; no metadata is verified for it."""
     instances = Instances(session.state)
-    return Servers(instances.all(), instances.damaged())
+    records = instances.all()
+    known = vouching.known(session, verify=False) if records else None
+    told: dict[str, Told] = {}
+    for record in records:
+        with suppress(StoreError):  # a version that was damaged or removed while its server runs
+            version = record.report and session.shelf.find(record.report.version)
+            if known and version:
+                told[record.name] = known.of(version.receipt)
+    return Servers(records, instances.damaged(), told)
 
 
 def server(session: Session, name: str) -> Record:
@@ -249,7 +263,9 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> Stopped:
 
 def stop_all(session: Session, *, grace: float = GRACE) -> tuple[Stopped, ...]:
     """End every server. Raises as ``stop`` does."""
-    return tuple(stop(session, record.name, grace=grace) for record in servers(session).records)
+    return tuple(
+        stop(session, record.name, grace=grace) for record in Instances(session.state).all()
+    )
 
 
 def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[bytes]:

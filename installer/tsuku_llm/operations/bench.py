@@ -19,7 +19,7 @@ from tsuku_llm.launch import Speed
 from tsuku_llm.operations.asking import asked_catalog
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.operations.fallback import choice_beside, installed_variant
-from tsuku_llm.operations.install import install_beside
+from tsuku_llm.operations.install import install_beside, require_not_revoked
 from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import Serving, Start
@@ -118,13 +118,14 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     """Measure every variant that fits: those installed, and others that the user agrees to.
 
     The variants take turns, so that a machine that gets warm or busy disturbs all alike.
-    Raises BadModel before anything is started; what ``asked_catalog`` raises; LaunchError
-    where nothing could be measured; KeyboardInterrupt.
+    Raises BadModel and Revoked before anything is started; what ``asked_catalog`` raises;
+    LaunchError where nothing could be measured; KeyboardInterrupt.
     """
     session = session._replace(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
     choice = choice_beside(session, readable(session.shelf.active), catalog)
+    require_not_revoked(session, choice)
     courses, skipped = _courses(session, choice)
     for number in range(rounds):
         for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:

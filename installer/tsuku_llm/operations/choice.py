@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsuku_llm import catalog as catalogs
 from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
@@ -11,7 +12,9 @@ from tsuku_llm.errors import Revoked, UnknownRequest
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Release, ReleaseEntry
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
+from tsuku_llm.operations.vouching import learn, revoked
 from tsuku_llm.probe import platform_key, probe
+from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
 
 
@@ -19,7 +22,9 @@ from tsuku_llm.selection import Candidate, Request, Selection, require_known, se
 class Choice:
     """A release, this machine, and how its variants compare here.
 
-    ``sequence`` is the release's place in the signed order of releases.
+    ``sequence`` is the release's place in the signed order of releases. ``revocation`` says
+    that the release itself was revoked; ``avoided`` are the revoked releases of the channel
+    that were not taken.
     """
 
     catalog: Catalog
@@ -28,6 +33,8 @@ class Choice:
     release: Release
     hardware: Hardware
     selection: Selection
+    revocation: Revocation | None = None
+    avoided: tuple[Revocation, ...] = ()
 
     def line(self, candidate: Candidate | None) -> str:
         """The one line that every start prints and the receipt keeps."""
@@ -46,7 +53,9 @@ def repository_of(session: Session) -> Repository:
 
 def load_catalog(session: Session) -> Catalog:
     """The newest valid metadata of the session's repository, from disk only."""
-    catalog = catalogs.load(repository_of(session), session.data)
+    repository = repository_of(session)
+    learn(session, but=repository.name)
+    catalog = catalogs.load(repository, session.data)
     for note in catalog.notes:
         session.note(note)
     return catalog
@@ -66,41 +75,71 @@ def choose(
     the session's channel, or of ``stable`` that has a variant for this machine and request;
     if none has, the newest. A revoked release is taken only by its name. Raises
     ``UnknownRequest`` for names that do not exist, ``Revoked`` where a channel has nothing
-    else, ``TrustError`` for metadata that does not verify.
+    else or the release was revoked and dropped, ``TrustError`` for metadata that does not
+    verify.
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.host)
     if release:
-        entry = catalog.entry(release)
+        entry = _named(catalog, release)
         named = session.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
         return _compared(session, catalog, named, entry, hardware)
     channel = channel or session.channel or DEFAULT_CHANNEL
-    entries = _not_revoked(session, catalog, channel)
+    entries, avoided = _not_revoked(session, catalog, channel)
     for entry in entries:
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, entry, hardware)
             if choice.selection.compatible:
                 _tell_skipped(session, entries, entry)
-                return choice
-    return _compared(session, catalog, channel, entries[0], hardware)
+                return replace(choice, avoided=avoided)
+    choice = _compared(session, catalog, channel, entries[0], hardware)
+    return replace(choice, avoided=avoided)
 
 
-def _not_revoked(session: Session, catalog: Catalog, channel: str) -> tuple[ReleaseEntry, ...]:
-    """The releases of a channel that may be taken; whoever may not is told."""
+def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
+    """What to do about a revoked release: the newest one of its channels that is not revoked."""
+    wanted = set(channels)
+    for entry in catalog.entries:
+        if wanted & set(entry.channels) and catalog.revocation(entry) is None:
+            name = catalog.repository.name
+            where = "" if name == OFFICIAL else f" --repository {name}"
+            return (
+                f"take {entry.release}, the newest that is not revoked: "
+                f"tsuku-llm install --release {entry.release}{where}"
+            )
+    return "no other release of its channel is good: wait for the next one, tsuku-llm update"
+
+
+def _named(catalog: Catalog, release: str) -> ReleaseEntry:
+    """The entry of a release; one that was revoked and then dropped is told from a typing error."""
+    try:
+        return catalog.entry(release)
+    except UnknownRequest:
+        for each in catalog.revoked:
+            if each.is_of([catalog.repository.name], release.lower(), ()):
+                hint = way_out(catalog, catalog.channels)
+                raise revoked(each.release, each, hint) from None
+        raise
+
+
+def _not_revoked(
+    session: Session, catalog: Catalog, channel: str
+) -> tuple[tuple[ReleaseEntry, ...], tuple[Revocation, ...]]:
+    """The releases of a channel that may be taken, and why the others may not."""
     entries = catalog.releases(channel)
     if session.allow_revoked:
-        return entries
-    revoked = [entry for entry in entries if catalog.is_revoked(entry)]
-    for entry in revoked:
-        session.note(f"{entry.release} was revoked by its publisher and is not taken")
-    if len(revoked) == len(entries):
+        return entries, ()
+    bad = {entry.release: why for entry in entries if (why := catalog.revocation(entry))}
+    for release, why in bad.items():
+        session.note(f"{release} was {why.summary}; it is not taken")
+    if len(bad) == len(entries):
         raise Revoked(
             f"every release of channel {channel} was revoked by its publisher",
-            facts=(f"revoked: {', '.join(entry.release for entry in revoked)}",),
+            facts=tuple(f"{release}: {why.summary}" for release, why in bad.items()),
             hint="wait for the next release "
             f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel",
         )
-    return tuple(entry for entry in entries if entry not in revoked)
+    return tuple(entry for entry in entries if entry.release not in bad), tuple(bad.values())
 
 
 def _compared(
@@ -108,7 +147,8 @@ def _compared(
 ) -> Choice:
     release = catalog.read(entry)
     selection = select(release, hardware, Request(session.backend, session.prefer))
-    return Choice(catalog, channel, entry.sequence, release, hardware, selection)
+    why = catalog.revocation(entry)
+    return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
 
 
 def _tell_skipped(session: Session, entries: tuple[ReleaseEntry, ...], taken: ReleaseEntry) -> None:

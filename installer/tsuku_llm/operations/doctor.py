@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from tsuku_llm import launch
 from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
 from tsuku_llm.errors import TsukuError
+from tsuku_llm.operations import vouching
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import build_of
+from tsuku_llm.operations.vouching import Told
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store import Installed, Shelf
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What would be chosen, and how the chain of one backend stands."""
+    """What would be chosen, and how the chain of one backend stands.
+
+    ``told`` has what is known of each installed release, by its version's id.
+    """
 
     choice: Choice
     chain: Chain
+    told: Mapping[str, Told]
 
 
 def examine(session: Session) -> Examination:
@@ -37,7 +44,10 @@ def examine(session: Session) -> Examination:
     installed = _installed(shelf, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
     found = installed if isinstance(installed, TsukuError) else installed.id
-    return Examination(choice, diagnose(subject, choice.hardware, everything, found, listed))
+    known = vouching.known(session, verify=True)
+    told = {each.id: known.of(each.receipt) for each in shelf.installed()}
+    chain = diagnose(subject, choice.hardware, everything, found, listed)
+    return Examination(choice, chain, told)
 
 
 def _active(shelf: Shelf) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.asking import asked_catalog
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary
+from tsuku_llm.operations.choice import Choice, choose, tell_temporary, way_out
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
 from tsuku_llm.operations.supplying import confirmed, supplied
@@ -47,6 +47,7 @@ class InstallReport:
 
     ``outcome`` is ``planned``, ``installed`` or ``unchanged``; ``passed_over`` maps every
     other variant to the reason why it was not taken; ``installed`` is None when planned.
+    ``bound_before`` is the repository that the same build belonged to until now.
     """
 
     outcome: str
@@ -54,6 +55,7 @@ class InstallReport:
     candidate: Candidate
     passed_over: Mapping[str, str]
     installed: Installed | None
+    bound_before: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def install(
     """
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
-    _require_not_revoked(session, choice, "leave out --release, or add --allow-revoked")
+    require_not_revoked(session, choice)
     tell_temporary(session, choice)
     if dry_run:
         candidate = choice.selection.selected
@@ -110,9 +112,13 @@ def install(
         return install_choice(session, other, force=force)
 
 
-def _require_not_revoked(session: Session, choice: Choice, hint: str) -> None:
-    if choice.release.revoked and not session.allow_revoked:
-        raise revoked(choice.release.release, hint)
+def require_not_revoked(session: Session, choice: Choice) -> None:
+    """Refuse a revoked release, and offer the newest one that is not. Raises ``Revoked``."""
+    if choice.revocation is None or session.allow_revoked:
+        return
+    entry = choice.catalog.entry(choice.release.release)
+    hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
+    raise revoked(choice.release.release, choice.revocation, hint)
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
@@ -161,7 +167,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     Raises ``Revoked``, ``GateFailed`` where it does not run here, and the errors of
     ``fetch``, ``archive`` and ``store``.
     """
-    _require_not_revoked(session, choice, "move on: tsuku-llm update; or add --allow-revoked")
+    require_not_revoked(session, choice)
     attempt = _Attempt(session, session.store, choice, candidate, {})
     store = attempt.store
     with store.lock(attempt.id):
@@ -213,14 +219,48 @@ def _same_question(receipt: Receipt, choice: Choice) -> bool:
 def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
     store = attempt.store
     with store.lock(attempt.id):
-        before = _active_id(store)
+        active, before = _active_id(store), _receipt_before(store, attempt.id)
         installed = None if force else _intact(store, attempt.id)
-        outcome = "unchanged" if installed and before == attempt.id else "installed"
+        outcome = "unchanged" if installed and active == attempt.id else "installed"
         if installed is None:
             installed = _build(attempt)
+        if before:
+            installed = store.restate(installed, _bound(attempt.choice, installed, before))
         store.activate(installed)
     store.drop_downloads(installed.receipt.digests)
-    return InstallReport(outcome, attempt.choice, attempt.candidate, attempt.passed_over, installed)
+    choice, name = attempt.choice, installed.receipt.repository
+    moved = before.repository if before and before.repository != name else None
+    over = attempt.passed_over
+    return InstallReport(outcome, choice, attempt.candidate, over, installed, moved)
+
+
+def _receipt_before(store: Store, version: str) -> Receipt | None:
+    """What the same build was installed for until now, also where its tree is damaged."""
+    with suppress(TsukuError):
+        before = store.find(version)
+        return before.receipt if before else None
+    return None
+
+
+def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
+    """The receipt of a build that now belongs to the repository that was asked for.
+
+    What the earlier repositories revoke goes on to count: the archives are the same. Nothing
+    changes where it belongs there already.
+    """
+    release, name = choice.release, choice.catalog.repository.name
+    if before.repository == name:
+        return installed.receipt._replace(former=before.former)
+    former = dict.fromkeys((before.repository, *before.former))
+    former.pop(name, None)
+    return installed.receipt._replace(
+        repository=name,
+        channel=choice.channel,
+        sequence=choice.sequence,
+        version=release.version or release.release,
+        publisher=release.publisher,
+        former=tuple(former),
+    )
 
 
 def _active_id(store: Store) -> str | None:

@@ -18,7 +18,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.vouching import note_standing
+from tsuku_llm.operations.vouching import learn, note_standing
 
 
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
@@ -35,6 +35,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         waits = [each for each in (patience, session.lock_timeout) if each is not None]
         store = session._replace(lock_timeout=min(waits)).store
         limits = fetch.Limits(connect=patience, silence=patience, metadata=patience)
+    learn(session, but=repository.name)
     try:
         with (
             store.lock(f"metadata-{repository.name}") as locked,

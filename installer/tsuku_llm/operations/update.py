@@ -15,7 +15,8 @@ from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.space import Space
 from tsuku_llm.operations.supplying import unsupplied
-from tsuku_llm.operations.vouching import revoked
+from tsuku_llm.operations.vouching import known, revoked
+from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, select
 from tsuku_llm.store import Installed, Receipt, version_id
 
@@ -25,7 +26,7 @@ class UpdateReport:
     """What an update would change.
 
     ``newer`` tells whether ``choice.release`` is newer than what is installed: a release
-    that is older is never offered. ``revoked`` is about the installed one. ``download`` is
+    that is older is never offered. ``revocation`` is about the installed one. ``download`` is
     in bytes, without what an earlier run left; None where the manifest does not say.
     ``changes`` are the variants that fit in one of the two releases only.
     """
@@ -33,7 +34,7 @@ class UpdateReport:
     installed: Installed
     choice: Choice
     newer: bool
-    revoked: bool
+    revocation: Revocation | None
     download: int | None
     changes: tuple[FitChange, ...]
 
@@ -54,7 +55,7 @@ class UpdateReport:
     @property
     def way_back(self) -> str | None:
         """How to leave a revoked release where there is nothing newer; an update never does."""
-        if not self.revoked or self.newer:
+        if not self.revocation or self.newer:
             return None
         return f"go back: tsuku-llm install --release {self.choice.release.release}"
 
@@ -76,7 +77,7 @@ def check_update(session: Session) -> UpdateReport:
         active,
         choice,
         newer=choice.sequence > active.receipt.sequence,
-        revoked=_is_revoked(choice, active.receipt),
+        revocation=known(session, verify=True).revocation(active.receipt),
         download=_download(session, choice),
         changes=_changes(choice, active.receipt),
     )
@@ -102,8 +103,8 @@ def update(session: Session) -> InstallReport:
     candidate = report.choice.selection.selected
     session.store.sweep()
     session.store.drop_downloads(report.installed.receipt.digests)
-    if report.way_back:
-        raise revoked(report.installed.receipt.release, report.way_back)
+    if report.revocation and report.way_back:
+        raise revoked(report.installed.receipt.release, report.revocation, report.way_back)
     reasons = passed_over(report.choice, candidate, {})
     return InstallReport("unchanged", report.choice, candidate, reasons, report.installed)
 
@@ -114,15 +115,6 @@ def _as_installed(session: Session, receipt: Receipt) -> Session:
         repository=session.repository or receipt.repository,
         channel=session.channel or receipt.channel,
         backend=session.backend if session.backend_chosen else receipt.requested,
-    )
-
-
-def _is_revoked(choice: Choice, receipt: Receipt) -> bool:
-    catalog = choice.catalog
-    if catalog.repository.name != receipt.repository:
-        return False
-    return any(
-        entry.release == receipt.release and catalog.is_revoked(entry) for entry in catalog.entries
     )
 
 

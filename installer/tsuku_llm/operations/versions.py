@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
+from tsuku_llm.operations import vouching
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.vouching import Told
 from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
 
 
@@ -15,8 +17,10 @@ from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
 class Inventory:
     """What lies in the store, and beside it.
 
-    ``previous`` is what ``rollback`` goes back to. ``damaged`` says of each name among the
-    versions that is none why; ``unusable`` why nothing is active although something should be.
+    ``previous`` is what ``rollback`` goes back to. ``told`` has what is known of each version,
+    by id: that it was revoked, or that no channel has it any more. ``damaged`` says of each
+    name among the versions that is none why; ``unusable`` why nothing is active although
+    something should be.
     """
 
     versions: tuple[Installed, ...]
@@ -25,23 +29,30 @@ class Inventory:
     damaged: Mapping[str, CorruptStore]
     unusable: CorruptStore | None
     legacy: tuple[LegacyAddon, ...]
+    told: Mapping[str, Told] = field(default_factory=dict)
 
 
 def inventory(session: Session) -> Inventory:
-    """Everything that is installed; what cannot be read is named and no error."""
+    """Everything that is installed; what cannot be read is named and no error.
+
+    What is known of revocations is what was noted before: nothing is verified for a list.
+    """
     shelf = session.shelf
+    versions = shelf.installed()
+    known = vouching.known(session, verify=False) if versions else None
     unusable: CorruptStore | None = None
     try:
         active = shelf.active()
     except CorruptStore as error:
         active, unusable = None, error
     return Inventory(
-        versions=shelf.installed(),
+        versions=versions,
         active=active,
         previous=readable(shelf.previous),
         damaged=shelf.damaged(),
         unusable=unusable,
         legacy=find_legacy(session.tsuku_home) if session.tsuku_home else (),
+        told={each.id: known.of(each.receipt) for each in versions} if known else {},
     )
 
 
@@ -56,11 +67,12 @@ def use(session: Session, word: str) -> Installed:
     """Make an installed version the active one, named by id, release, version or variant.
 
     Raises ``NotInstalled`` for a word that names none, ``UsageError`` for one that names
-    several, ``TamperedInstall`` and ``CorruptStore`` for a damaged version.
+    several, ``TamperedInstall`` and ``CorruptStore`` for a damaged version, ``Revoked``.
     """
     store = session.store
     store.sweep()
     installed = found(store, resolve(store, [word])[0])
+    vouching.require_usable(session, installed.receipt)
     store.use(installed)
     _tell_if_not_served(session, installed)
     return installed
@@ -69,10 +81,13 @@ def use(session: Session, word: str) -> Installed:
 def rollback(session: Session) -> Installed:
     """Go back to the version that was active before; a second time comes forth again.
 
-    Raises ``NotInstalled`` where there is none, ``TamperedInstall`` where it is damaged.
+    Raises ``NotInstalled`` where there is none, ``TamperedInstall`` where it is damaged,
+    ``Revoked``.
     """
     store = session.store
     store.sweep()
+    if previous := store.previous():
+        vouching.require_usable(session, previous.receipt)
     installed = store.rollback()
     _tell_if_not_served(session, installed)
     return installed

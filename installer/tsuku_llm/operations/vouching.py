@@ -1,4 +1,4 @@
-"""What signed metadata says of an installed release before it is started.
+"""What signed metadata says of an installed release: revoked, dropped, or how old the news is.
 
 This is part of every start: the verifier is loaded only where nothing is noted about the
 metadata of now, or where the user wants certainty.
@@ -6,48 +6,159 @@ metadata of now, or where the user wants certainty.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
+from typing import NamedTuple
 
-from tsuku_llm import standing
+from tsuku_llm import revocations, standing
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError
 from tsuku_llm.operations.session import Session
+from tsuku_llm.revocations import Revocation
 from tsuku_llm.standing import Standing
 from tsuku_llm.store import Receipt
 
 
+class Told(NamedTuple):
+    """What is known of an installed release.
+
+    ``gone`` says that no channel has it any more, or that its repository was removed; None
+    where it is offered, or where nothing is known.
+    """
+
+    revocation: Revocation | None = None
+    gone: str | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The same for people."""
+        revoked = (self.revocation.summary,) if self.revocation else ()
+        return (*revoked, self.gone) if self.gone else revoked
+
+
+class Known(NamedTuple):
+    """What this machine knows of all repositories, those included that were removed.
+
+    ``standings`` has the repositories whose metadata was looked at; ``configured`` all that the
+    user has.
+    """
+
+    revoked: tuple[Revocation, ...]
+    standings: Mapping[str, Standing]
+    configured: tuple[str, ...]
+
+    def of(self, receipt: Receipt) -> Told:
+        """What is known of one installed release."""
+        return Told(self.revocation(receipt), self._gone(receipt))
+
+    def revocation(self, receipt: Receipt) -> Revocation | None:
+        """Why it must not be used: by its name in its repositories, or by its archives in any."""
+        names, build = (receipt.repository, *receipt.former), tuple(sorted(receipt.digests))
+        for each in self.revoked:
+            if each.is_of(names, receipt.release, [build]):
+                return each
+        return None
+
+    def _gone(self, receipt: Receipt) -> str | None:
+        known = self.standings.get(receipt.repository)
+        if receipt.repository not in self.configured:
+            return f"its repository {receipt.repository} was removed"
+        if known and receipt.release not in known.offered:
+            return f"no channel of repository {receipt.repository} has it any more"
+        return None
+
+
+def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | None = None) -> Known:
+    """What all repositories say: the notes of now, and every revocation that was ever seen.
+
+    ``given`` are answers that the caller has already. ``verify`` looks at the metadata itself
+    where nothing is noted about it; then what was found is noted for the next start.
+    """
+    held, damaged = revocations.read_all(session.data)
+    for error in damaged:
+        session.note(error.message)
+    names = standing.configured(session.data)
+    standings = dict(given or {})
+    for name in names:
+        if name not in standings and (found := _look(session, name, verify=verify)):
+            standings[name] = found
+    for name, each in standings.items():
+        held[name] = revocations.merged(held.get(name, ()), each.revoked)
+    return Known(tuple(chain.from_iterable(held.values())), standings, names)
+
+
+def learn(session: Session, *, but: str) -> None:
+    """Note what every repository but one says, so that its revocations count for all."""
+    for name in standing.configured(session.data):
+        if name != but:
+            _look(session, name, verify=True)
+
+
 def vouch(session: Session, receipt: Receipt) -> None:
-    """Refuse a revoked release, and say it where the metadata has expired.
+    """Refuse a revoked release; say it where it was dropped, or where the metadata has expired.
 
     Metadata that is not there or cannot be read keeps nobody from starting what is
     installed, unless fresh metadata is required. Raises ``Revoked``; with
     ``require_fresh`` also ``StaleMetadata``, ``ClockBehind`` and ``MetadataError``.
     """
-    known = None if session.require_fresh else standing.read(session.data, receipt.repository)
+    name = receipt.repository
+    own = None if session.require_fresh else standing.read(session.data, name)
     try:
-        known = known or _anew(session, receipt.repository)
+        own = own or _anew(session, name)
     except (SelectionError, TrustError, StoreError) as error:
         if session.require_fresh:
             raise
         session.note(f"nothing is known of revocations: {error.message}")
+    if own and session.require_fresh:
+        own.freshness.require(session.now)
+    found = known(session, verify=True, given={name: own} if own else None)
+    _require_not_revoked(session, receipt, found)
+    if own is None:
         return
-    if session.require_fresh:
-        known.freshness.require(session.now)
-    if receipt.release in known.revoked and not session.allow_revoked:
-        raise revoked(receipt.release, "move on: tsuku-llm update; or add --allow-revoked")
-    if warning := known.freshness.warning(session.now):
+    if gone := found.of(receipt).gone:
+        session.note(f"{receipt.release}: {gone}; to move on: tsuku-llm update")
+    if warning := own.freshness.warning(session.now):
         session.note(warning)
 
 
-def revoked(release: str, hint: str) -> Revoked:
+def require_usable(session: Session, receipt: Receipt) -> None:
+    """Refuse to make a revoked version the active one. Raises ``Revoked``."""
+    _require_not_revoked(session, receipt, known(session, verify=True))
+
+
+def revoked(release: str, why: Revocation, hint: str) -> Revoked:
     """The error for a release that its publisher has revoked."""
-    return Revoked(f"{release} was revoked by its publisher", hint=hint)
+    return Revoked(f"{release} was revoked by its publisher", facts=why.facts, hint=hint)
 
 
-def _anew(session: Session, repository: str) -> Standing:
+def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> None:
+    why = found.revocation(receipt)
+    if why is None:
+        return
+    if not session.allow_revoked:
+        hint = "move on: tsuku-llm update; or add --allow-revoked"
+        raise revoked(receipt.release, why, hint)
+    session.note(f"{receipt.release} is used all the same: {why.summary}")
+
+
+def _look(session: Session, name: str, *, verify: bool) -> Standing | None:
+    """What a repository says; one that cannot be read keeps the others from nothing."""
+    with suppress(SelectionError, TrustError, StoreError):
+        noted = standing.read(session.data, name)
+        if noted or not verify or not standing.has_metadata(session.data, name):
+            return noted
+        return _anew(session, name)
+    return None
+
+
+def _anew(session: Session, name: str) -> Standing:
     """Verify the metadata, and note what it says for the next start."""
-    from tsuku_llm.operations.choice import load_catalog  # noqa: PLC0415
+    from tsuku_llm import catalog as catalogs  # noqa: PLC0415 - a start does without
+    from tsuku_llm.operations.choice import repository_of  # noqa: PLC0415
 
-    catalog = load_catalog(session._replace(repository=repository))
+    catalog = catalogs.load(repository_of(session._replace(repository=name)), session.data)
+    for note in catalog.notes:
+        session.note(note)
     found = catalog.standing()
     note_standing(session, found)
     return found

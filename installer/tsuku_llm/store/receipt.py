@@ -61,7 +61,8 @@ class Receipt(NamedTuple):
     has for every variant passed over the text why; ``hardware`` is what the probe concluded,
     as the probe words it; ``installed_at`` is UTC, to the second; ``tsuku_llm`` the version
     that wrote this. ``unattested`` is the publisher's reason why it was not verified who
-    built it, None where the release file has none.
+    built it, None where the release file has none. ``former`` are repositories that it was
+    bound to before: what they revoke counts as well.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Receipt(NamedTuple):
     installed_at: str
     tsuku_llm: str
     unattested: str | None = None
+    former: tuple[str, ...] = ()
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -239,6 +241,11 @@ def _unattested(document: Mapping[str, Any], name: str) -> str | None:
     return _optional_text(document, name) if name in document else NOT_RECORDED
 
 
+def _optional_texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of texts; receipts of earlier versions of this program lack it."""
+    return _sequence(_text)(document, name) if name in document else ()
+
+
 def _texts(document: Mapping[str, Any], name: str) -> Mapping[str, str]:
     value = _mapping(document, name)
     if not all(type(text) is str for text in value.values()):
@@ -280,4 +287,5 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
     "installed_at": _checked(str, lambda text: _TIME.fullmatch(text) is not None),
     "tsuku_llm": _text,
     "unattested": _unattested,
+    "former": _optional_texts,
 }

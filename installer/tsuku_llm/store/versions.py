@@ -146,7 +146,7 @@ class Store(Shelf):
         """
         installed = self._intact(receipt)
         if installed:
-            installed = self._restate(installed, receipt)
+            installed = self.restate(installed, receipt)
         else:
             digests = seal(staging, receipt, donors(receipt.files, self.installed()))
             installed = self._publish(staging, receipt)
@@ -163,8 +163,8 @@ class Store(Shelf):
                 return installed
         return None
 
-    def _restate(self, installed: Installed, receipt: Receipt) -> Installed:
-        """The same tree for another reason (a request, a device): only that is written."""
+    def restate(self, installed: Installed, receipt: Receipt) -> Installed:
+        """Keep the tree and replace its receipt: another request, device or repository."""
         if installed.receipt == receipt._replace(installed_at=installed.receipt.installed_at):
             return installed
         with disk_errors("replacing the receipt", installed.path):

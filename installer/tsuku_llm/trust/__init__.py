@@ -111,12 +111,14 @@ class TrustedRepository:
     ``roles`` are the four of every repository and the delegated ones that were needed;
     ``targets`` are those that were sought, in the order of their roles' priority;
     ``versions`` are those that never go back: of timestamp, of snapshot, and of each role
-    that the snapshot names.
+    that the snapshot names. ``revoked`` is the field of that name of the top-level targets
+    metadata, as the publisher signed it.
     """
 
     roles: Mapping[str, RoleState]
     targets: Mapping[str, Target]
     versions: Mapping[str, int]
+    revoked: Any = ()
 
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
@@ -163,7 +165,8 @@ def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepos
     targets = {path: _target(path, found) for path in paths if (found := tree.find(path))}
     roles = {signed.type: state_of(signed) for signed in (root, timestamp, snapshot)}
     roles |= {name: state_of(signed) for name, signed in tree.roles.items()}
-    return TrustedRepository(roles, targets, {**versions_of(snapshot), **versions_of(timestamp)})
+    known = {**versions_of(snapshot), **versions_of(timestamp)}
+    return TrustedRepository(roles, targets, known, top.unrecognized_fields.get("revoked", []))
 
 
 def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:

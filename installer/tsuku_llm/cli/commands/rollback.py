@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
@@ -13,9 +14,10 @@ from tsuku_llm.operations.versions import rollback
 
 
 @click.command("rollback", cls=Command)
+@options.allow_revoked
 @click.pass_obj
-def command(console: Console) -> Answer:
+def command(console: Console, *, allow_revoked: bool) -> Answer:
     """Go back to the version that was active before."""
-    with open_session(console) as session:
+    with open_session(console, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
     return Answer(render.active_data(installed), render.active_lines(installed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
@@ -14,12 +15,13 @@ from tsuku_llm.operations.versions import use
 
 @click.command("use", cls=Command)
 @click.argument("version")
+@options.allow_revoked
 @click.pass_obj
-def command(console: Console, *, version: str) -> Answer:
+def command(console: Console, *, version: str, allow_revoked: bool) -> Answer:
     """Make an installed version the active one.
 
     VERSION is its id as list shows it, or a release or variant that only one of them has.
     """
-    with open_session(console) as session:
+    with open_session(console, allow_revoked=allow_revoked) as session:
         installed = use(session, version)
     return Answer(render.active_data(installed), render.active_lines(installed))

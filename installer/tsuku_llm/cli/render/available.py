@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.catalog import Catalog
+from tsuku_llm.cli.render.revoked import revocation_data
 from tsuku_llm.cli.render.text import origin, table
+from tsuku_llm.manifest import ReleaseEntry
+from tsuku_llm.revocations import Revocation
 
 
 def data(catalog: Catalog) -> dict[str, Any]:
@@ -20,11 +23,16 @@ def data(catalog: Catalog) -> dict[str, Any]:
                 "published": entry.published,
                 "publisher": entry.publisher,
                 "unattested": catalog.unattested(entry),
-                "revoked": catalog.is_revoked(entry),
+                "revoked": why is not None,
+                "revocation": why and revocation_data(why),
             }
-            for entry in catalog.entries
+            for entry, why in _judged(catalog)
         ],
     }
+
+
+def _judged(catalog: Catalog) -> list[tuple[ReleaseEntry, Revocation | None]]:
+    return [(entry, catalog.revocation(entry)) for entry in catalog.entries]
 
 
 def lines(catalog: Catalog) -> tuple[str, ...]:
@@ -37,8 +45,8 @@ def lines(catalog: Catalog) -> tuple[str, ...]:
             entry.published,
             origin(entry.publisher, catalog.repository.name),
             "unattested" if catalog.unattested(entry) else "",
-            "revoked" if catalog.is_revoked(entry) else "",
+            why.summary if why else "",
         )
-        for entry in catalog.entries
+        for entry, why in _judged(catalog)
     ]
     return table(rows, indent=0)

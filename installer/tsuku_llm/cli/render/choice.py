@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.hardware import problems
+from tsuku_llm.cli.render.revoked import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.selection import Candidate, Rejection
@@ -23,7 +24,9 @@ def head(choice: Choice) -> dict[str, Any]:
         "publisher": choice.release.publisher,
         "repository": choice.catalog.repository.name,
         "unattested": choice.release.unattested,
-        "revoked": choice.release.revoked,
+        "revoked": choice.revocation is not None,
+        "revocation": choice.revocation and revocation_data(choice.revocation),
+        "avoided": [revocation_data(each) for each in choice.avoided],
         "channel": choice.channel,
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
@@ -84,13 +87,14 @@ def lines(choice: Choice) -> tuple[str, ...]:
             for r in selection.rejected
         ),
     ]
-    return (*title(choice), decision(choice), *table(rows), *problems(choice.hardware))
+    avoided = (f"not taken: {each.release}, {each.summary}" for each in choice.avoided)
+    return (*title(choice), *avoided, decision(choice), *table(rows), *problems(choice.hardware))
 
 
 def title(choice: Choice) -> tuple[str, ...]:
     """Which release for which machine, and whether it was verified who built it."""
     release = choice.release
-    revoked = ", revoked by its publisher" if release.revoked else ""
+    revoked = f", {choice.revocation.summary}" if choice.revocation else ""
     return (
         (
             f"{named(release.release, release.version)} "

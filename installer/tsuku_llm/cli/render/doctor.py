@@ -9,6 +9,7 @@ from tsuku_llm.chain import Chain, Fault, Link, Place
 from tsuku_llm.cli.answer import Failure
 from tsuku_llm.cli.render.choice import decision, head
 from tsuku_llm.cli.render.hardware import named
+from tsuku_llm.cli.render.revoked import told_data, told_lines
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.doctor import Examination
@@ -26,6 +27,7 @@ def data(examination: Examination) -> dict[str, Any]:
         "fix": chain.fault.fix if chain.fault else None,
         "transient": chain.fault.transient if chain.fault else False,
         "problems": list(examination.choice.hardware.all_problems),
+        "installed": {name: told_data(told) for name, told in examination.told.items()},
     }
 
 
@@ -60,6 +62,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
         *table(rows),
         *_verdict(chain),
         *(f"also {named(problem)}" for problem in _others(examination)),
+        *told_lines(examination.told),
     )
 
 

@@ -29,6 +29,7 @@ def data(report: InstallReport) -> dict[str, Any]:
             for a in variant.artifacts
         ],
         "passed_over": dict(report.passed_over),
+        "bound_before": report.bound_before,
         "id": report.installed.receipt.id if report.installed else None,
         "path": report.installed.tree if report.installed else None,
     }
@@ -41,6 +42,7 @@ def lines(report: InstallReport) -> tuple[str, ...]:
         _headline(report),
         *unattested(report.choice.release.unattested),
         *_details(report),
+        *_binding(report),
         *_note(report),
         *_passed_over(report),
         *_next_step(report),
@@ -64,6 +66,13 @@ def _details(report: InstallReport) -> tuple[str, ...]:
         for artifact in report.candidate.variant.artifacts
         for line in (f"  {artifact.url} ({size(artifact.size)})", f"    sha256 {artifact.sha256}")
     )
+
+
+def _binding(report: InstallReport) -> tuple[str, ...]:
+    if report.bound_before is None:
+        return ()
+    now = report.choice.catalog.repository.name
+    return (f"  the same build was of repository {report.bound_before}; it is of {now} now",)
 
 
 def _note(report: InstallReport) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tsuku_llm.cli.render.revoked import told_data, told_lines
 from tsuku_llm.cli.render.text import named, origin, table, unattested
 from tsuku_llm.operations.versions import Inventory
 from tsuku_llm.store import Installed, LegacyAddon
@@ -16,6 +17,7 @@ def data(found: Inventory) -> dict[str, Any]:
         "versions": [
             {
                 **_version(version),
+                **told_data(found.told.get(version.id)),
                 "active": version == found.active,
                 "previous": version == found.previous,
             }
@@ -55,6 +57,7 @@ def lines(found: Inventory) -> tuple[str, ...]:
     return (
         *nothing,
         *table(rows, indent=0),
+        *told_lines(found.told),
         *unusable,
         *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
         *legacy_lines(found.legacy),

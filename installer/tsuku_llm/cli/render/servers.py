@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tsuku_llm.cli.render.revoked import told_data, told_lines
 from tsuku_llm.cli.render.text import size, table
 from tsuku_llm.instances import Record
 from tsuku_llm.operations.background import Servers, Stopped
@@ -14,6 +15,7 @@ def data(found: Servers) -> dict[str, Any]:
     """Every server, for programs."""
     return {
         "servers": [record_data(record) for record in found.records],
+        "releases": {name: told_data(told) for name, told in found.told.items()},
         "damaged": [
             {"name": name, "reason": error.message} for name, error in found.damaged.items()
         ],
@@ -44,6 +46,7 @@ def lines(found: Servers) -> tuple[str, ...]:
     return (
         *nothing,
         *(text for record in found.records for text in _paragraph(record)),
+        *told_lines(found.told),
         *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tsuku_llm.cli.render.revoked import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, unattested
 from tsuku_llm.operations.changes import FitChange
 from tsuku_llm.operations.update import UpdateReport
@@ -23,7 +24,8 @@ def data(report: UpdateReport) -> dict[str, Any]:
             "publisher": receipt.publisher,
             "repository": receipt.repository,
             "unattested": receipt.unattested,
-            "revoked": report.revoked,
+            "revoked": report.revocation is not None,
+            "revocation": report.revocation and revocation_data(report.revocation),
         },
         "newest": {
             "release": release.release,
@@ -65,10 +67,10 @@ def lines(report: UpdateReport) -> tuple[str, ...]:
 
 
 def _revoked(report: UpdateReport) -> tuple[str, ...]:
-    if not report.revoked:
+    if not report.revocation:
         return ()
     release = report.installed.receipt.release
-    return (f"{release} was revoked by its publisher; serve does not start it",)
+    return (f"{release} was {report.revocation.summary}; serve does not start it",)
 
 
 def _verdict(report: UpdateReport) -> tuple[str, ...]:

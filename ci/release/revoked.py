@@ -1,0 +1,146 @@
+"""Releases that were revoked: the file that records them, and the guard that none gets lost.
+
+``revoked.json`` beside ``repository.toml`` has an entry for each, for good. Signing puts the
+whole list into the targets metadata and marks the release files, so a rebuild keeps both.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from ci.release.build import ReleaseFile, json_bytes
+from ci.release.errors import ReleaseError
+from ci.release.folder import verify
+from tsuku_llm import manifest, trust
+from tsuku_llm.durable import replace_file
+from tsuku_llm.revocations import LONGEST_REASON, Revocation, merged, parse, plain
+
+NAME = "revoked.json"
+_ROOT = "metadata/1.root.json"
+
+
+def load_revoked(data: Path) -> tuple[Revocation, ...]:
+    """Every release that was ever revoked; none where there is no such file.
+
+    Raises ``ReleaseError``.
+    """
+    path = data / NAME
+    if not path.exists():
+        return ()
+    try:
+        return parse("", json.loads(path.read_text("utf-8")))
+    except ValueError as error:
+        raise ReleaseError(f"{path}: {error}") from error
+
+
+def revoke(
+    data: Path, tag: str, reason: str, day: date, document: Mapping[str, Any] | None
+) -> None:
+    """Record that a release must not be used any more, and which builds those are.
+
+    ``document`` is its release file; with None clients know it by its name alone. Raises
+    ``ReleaseError`` for one that is revoked already, and for a reason that cannot be signed.
+    """
+    if not reason.isprintable() or not 0 < len(reason) <= LONGEST_REASON:
+        raise ReleaseError(f"a reason is one line of 1 to {LONGEST_REASON} characters")
+    known = {each.release: each for each in load_revoked(data)}
+    before = known.get(tag)
+    if before and not before.withdrawn:
+        raise ReleaseError(f"{tag} was revoked on {before.date} already")
+    if before and day.isoformat() <= before.withdrawn:
+        # A client tells the two apart by their days, whatever metadata it sees first.
+        raise ReleaseError(f"{tag}: withdrawn on {before.withdrawn}; a new one needs a later day")
+    builds = () if document is None else _builds(document)
+    added = Revocation("", tag, reason, day.isoformat(), builds)
+    _save(data, merged(known.values(), [added]))
+
+
+def withdraw(data: Path, tag: str, day: date) -> None:
+    """Record that a revocation was a mistake; its entry stays. Raises ``ReleaseError``."""
+    known = {each.release: each for each in load_revoked(data)}
+    before = known.get(tag)
+    if before is None or before.withdrawn:
+        raise ReleaseError(f"{tag} is not revoked")
+    if day.isoformat() < before.date:
+        raise ReleaseError(f"{tag} was revoked on {before.date}, which is later")
+    _save(data, merged(known.values(), [before._replace(withdrawn=day.isoformat())]))
+
+
+def marked(document: Mapping[str, Any], revoked: Sequence[Revocation]) -> dict[str, Any]:
+    """A release file that says itself whether it was revoked, as older clients read only that.
+
+    Raises ``ReleaseError`` where it contradicts a withdrawal.
+    """
+    for each in revoked:
+        if each.release != document["release"]:
+            continue
+        if each.withdrawn and document.get("revoked"):
+            raise ReleaseError(f"{each.release}: withdrawn, and its release file says revoked")
+        return {**document, "revoked": not each.withdrawn}
+    return dict(document)
+
+
+def require_kept(
+    revoked: Sequence[Revocation],
+    releases: Sequence[ReleaseFile],
+    published: trust.Copy,
+    dropping: Collection[str],
+) -> list[str]:
+    """Refuse to sign a state that forgets what the published one says is revoked.
+
+    ``dropping`` names the releases that may be forgotten; gives those that are. Raises
+    ``ReleaseError``.
+    """
+    root = published.read(_ROOT)
+    if root is None:
+        return []
+    lost = dict(_lost(verify(published, root), published, revoked, releases))
+    for tag, what in lost.items():
+        if tag not in dropping:
+            raise ReleaseError(
+                f"{tag} is revoked, and {what}; to drop it all the same: --drop {tag}"
+            )
+    return sorted(lost)
+
+
+def _lost(
+    before: trust.TrustedRepository,
+    published: trust.Copy,
+    revoked: Sequence[Revocation],
+    releases: Sequence[ReleaseFile],
+) -> Iterator[tuple[str, str]]:
+    """The revoked releases that would be forgotten, and how."""
+    now = {each.release: each for each in revoked}
+    for each in parse("", before.revoked):
+        kept = now.get(each.release)
+        if kept is None or kept.day < each.day or not {*each.builds} <= {*kept.builds}:
+            yield each.release, f"its entry of {each.day} is not in {NAME}"
+    new = {release.path: json.loads(release.data) for release in releases}
+    for path, target in before.targets.items():
+        data = published.read(target.name)
+        if data is None or not path.startswith("releases/"):
+            continue
+        release = manifest.parse_release(before.read(path, data))
+        kept = now.get(release.release)
+        if not release.revoked or (kept and kept.withdrawn):
+            continue
+        if path not in new:
+            # Clients from before the list know a revocation by the release file alone.
+            yield release.release, "no channel would have its release file"
+        elif not new[path].get("revoked"):
+            yield release.release, "its release file would not say so any more"
+
+
+def _builds(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    found = {
+        tuple(sorted(artifact["sha256"] for artifact in variant["artifacts"]))
+        for platform in document["platforms"].values()
+        for variant in platform["variants"].values()
+    }
+    return tuple(sorted(found))
+
+
+def _save(data: Path, revoked: Sequence[Revocation]) -> None:
+    replace_file(data / NAME, json_bytes(plain(revoked)))

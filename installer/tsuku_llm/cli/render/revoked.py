@@ -1,0 +1,37 @@
+"""Revocations, as several commands show them; ``list`` loads nothing else for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tsuku_llm.operations.vouching import Told
+from tsuku_llm.revocations import Revocation
+
+
+def revocation_data(why: Revocation) -> dict[str, Any]:
+    """A revocation, for programs; reason and date are empty where the publisher gives none."""
+    return {
+        "release": why.release,
+        "repository": why.repository,
+        "reason": why.reason,
+        "date": why.date,
+    }
+
+
+def told_data(told: Told | None) -> dict[str, Any]:
+    """What is known of an installed release, for programs."""
+    why = told.revocation if told else None
+    return {
+        "revoked": why is not None,
+        "revocation": why and revocation_data(why),
+        "gone": told.gone if told else None,
+    }
+
+
+def told_lines(told: Mapping[str, Told]) -> tuple[str, ...]:
+    """What is known of each of these, and how to leave a revoked release, for people."""
+    lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
+    if any(each.revocation for each in told.values()):
+        return (*lines, "a revoked release is not started; to move on: tsuku-llm update")
+    return lines

@@ -1,0 +1,208 @@
+"""Which releases were revoked: the values, and the file that remembers them for good.
+
+A publisher signs a list of what it revoked. Once this machine has seen an entry, it stays in
+``revoked.json`` beside the repository's metadata. It counts also when the publisher drops it,
+when every copy of the metadata is lost, and when the repository was removed. Only a signed
+withdrawal ends it. Every start reads these files, so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import make_folder, read_small, replace_file
+from tsuku_llm.errors import CorruptStore, StoreError
+
+FILE = "revoked.json"
+
+LONGEST_REASON = 300
+"""Characters of a publisher's reason."""
+
+_FORMAT = 1
+_LIMIT = 8 << 20
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Revocation(NamedTuple):
+    """One release that a repository's publisher revoked.
+
+    ``reason`` and ``date`` (UTC, "2026-11-22") are empty where the publisher does not say.
+    ``builds`` has the sorted SHA-256 digests of the archives of each variant: the same archives
+    are the same build in every repository. ``withdrawn`` is the day on which the publisher took
+    the revocation back, empty for one that holds.
+    """
+
+    repository: str
+    release: str
+    reason: str = ""
+    date: str = ""
+    builds: tuple[tuple[str, ...], ...] = ()
+    withdrawn: str = ""
+
+    @property
+    def day(self) -> str:
+        """When the publisher said this; a release file has no day, and counts as the oldest."""
+        return max(self.date, self.withdrawn)
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Who revoked it, when and why, for an error's facts."""
+        day = f" on {self.date}" if self.date else ""
+        by = f"revoked{day} by the publisher of repository {self.repository}"
+        return (by, f"reason: {self.reason or 'none is given'}")
+
+    @property
+    def summary(self) -> str:
+        """The same in one line of a table."""
+        day = f" on {self.date}" if self.date else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"revoked by its publisher{day}{why}"
+
+    def is_of(
+        self, repositories: Iterable[str], release: str, builds: Iterable[tuple[str, ...]]
+    ) -> bool:
+        """Whether it holds for a release of these repositories, or for one of these builds.
+
+        A release's name means something within its repository only. A build is the same
+        wherever it comes from. ``builds`` are sorted digests.
+        """
+        if self.withdrawn:
+            return False
+        by_name = self.release == release and self.repository in repositories
+        return by_name or any(build in self.builds for build in builds)
+
+
+def parse(repository: str, raw: object) -> tuple[Revocation, ...]:
+    """Read a list of revocations, signed or remembered; unknown fields are ignored.
+
+    Raises ``ValueError`` for anything else: what cannot be read could be a revocation.
+    """
+    if not isinstance(raw, list):
+        raise ValueError("the list of revoked releases is not a list")  # noqa: TRY004
+    found = tuple(_parsed(repository, each) for each in raw)
+    if len({each.release for each in found}) != len(found):
+        raise ValueError("a release is in the list of revoked releases twice")
+    return found
+
+
+def plain(revocations: Iterable[Revocation]) -> list[dict[str, Any]]:
+    """The list as ``parse`` reads it."""
+    return [
+        {
+            "release": each.release,
+            "reason": each.reason,
+            "date": each.date,
+            "builds": [list(build) for build in each.builds],
+            **({"withdrawn": each.withdrawn} if each.withdrawn else {}),
+        }
+        for each in revocations
+    ]
+
+
+def merged(*lists: Iterable[Revocation]) -> tuple[Revocation, ...]:
+    """Put lists of one repository together: of each release the latest word, a later list's first.
+
+    So an older list, or one without the release, changes nothing: neither older metadata nor a
+    publisher's silence ends a revocation. Builds that were revoked under one name add up.
+    """
+    held: dict[str, Revocation] = {}
+    for each in chain(*lists):
+        known = held.get(each.release, each)
+        latest = each if each.day >= known.day else known
+        builds = tuple(sorted({*each.builds, *known.builds}))
+        held[each.release] = latest._replace(builds=builds)
+    return tuple(held[name] for name in sorted(held))
+
+
+def read(data: Path, repository: str) -> tuple[Revocation, ...]:
+    """What this machine remembers of a repository. Raises ``StoreError``."""
+    path = data / "metadata" / repository / FILE
+    content = read_small(path, _LIMIT)
+    if content is None:
+        return ()
+    try:
+        document = json.loads(content)
+        return parse(repository, document["revoked"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptStore(
+            f"the revocations of repository {repository} that were seen cannot be read",
+            facts=(f"path: {path}", str(error)),
+            hint=f"fetch them again: tsuku-llm repository refresh {repository}",
+        ) from error
+
+
+def read_all(data: Path) -> tuple[dict[str, tuple[Revocation, ...]], list[StoreError]]:
+    """What this machine remembers, by repository, and why some of it cannot be read.
+
+    Removed repositories are among them.
+    """
+    held: dict[str, tuple[Revocation, ...]] = {}
+    damaged: list[StoreError] = []
+    for name in repository_names(data):
+        try:
+            held[name] = read(data, name)
+        except StoreError as error:  # noqa: PERF203 - one by one, as one that is damaged hides none
+            damaged.append(error)
+    return held, damaged
+
+
+def repository_names(data: Path) -> list[str]:
+    """The repositories that have a folder here; some of them may be removed ones."""
+    try:
+        return sorted(path.name for path in (data / "metadata").iterdir())
+    except OSError:
+        return []
+
+
+def remember(data: Path, repository: str, revocations: Iterable[Revocation]) -> None:
+    """Keep for good what was seen now, beside what was seen before. Raises ``StoreError``.
+
+    Another process may write at the same moment, and the entries of one of them get lost then.
+    They are in signed metadata, and the next look at it brings them back.
+    """
+    folder = data / "metadata" / repository
+    try:
+        before = read(data, repository)
+        after = merged(before, revocations)
+        if after == before:
+            return
+    except CorruptStore:
+        after = merged(revocations)
+    document = {"format": _FORMAT, "revoked": plain(after)}
+    with disk_errors("remembering what was revoked", folder):
+        make_folder(folder)
+        replace_file(folder / FILE, json.dumps(document, indent=1).encode("ascii") + b"\n")
+
+
+def _parsed(repository: str, raw: Any) -> Revocation:
+    if not isinstance(raw, Mapping):
+        raise ValueError("an entry is not an object")  # noqa: TRY004
+    release, reason = raw.get("release"), raw.get("reason", "")
+    if not isinstance(release, str) or not _NAME.fullmatch(release):
+        raise ValueError(f"{str(release)[:80]!a} is not the name of a release")
+    if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
+        raise ValueError(f"the reason for {release} is not a text of {LONGEST_REASON} characters")
+    days = [raw.get(name, "") for name in ("date", "withdrawn")]
+    if not all(isinstance(day, str) and (not day or _DATE.fullmatch(day)) for day in days):
+        raise ValueError(f"a date of {release} is not a day")
+    builds = raw.get("builds", [])
+    if not isinstance(builds, list) or not all(_is_build(build) for build in builds):
+        raise ValueError(f"the builds of {release} are not lists of SHA-256 digests")
+    sorted_builds = tuple(sorted(tuple(sorted(build)) for build in builds))
+    return Revocation(repository, release, reason, days[0], sorted_builds, days[1])
+
+
+def _is_build(build: object) -> bool:
+    return (
+        isinstance(build, list)
+        and bool(build)
+        and all(isinstance(each, str) and bool(_SHA256.fullmatch(each)) for each in build)
+    )
