@@ -52,6 +52,7 @@ def refresh(
         if alone:
             drop_temporaries(folder, older_than=math.inf)
         make_safe(folder / "client", alone=alone)
+        make_folder(folder / "client" / "root_history")  # python-tuf heeds the umask
         _update(repository, folder / "client", download)
         copy = UpdaterCopy(folder / "client")
         fresh = verified("updated", copy, repository.root)
