@@ -24,6 +24,7 @@ if sys.platform == "darwin":
     from fcntl import F_FULLFSYNC, fcntl
 
 FOLDER_MODE = 0o755
+FILE_MODE = 0o644
 _PRIVATE_FOLDER_MODE = 0o700
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -120,16 +121,16 @@ def _require_own_folder(path: Path) -> None:
     require_trusted_owner(path, status)
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not exist yet, 0644, flushed. Raises ``OSError``."""
-    with open(os.open(path, _CREATE, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
+def write_new(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
+    """Write a file that must not exist yet, flushed. Raises ``OSError``."""
+    with open(os.open(path, _CREATE, mode), "wb") as file:  # noqa: PTH123  # opened with flags
         file.write(content)
         file.flush()
-        set_mode(file.fileno(), 0o644)
+        set_mode(file.fileno(), mode)
         flush(file.fileno())
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
     """Put ``content`` in the place of ``path``: old bytes or new ones, also after a crash.
 
     Raises ``OSError``; the old file is then still there, unless the flush of the folder
@@ -137,7 +138,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """
     beside = path.with_name(f".{path.name}.{unique()}{TEMPORARY_SUFFIX}")
     try:
-        write_new(beside, content)
+        write_new(beside, content, mode)
         rename(beside, path)
     except BaseException:
         with suppress(OSError):
