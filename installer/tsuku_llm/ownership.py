@@ -100,7 +100,9 @@ def _require_unwritable(path: Path, status: os.stat_result) -> None:
     if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
         return
     by_others = bool(mode & stat.S_IWOTH)
-    by_group = bool(mode & stat.S_IWGRP) and not (_is_private(status.st_gid) and not _has_acl(path))
+    by_group = bool(mode & stat.S_IWGRP) and not (
+        _is_private(status.st_gid, os.geteuid()) and not _has_acl(path)
+    )
     if not by_others and not by_group:
         return
     right = "go-w" if by_others and by_group else "o-w" if by_others else "g-w"
@@ -113,8 +115,8 @@ def _require_unwritable(path: Path, status: os.stat_result) -> None:
 
 
 @cache  # one group owns most of a path, and a directory service answers slowly
-def _is_private(gid: int) -> bool:
-    """Whether only root and this user are in a group, by all that the system lists.
+def _is_private(gid: int, uid: int) -> bool:
+    """Whether only root and the user ``uid`` are in a group, by all that the system lists.
 
     Of root's own group only the listed members count: some systems give it to system accounts
     that nobody can log in to.
@@ -122,7 +124,7 @@ def _is_private(gid: int) -> bool:
     if sys.platform == "win32":
         return True
     try:
-        user = pwd.getpwuid(os.geteuid())
+        user = pwd.getpwuid(uid)
         group = grp.getgrgid(gid)
     except KeyError:
         return gid == 0

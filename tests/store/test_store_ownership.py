@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stored import install
@@ -9,6 +11,10 @@ from support.stored import install
 from tsuku_llm.errors import StoreError, UnsafeLocation
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store import Store
+
+if os.name == "posix":
+    import grp
+    import pwd
 
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
@@ -64,6 +70,91 @@ def test_X10_the_folder_that_a_link_on_the_way_lies_in_counts(tmp_path: Path) ->
     with pytest.raises(UnsafeLocation, match="open"):
         check_path(tmp_path / "open" / "link" / "data")
     check_path(tmp_path / "safe" / "data")
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", tag, rights, owner)
+    for tag, rights, owner in (
+        (1, 7, 0xFFFFFFFF),
+        (2, 7, 65534),
+        (4, 7, 0xFFFFFFFF),
+        (16, 7, 0xFFFFFFFF),
+        (32, 5, 0xFFFFFFFF),
+    )
+)
+"""An access list (acl(5)) that lets the user 65534 write."""
+
+
+@pytest.fixture
+def person() -> Any:
+    """A user of this system, other than root, with a group of the same name and nobody else."""
+    if not ROOT:
+        pytest.skip("needs root, to become another user")
+    everybody = pwd.getpwall()
+    for user in everybody:
+        group = next((each for each in grp.getgrall() if each.gr_gid == user.pw_gid), None)
+        others = [each for each in everybody if each.pw_gid == user.pw_gid and each != user]
+        if user.pw_uid and group and group.gr_name == user.pw_name and not (group.gr_mem or others):
+            return user
+    pytest.skip("this system has no user with a private group")
+
+
+def refused_to(person: Any, folder: Path) -> str:
+    """What a check of ``folder`` says to that user; "" where it is accepted."""
+    for above in folder.parents:
+        above.chmod(above.stat().st_mode | 0o055)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgid(person.pw_gid)
+        os.setuid(person.pw_uid)
+        said = ""
+        try:
+            check_path(folder)
+        except StoreError as error:
+            said = f"{error.message}; {error.hint}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    assert os.waitpid(child, 0)[1] == 0
+    return said
+
+
+def test_T19_a_folder_of_a_private_group_is_accepted(tmp_path: Path, person: Any) -> None:
+    """With umask 002 everything that a user makes is like that."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    os.chown(folder, person.pw_uid, person.pw_gid)
+    folder.chmod(0o2775)
+    assert refused_to(person, folder) == ""
+
+
+def test_T19_an_access_list_is_not_hidden_by_a_private_group(tmp_path: Path, person: Any) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    os.chown(folder, person.pw_uid, person.pw_gid)
+    try:
+        os.setxattr(folder, "system.posix_acl_access", ACL)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+    assert f"chmod g-w '{folder}'" in refused_to(person, folder)
+    folder.chmod(0o755)
+    assert refused_to(person, folder) == "", "the command of the hint closes the list as well"
+
+
+def test_T19_a_folder_of_a_shared_group_is_refused(tmp_path: Path, person: Any) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    users = next(each for each in grp.getgrall() if each.gr_gid not in (0, person.pw_gid))
+    os.chown(folder, person.pw_uid, users.gr_gid)
+    folder.chmod(0o775)
+    said = refused_to(person, folder)
+    assert f"its group ({users.gr_name}) can write to" in said
+    assert f"chmod g-w '{folder}'" in said
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
