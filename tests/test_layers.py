@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "embedded": frozenset({"manifests"}),
     "revocations": frozenset({"disk", "durable", "errors"}),
     "standing": frozenset({"disk", "durable", "embedded", "errors", "revocations"}),
-    "durable": frozenset({"disk", "errors"}),
+    "durable": frozenset({"disk", "errors", "ownership"}),
+    "ownership": frozenset({"disk", "errors"}),
     "local": frozenset({"child", "errors"}),
     "host": frozenset({"child", "errors", "local"}),
     "snapshot": frozenset({"errors", "host"}),
@@ -39,18 +40,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "durable", "errors", "lazily", "process"}),
+    "store": frozenset({"disk", "durable", "errors", "lazily", "ownership", "process"}),
     "launch": frozenset({"errors", "lazily"}),
     "instances": frozenset({"disk", "durable", "errors", "launch", "process", "store"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
-    | {"_version", "child", "disk", "durable", "instances", "local", "standing", "store"}
-    | {"revocations", "trust"},
-    "config": frozenset({"disk", "errors"}),
+    | {"_version", "child", "disk", "durable", "instances", "local", "ownership", "standing"}
+    | {"revocations", "store", "trust"},
+    "config": frozenset({"disk", "durable", "errors", "ownership"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "instances", "local", "operations"}
-    | {"revocations", "selection", "snapshot", "store"},
+    | {"ownership", "revocations", "selection", "snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 

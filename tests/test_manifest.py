@@ -206,6 +206,10 @@ BAD_ARTIFACTS: dict[str, dict[str, Any]] = {
     "space": {"url": "https://host/a b"},
     "line_feed": {"url": "https://host/a\n"},
     "other_purl": {"url": "pkg:npm/a@1"},
+    "T18_password": {"url": "https://user:password@host/a.tar.gz"},
+    "T18_user": {"url": "https://token@host/a.tar.gz"},
+    "T18_backslash": {"url": "https://host\\@other/a.tar.gz"},
+    "T18_index": {"url": "pkg:pypi/p@1?repository_url=https://u:p@host/simple&file_name=p.whl"},
     "long_url": {"url": "https://host/" + "a" * 2000},
     "short_digest": {"sha256": "ab"},
     "upper_case_digest": {"sha256": "AB" * 32},
@@ -233,8 +237,19 @@ BAD_ARTIFACTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", BAD_ARTIFACTS)
 def test_a_malformed_artifact_is_refused(name: str) -> None:
-    with pytest.raises(ManifestError):
+    with pytest.raises(ManifestError) as caught:
         parse(with_artifact(**BAD_ARTIFACTS[name]))
+    assert "password" not in "".join((str(caught.value), *caught.value.facts))
+
+
+def test_T18_an_at_sign_that_names_no_user_is_accepted() -> None:
+    for url in (
+        "https://host/a@b/c.tar.gz",
+        "https://host/a?b=c@d",
+        "pkg:pypi/p@1?file_name=p.whl",
+    ):
+        (variant,) = parse(with_artifact(url=url)).platforms["linux-amd64"].variants
+        assert variant.artifacts[0].url == url
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\xed\xa0\x80", b'{"a": "\xc3"}', b"\x00"])

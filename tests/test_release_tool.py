@@ -1,6 +1,7 @@
 """From upstream's facts to the signed repository in manifests/, and what must never be in it."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from support.release_data import (
     keys_of,
     public_of,
     release_process,
+    release_tool,
     signers_file,
 )
 from support.repository import signer
@@ -631,10 +633,34 @@ def test_R10_an_unusable_signer_is_named_without_its_seed(
 @pytest.mark.parametrize("content", ["", "[]", '{"root-1": "5e5e"}', '{"root-1": {}}', "null"])
 def test_R10_a_file_that_is_no_file_of_signers(tmp_path: Path, content: str) -> None:
     path = tmp_path / "signers.json"
+    path.touch(0o600)
     path.write_text(content)
-    with pytest.raises(ReleaseError) as caught:
+    with pytest.raises(ReleaseError, match="is no file of signers") as caught:
         signers.load_signers({signers.VARIABLE: str(path)})
     assert "5e5e" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize("mode", [0o644, 0o666, 0o640, 0o604, 0o620, 0o602, 0o601])
+def test_T17_signers_that_others_can_open_sign_nothing(tmp_path: Path, mode: int) -> None:
+    environ = signers_file(tmp_path / "signers.json")
+    (tmp_path / "signers.json").chmod(mode)
+    data, into = copied_data(tmp_path / "data"), tmp_path / "into"
+    done = release_tool("sign", "--into", into, "--data", data, **environ)
+    assert (done.returncode, done.stdout, into.exists()) == (1, "", False)
+    assert len(done.stderr.splitlines()) == 1
+    assert f"run chmod 600 {tmp_path / 'signers.json'}" in done.stderr
+    assert len(signers.load_seeds(environ)) == 7, "what leaked can still be looked for"
+    (tmp_path / "signers.json").chmod(0o400)
+    assert release_tool("sign", "--into", into, "--data", data, **environ).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_T17_signers_that_another_user_owns_sign_nothing(tmp_path: Path) -> None:
+    environ = signers_file(tmp_path / "signers.json")
+    os.chown(tmp_path / "signers.json", 65534, 65534)
+    with pytest.raises(ReleaseError, match="belongs to another user"):
+        signers.load_signers(environ)
 
 
 def test_without_a_file_of_signers(tmp_path: Path) -> None:

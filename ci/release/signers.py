@@ -6,6 +6,8 @@ message of this module may hold anything of it but names.
 
 import json
 import os
+import shlex
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,16 +21,23 @@ VARIABLE = "TSUKU_LLM_SIGNERS"
 
 
 def load_signers(environ: Mapping[str, str] = os.environ) -> dict[str, CryptoSigner]:
-    """Every signer of the file by its name. Raises ``ReleaseError``."""
-    return {name: CryptoSigner(key) for name, key in _load_keys(environ).items()}
+    """Every signer of the file by its name.
+
+    Raises ``ReleaseError``, also for a file that other users can read or write: what it holds
+    may be known to them.
+    """
+    return {name: CryptoSigner(key) for name, key in _load_keys(environ, closed=True).items()}
 
 
 def load_seeds(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
     """Every signer's seed by its name, to look for where it must not be.
 
+    Nothing is signed with it, so the file may be readable for others: it may be what leaked.
     Raises ``ReleaseError``.
     """
-    return {name: key.private_bytes_raw() for name, key in _load_keys(environ).items()}
+    return {
+        name: key.private_bytes_raw() for name, key in _load_keys(environ, closed=False).items()
+    }
 
 
 def make_signer(name: str, path: Path) -> str:
@@ -51,18 +60,35 @@ def make_signer(name: str, path: Path) -> str:
     return _public(private)
 
 
-def _load_keys(environ: Mapping[str, str]) -> dict[str, Ed25519PrivateKey]:
+def _load_keys(environ: Mapping[str, str], *, closed: bool) -> dict[str, Ed25519PrivateKey]:
     path = environ.get(VARIABLE)
     if not path:
         raise ReleaseError(f"{VARIABLE} names no file of signers")
     try:
-        raw = json.loads(Path(path).read_text("utf-8"))
+        with Path(path).open(encoding="utf-8") as file:
+            if closed:
+                _require_closed(path, os.fstat(file.fileno()))
+            raw = json.loads(file.read())
         return {name: _key(name, signer) for name, signer in raw.items()}
     except OSError as error:
         raise ReleaseError(f"{VARIABLE}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
         # Such an error's text quotes what it could not read: it must not be chained.
         raise ReleaseError(f"{VARIABLE} names a file that is no file of signers") from None
+
+
+def _require_closed(path: str, status: os.stat_result) -> None:
+    """Refuse a file that others than its owner can open, or that another user owns."""
+    if os.name != "posix":  # no such modes there
+        return
+    if status.st_uid not in (0, os.geteuid()):
+        raise ReleaseError(f"{VARIABLE}: {path} belongs to another user (uid {status.st_uid})")
+    if status.st_mode & 0o077:
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        raise ReleaseError(
+            f"{VARIABLE}: other users can open {path} (mode {mode}): "
+            f"run chmod 600 {shlex.quote(path)}, and replace its signers if anybody did"
+        )
 
 
 def _key(name: str, raw: Mapping[str, Any]) -> Ed25519PrivateKey:

@@ -17,12 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore, UnsafeLocation
+from tsuku_llm.errors import CorruptStore
+from tsuku_llm.ownership import require_trusted_owner
 
 if sys.platform == "darwin":
     from fcntl import F_FULLFSYNC, fcntl
 
 FOLDER_MODE = 0o755
+FILE_MODE = 0o644
+_PRIVATE_FOLDER_MODE = 0o700
 TEMPORARY_SUFFIX = ".tmp"
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -84,50 +87,50 @@ def open_to_lock(path: Path) -> int:
     return os.open(path, _READ | os.O_RDWR)
 
 
-def require_trusted_owner(path: Path, status: os.stat_result) -> None:
-    """Refuse what neither root nor this user owns. Raises UnsafeLocation."""
-    if sys.platform == "win32" or status.st_uid in (0, os.geteuid()):
-        return
-    raise UnsafeLocation(
-        f"{path.name} belongs to another user (uid {status.st_uid})",
-        facts=(f"path: {path}",),
-        hint=f"run it as that user, or give it to you: chown -R {os.geteuid()} '{path}'",
-    )
+def make_folder(path: Path, *, private: bool = False) -> None:
+    """Make a folder and its missing parents durably, 0755 whatever the umask.
 
-
-def make_folder(path: Path) -> None:
-    """Make a folder of the store, 0755 whatever the umask, durably; parents too.
-
-    Raises CorruptStore where something else (a link, a file) has that name, UnsafeLocation
-    where it is somebody else's.
+    A ``private`` folder is 0700, also where it was there with another mode; its parents are
+    not. Raises CorruptStore where something else (a link, a file) has the name of one,
+    UnsafeLocation where another user owns it.
     """
+    mode = _PRIVATE_FOLDER_MODE if private else FOLDER_MODE
     with disk_errors(f"making the folder {path.name}", path.parent):
         missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
         for folder in reversed(missing):
             with suppress(FileExistsError):
-                folder.mkdir(FOLDER_MODE)
+                folder.mkdir(mode if folder == path else FOLDER_MODE)
+            # In a sticky folder another user may have been first: look before going on into it.
+            _require_own_folder(folder)
+            folder.chmod(mode if folder == path else FOLDER_MODE)
             flush_folder(folder.parent)
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            raise CorruptStore(
-                f"{path.name} is not a folder",
-                facts=(f"path: {path}",),
-                hint="move that path away, then run it again",
-            )
-        require_trusted_owner(path, path.lstat())
-        if path in missing:
-            path.chmod(FOLDER_MODE)
+        if not missing:
+            _require_own_folder(path)
+            if private:
+                path.chmod(mode)
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not exist yet, 0644, flushed. Raises ``OSError``."""
-    with open(os.open(path, _CREATE, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
+def _require_own_folder(path: Path) -> None:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise CorruptStore(
+            f"{path.name} is not a folder",
+            facts=(f"path: {path}",),
+            hint="move that path away, then run it again",
+        )
+    require_trusted_owner(path, status)
+
+
+def write_new(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
+    """Write a file that must not exist yet, flushed. Raises ``OSError``."""
+    with open(os.open(path, _CREATE, mode), "wb") as file:  # noqa: PTH123  # opened with flags
         file.write(content)
         file.flush()
-        _set_mode(file.fileno(), 0o644)
+        set_mode(file.fileno(), mode)
         flush(file.fileno())
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
     """Put ``content`` in the place of ``path``: old bytes or new ones, also after a crash.
 
     Raises ``OSError``; the old file is then still there, unless the flush of the folder
@@ -135,7 +138,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """
     beside = path.with_name(f".{path.name}.{unique()}{TEMPORARY_SUFFIX}")
     try:
-        write_new(beside, content)
+        write_new(beside, content, mode)
         rename(beside, path)
     except BaseException:
         with suppress(OSError):
@@ -151,7 +154,7 @@ def write_note(path: Path, content: bytes) -> None:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NOFOLLOW | _CLOEXEC | _BINARY
     with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
-        _set_mode(file.fileno(), 0o644)
+        set_mode(file.fileno(), 0o644)
         file.write(content)
 
 
@@ -209,7 +212,7 @@ def seal_file(path: Path, mode: int) -> None:
     flags = (os.O_RDWR | _BINARY) if sys.platform == "win32" else _READ
     fd = os.open(path, flags)
     try:
-        _set_mode(fd, mode)
+        set_mode(fd, mode)
         flush(fd)
     finally:
         os.close(fd)
@@ -243,6 +246,7 @@ def unique() -> str:
     return os.urandom(8).hex()
 
 
-def _set_mode(fd: int, mode: int) -> None:
+def set_mode(fd: int, mode: int) -> None:
+    """Give an open file its mode, whatever the umask was. Raises ``OSError``."""
     if sys.platform != "win32" and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         os.fchmod(fd, mode)

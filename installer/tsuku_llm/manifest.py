@@ -37,7 +37,10 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}\Z")]
 _PATH = r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*"
 RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{_PATH}\Z", max_length=255)]
 RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_PATH})?\Z", max_length=255)]
-Url = Annotated[str, msgspec.Meta(pattern=r"^(https://[!-~]+|pkg:pypi/[!-~]+)\Z", max_length=2000)]
+# Everybody reads a manifest, and URLs are printed and kept: a user or password in one is refused.
+_NO_USER = r"(?!.*://[^/?#]*@)"
+_URL = rf"^{_NO_USER}(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
+Url = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2000)]
 Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
@@ -332,6 +335,15 @@ def can_list(path: str) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+def can_fetch(url: str) -> bool:
+    """Whether a release file can name an archive at this URL: https, without a user."""
+    try:
+        msgspec.convert(url, Url)
+    except msgspec.ValidationError:
+        return False
+    return url.startswith("https://")
 
 
 def _said(entry: Artifact | FileEntry) -> dict[str, Any]:

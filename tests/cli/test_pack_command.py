@@ -201,6 +201,15 @@ def test_archives_at_http_are_refused_before_anything_is_written(
     assert not (release.parent / "archives").exists()
 
 
+def test_T18_a_password_in_the_url_of_the_archives_is_refused_and_not_shown(
+    program: Program, build: Path, release: Path
+) -> None:
+    refused = program(*words(build, release, "--url", "https://anna:hunter2@host.test/"))
+    assert (refused.code, "without a user and password" in refused.stderr) == (2, True)
+    assert "hunter2" not in refused.stderr
+    assert not (release.parent / "archives").exists()
+
+
 def test_a_damaged_archive_is_told_as_in_an_install(
     program: Program, build: Path, release: Path
 ) -> None:

@@ -12,6 +12,7 @@ from support.program import Result, environment, run_program
 from support.tools import require_tool
 
 from tsuku_llm.cli.render.unit import text
+from tsuku_llm.operations.credentials import Handover, masked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
@@ -80,7 +81,7 @@ def test_the_line_starts_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ODD)
 def test_odd_words_stay_what_they_are(word: str, tmp_path: Path) -> None:
     """``cat-config`` of a unit cannot be asked here, so the quoting is undone by its rules."""
-    unit = text("x", ["/bin/echo", word], tmp_path, {"TSUKU_HOME": word})
+    unit = text("x", ["/bin/echo"], Handover((word,), {"TSUKU_HOME": word}, {}), tmp_path, None)
     assert verify(unit, tmp_path) == ""
     quoted = option(unit, "ExecStart").removeprefix("/bin/echo ")
     assert undone(quoted).replace("$$", "$") == word
@@ -96,6 +97,98 @@ def undone(quoted: str) -> str:
 
 def unescaped(found: re.Match[str]) -> str:
     return chr(int(found[1], 16)) if found[1] else found[2]
+
+
+SECRETS = {
+    "option": (("--api-key", "K3Y"), {}, {"LLAMA_API_KEY": "K3Y"}),
+    "underscore": (("--api_key", "K3Y"), {}, {"LLAMA_API_KEY": "K3Y"}),
+    "equals": (("--api-key=K3Y",), {}, {"LLAMA_API_KEY": "K3Y"}),
+    "several": (("--api-key", "K3Y", "--api-key", "K3Y2"), {}, {"LLAMA_API_KEY": "K3Y,K3Y2"}),
+    "variable": ((), {"LLAMA_API_KEY": "K3Y"}, {"LLAMA_API_KEY": "K3Y"}),
+    "both": (("--api-key", "K3Y"), {"LLAMA_API_KEY": "K3Yold"}, {"LLAMA_API_KEY": "K3Y"}),
+    "token": (("--hf-token", "K3Y"), {}, {"HF_TOKEN": "K3Y"}),
+    "short_token": (("-hft", "K3Y"), {}, {"HF_TOKEN": "K3Y"}),
+    "token_variable": ((), {"HF_TOKEN": "K3Y"}, {"HF_TOKEN": "K3Y"}),
+    "unknown_token": (("--new-token", "K3Y"), {}, {"TSUKU_UNIT_WORD_3": "K3Y"}),
+    "unknown_password": (("--proxy_password", "K3Y"), {}, {"TSUKU_UNIT_WORD_3": "K3Y"}),
+    "url": (("-mu", "https://u:K3Y@h/m"), {}, {"TSUKU_UNIT_WORD_3": "https://u:K3Y@h/m"}),
+    "mirror": (
+        (),
+        {"TSUKU_LLM_MIRROR": "https://u:K3Y@h/"},
+        {"TSUKU_LLM_MIRROR": "https://u:K3Y@h/"},
+    ),
+    "odd": (("--api-key", "K3Y \"$HOME`%h\\'#;é"), {}, {"LLAMA_API_KEY": "K3Y \"$HOME`%h\\'#;é"}),
+}
+
+
+@pytest.mark.parametrize("way", SECRETS)
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+def test_T16_a_secret_is_in_a_file_of_its_owner_and_not_in_the_unit(
+    way: str, mask: int, tmp_path: Path
+) -> None:
+    words, extra, expected = SECRETS[way]
+    state = tmp_path / "llm" / "state"
+    before = os.umask(mask)
+    try:
+        done = printed(tmp_path, "serve", "--systemd-unit", "--", "-m", "x.gguf", *words, **extra)
+    finally:
+        os.umask(before)
+    assert done.code == 0, done.stderr
+    assert "K3Y" not in done.stdout + done.stderr
+    file = state / "credentials" / "default.env"
+    assert option(done.stdout, "EnvironmentFile") == str(file)
+    assert f"it loads {file}, which only you can read" in done.stderr
+    assert (oct(file.stat().st_mode), oct(file.parent.stat().st_mode)) == ("0o100600", "0o40700")
+    assert verify(done.stdout, tmp_path) == ""
+    assert read_by_a_shell(file, expected) == expected
+    for variable in expected:
+        if variable.startswith("TSUKU_UNIT_WORD_"):
+            assert option(done.stdout, "ExecStart").endswith(f" ${{{variable}}}")
+    assert [path.name for path in file.parent.iterdir()] == ["default.env"]
+
+
+def read_by_a_shell(file: Path, variables: dict[str, str]) -> dict[str, str]:
+    """What a file of variables says: a shell undoes its quotes as systemd does."""
+    shown = " ".join(f'"${name}"' for name in variables)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f". '{file}'; printf '%s\\0' {shown}"],
+        env={},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(zip(variables, done.stdout.split("\0"), strict=False))
+
+
+def test_T16_a_file_of_keys_and_words_without_secrets_stay_in_the_unit(tmp_path: Path) -> None:
+    words = ("--api-key-file", "keys.txt", "--ssl-key-file", "k.pem", "-mu", "https://h/m@v", "x@y")
+    done = printed(tmp_path, "serve", "--systemd-unit", "--", *words)
+    assert (done.code, done.stderr) == (0, "")
+    assert option(done.stdout, "ExecStart").endswith(f" -- {' '.join(words)}")
+    assert not (tmp_path / "llm").exists()
+
+
+def test_T16_a_key_that_systemd_would_drop_is_refused(tmp_path: Path) -> None:
+    done = printed(tmp_path, "serve", "--systemd-unit", "--", "--api-key", "K3Y\nX=1")
+    assert (done.code, done.stdout) == (2, "")
+    assert "LLAMA_API_KEY has a character that systemd does not pass on" in done.stderr
+    assert "K3Y" not in done.stderr
+
+
+def test_T16_another_key_replaces_the_file_and_programs_are_told_where(tmp_path: Path) -> None:
+    file = tmp_path / "llm" / "state" / "credentials" / "big.env"
+    for key in ("K3Y", "0THER"):
+        words = ("serve", "--systemd-unit", "--name", "big", "--json", "--", "--api-key", key)
+        done = printed(tmp_path, *words)
+        assert done.document["data"]["credentials"] == str(file)
+        assert file.read_text("utf-8") == f'LLAMA_API_KEY="{key}"\n'
+        assert key not in done.stdout + done.stderr
+
+
+def test_T16_a_dry_run_masks_keys_and_leaves_other_words() -> None:
+    words = ("-m", "x", "", "--api_key", "K3Y", "https://u:K3Y@h/", "--hf-token=K3Y", "--api-key")
+    shown = ("-m", "x", "", "--api-key", "***", "***", "--hf-token", "***", "--api-key")
+    assert masked(words) == shown
 
 
 def test_two_ways_to_serve_are_refused(tmp_path: Path) -> None:

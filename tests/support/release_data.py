@@ -57,6 +57,7 @@ def signers_file(path: Path, *names: str, **changes: str) -> dict[str, str]:
         name: {"scheme": "ed25519", "seed": seed_of(name), "public": keys_of(name)[name]} | changes
         for name in wanted
     }
+    path.touch(0o600)
     path.write_text(json.dumps(made))
     return {VARIABLE: str(path)}
 

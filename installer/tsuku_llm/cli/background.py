@@ -15,6 +15,7 @@ from tsuku_llm.cli.render import unit as units
 from tsuku_llm.errors import LaunchError
 from tsuku_llm.instances import checked_name
 from tsuku_llm.operations import background
+from tsuku_llm.operations.credentials import handover, keep_credentials
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import Serving
 
@@ -42,10 +43,21 @@ def supervise(console: Console, session: Session, arguments: Sequence[str], how:
 
 
 def unit(session: Session, name: str, words: Sequence[str]) -> Answer:
-    """The text of a systemd unit that serves as these words say."""
-    line = serve_again(words, instead_of="--systemd-unit", options=("--exec",))
-    text = units.text(checked_name(name), line, working_folder(), session.environ)
-    return Answer({"unit": text}, tuple(text.splitlines()), exact=True)
+    """The text of a systemd unit that serves as these words say; its secrets lie in a file."""
+    at = words.index("--") + 1 if "--" in words else len(words)
+    line = serve_again(words[:at], instead_of="--systemd-unit", options=("--exec",))
+    given = handover(words[at:], session.environ)
+    credentials = None
+    if given.secret:
+        content = units.environment_file(given.secret)
+        credentials = keep_credentials(session, name, given.secret, content)
+        session.note(
+            f"{', '.join(given.secret)}: not in the unit; it loads {credentials}, "
+            "which only you can read"
+        )
+    text = units.text(checked_name(name), line, given, working_folder(), credentials)
+    data = {"unit": text, "credentials": credentials}
+    return Answer(data, tuple(text.splitlines()), exact=True)
 
 
 def _failure(said: Mapping[str, Any], code: int) -> Failure:

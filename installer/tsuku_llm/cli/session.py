@@ -14,6 +14,7 @@ from tsuku_llm.config import Paths, Settings, load
 from tsuku_llm.errors import UsageError
 from tsuku_llm.local import LocalHost
 from tsuku_llm.operations.session import Session
+from tsuku_llm.ownership import check_path
 
 if TYPE_CHECKING:
     from tsuku_llm.host import Host
@@ -27,16 +28,27 @@ STRICT = "TSUKU_LLM_STRICT"
 
 @contextmanager
 def open_session(
-    console: Console, *, allow_revoked: bool = False, offline: bool = False, **flags: str | None
+    console: Console,
+    *,
+    looking: bool = False,
+    allow_revoked: bool = False,
+    offline: bool = False,
+    **flags: str | None,
 ) -> Iterator[Session]:
     """The session of this run; ``flags`` are named like the words of ``[llm]``.
 
-    Raises ``ConfigError`` for settings that cannot be understood, ``UsageError`` or
-    ``SnapshotError`` for a simulated machine that is not allowed or cannot be read.
+    A command that changes nothing and runs nothing that is installed says that it is only
+    ``looking``. Any other is refused where another user could replace what it writes, runs or
+    obeys. Raises ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be
+    understood, ``UsageError`` or ``SnapshotError`` for a simulated machine that is not allowed
+    or cannot be read.
     """
     paths = Paths.from_environ(os.environ)
+    if not looking:
+        for folder in (paths.data, paths.state):
+            check_path(folder)
     chosen = {f"llm.{word}": value for word, value in flags.items()}
-    settings = load(paths, os.environ, chosen)
+    settings = load(paths, os.environ, chosen, looking=looking)
     for warning in settings.warnings:
         console.note(f"warning: {warning}")
     try:

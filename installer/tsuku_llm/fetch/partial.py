@@ -282,7 +282,7 @@ def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[
     """The partial file of an artifact, made if need be; kept when left, unless it is empty."""
     path = folder / f"{artifact.sha256}.part"
     with disk_errors("opening a partial download", folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o755, parents=True, exist_ok=True)
         descriptor = os.open(path, _FLAGS, 0o644)
     part = Part(folder, artifact, descriptor, arrival.grow)
     try:

@@ -6,7 +6,6 @@ crash, as the system itself says which of the processes in the records still liv
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +52,7 @@ class Instances:
 
         Raises AlreadyRunning, which says who has it.
         """
-        self._make()
+        make_folder(self.folder, private=True)
         with exclusive(self.folder / "claim.lock", timeout=_CLAIM_LIMIT):
             drop_temporaries(self.folder, older_than=time.time() - _CLAIM_LIMIT)
             for other in self.all():
@@ -70,12 +69,6 @@ class Instances:
         """Remove a record; its log stays to be read until the name is used again."""
         with disk_errors(f"removing the record of the server {name}", self.folder):
             self._path(name).unlink(missing_ok=True)
-
-    def _make(self) -> None:
-        make_folder(self.folder)
-        if sys.platform != "win32":
-            with disk_errors("closing the folder of servers to others", self.folder):
-                self.folder.chmod(0o700)
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.json"

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from tsuku_llm import launch
 from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.errors import TsukuError, UnsafeLocation
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import Told
+from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store import Installed, Shelf
 
@@ -61,8 +62,13 @@ def _active(shelf: Shelf) -> tuple[str, str] | None:
 def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | TsukuError:
     """The intact version that ``serve`` would start for the subject, or why there is none."""
     try:
+        check_path(session.data)  # also where nothing is installed yet
         installed = wanted(shelf, session._replace(backend=subject.wanted))
         shelf.check(installed)
+    except UnsafeLocation as error:
+        # Whatever else is broken first: until this is mended, no command that writes will work.
+        session.note(f"warning: {error.message}; {error.hint}")
+        return error
     except TsukuError as error:
         return error
     return installed

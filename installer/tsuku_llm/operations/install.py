@@ -28,6 +28,7 @@ from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
 from tsuku_llm.operations.supplying import confirmed, supplied
 from tsuku_llm.operations.vouching import note_standing, revoked
+from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import (
     ArtifactRecord,
@@ -361,7 +362,11 @@ def _unpack(
 
 
 def _gate(attempt: _Attempt, tree: Path) -> str | None:
-    """Start the staged server; the name of the device to hand over to it."""
+    """Start the staged server; the name of the device to hand over to it.
+
+    Raises ``UnsafeLocation`` where another user could have replaced it.
+    """
+    check_path(tree)  # again, as unpacking takes time: nothing foreign is executed
     variant, gpu = attempt.candidate.variant, attempt.candidate.gpu
     build = launch.Build(tree, variant.server, variant.backend, variant.arguments)
     report = launch.gate(build, attempt.session.environ, expected=gpu.name if gpu else None)

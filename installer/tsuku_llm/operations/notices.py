@@ -64,7 +64,7 @@ def offer_update(session: Session, installed: str) -> None:
         mark = session.state / _LOOKED
         if not _is_due(mark, session.now):
             return
-        mark.touch()
+        write_note(mark, b"")
         os.utime(mark, (session.now.timestamp(),) * 2)
         if offer := remembered(session, installed):
             version = f" ({offer.version})" if offer.version else ""

@@ -15,7 +15,8 @@ from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink, unpack
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import TEMPORARY_SUFFIX, rename, seal_file, unique
 from tsuku_llm.errors import UsageError
-from tsuku_llm.manifest import Artifact, FileEntry, LinkEntry, Measured
+from tsuku_llm.fetch.addresses import shown
+from tsuku_llm.manifest import Artifact, FileEntry, LinkEntry, Measured, can_fetch
 from tsuku_llm.operations.draft import Draft
 from tsuku_llm.packing import contents, parted, write_tarball
 
@@ -66,10 +67,10 @@ def pack(
     not understand, ``BodyError`` and ``UnsafeArchive`` for an archive, and the errors of the
     disk. The release file is replaced in one step, at the end.
     """
-    if not place.url.startswith("https://"):
+    if not can_fetch(place.url):
         raise UsageError(
-            "archives have to be at an https URL",
-            facts=(f"given: {place.url}",),
+            "archives have to be at an https URL without a user and password",
+            facts=(f"given: {shown(place.url)}",),
             hint="name the address of the folder: --url https://host.example/llm/archives/",
         )
     draft = Draft.read(release)

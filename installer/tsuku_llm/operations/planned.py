@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import launch
+from tsuku_llm.operations.credentials import masked
 from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
@@ -55,4 +56,5 @@ def _shown(installed: Installed, plan: launch.Plan, environ: Mapping[str, str]) 
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
     removed = tuple(sorted(environ.keys() - plan.env.keys()))
-    return Planned(installed.id, installed.receipt.line, plan.argv, plan.cwd, shown, removed)
+    argv = masked(plan.argv)
+    return Planned(installed.id, installed.receipt.line, argv, plan.cwd, shown, removed)

@@ -12,7 +12,7 @@ from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.vouching import vouch
-from tsuku_llm.store import Installed, check_ancestors
+from tsuku_llm.store import Installed
 
 
 class Serving(NamedTuple):
@@ -53,7 +53,6 @@ class Start(NamedTuple):
         installed, shelf = self.installed, self.session.shelf
         self._require_gpu_build()
         with shelf.hold(installed) as held:
-            check_ancestors(installed.tree)
             shelf.check(installed, full=self.how.verify)
             vouch(self.session, installed.receipt)
             self.session.note(installed.receipt.line)

@@ -12,7 +12,8 @@ from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import vouch
-from tsuku_llm.store import Installed, Receipt, check_ancestors
+from tsuku_llm.ownership import check_path
+from tsuku_llm.store import Installed, Receipt
 
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
@@ -27,10 +28,9 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     installed = wanted(shelf, session)
     plan = plan_of(session, installed, tool, arguments)
     with shelf.hold(installed) as held:
-        check_ancestors(installed.tree)
         shelf.check(installed)
         vouch(session, installed.receipt)
-        check_ancestors(plan.cwd)
+        check_path(plan.cwd)
         launch.require_no_plugins(plan.cwd)
         session.note(installed.receipt.line)
         return launch.replace(plan, keep=() if held is None else (held,))

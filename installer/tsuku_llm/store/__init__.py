@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from tsuku_llm.store.installed import Installed
     from tsuku_llm.store.legacy import LegacyAddon, find_legacy
     from tsuku_llm.store.locks import Holder, exclusive
-    from tsuku_llm.store.ownership import check_ancestors
     from tsuku_llm.store.receipt import (
         ArtifactRecord,
         FileRecord,
@@ -37,7 +36,6 @@ __all__ = [
     "Shelf",
     "Staging",
     "Store",
-    "check_ancestors",
     "exclusive",
     "find_legacy",
     "version_id",
@@ -49,7 +47,6 @@ __getattr__ = lazily.loader(
         "installed": ("Installed",),
         "legacy": ("LegacyAddon", "find_legacy"),
         "locks": ("Holder", "exclusive"),
-        "ownership": ("check_ancestors",),
         "receipt": ("ArtifactRecord", "FileRecord", "LinkRecord", "Receipt", "version_id"),
         "shelf": ("Shelf",),
         "staging": ("Staging",),

@@ -21,8 +21,9 @@ from platform import node
 from typing import TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import read_small, require_trusted_owner
+from tsuku_llm.durable import read_small, set_mode
 from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
+from tsuku_llm.ownership import require_trusted_owner
 from tsuku_llm.process import Process
 
 if TYPE_CHECKING:
@@ -203,6 +204,7 @@ def _create(path: Path, text: str) -> bool:
         return False
     try:
         with open(fd, "w", encoding="utf-8") as file:  # noqa: PTH123  # opened with flags
+            set_mode(fd, 0o644)  # other users who wait read whom they wait for
             file.write(text)
     except OSError:
         path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.ownership import check_path
 from tsuku_llm.store.holds import holding
 from tsuku_llm.store.installed import Installed, read_version
 from tsuku_llm.store.integrity import check_version, find_differences
@@ -62,8 +63,10 @@ class Shelf:
     def check(self, installed: Installed, *, full: bool = False) -> None:
         """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
 
-        Raises TamperedInstall with the names that differ.
+        Raises UnsafeLocation where another user could replace it, TamperedInstall with the
+        names that differ.
         """
+        check_path(installed.tree)
         check_version(installed.path, installed.receipt, full=full)
 
     def verify(self, installed: Installed) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tsuku_llm.durable import make_folder
+from tsuku_llm.errors import StoreError
 from tsuku_llm.store.integrity import verify_files
 from tsuku_llm.store.receipt import FileRecord
 from tsuku_llm.store.sharing import Content
@@ -29,10 +31,10 @@ def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Pat
     if not can_supply(files, donors):
         return False
     linked: list[FileRecord] = []
-    with suppress(OSError):
+    with suppress(OSError, StoreError):
         for file in files:
             target = tree / file.path
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             if file.size:
                 target.hardlink_to(donors[file.sha256, file.executable])
             else:

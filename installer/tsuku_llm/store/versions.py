@@ -26,6 +26,7 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
+from tsuku_llm.ownership import check_path
 from tsuku_llm.store.holds import alone_with, users_of
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.integrity import Stamp
@@ -351,6 +352,7 @@ class Store(Shelf):
         # The data folder may be a link, to a larger disk.
         make_folder(self.data.resolve())
         make_folder(folder)
+        check_path(folder)  # what lies in it is unpacked, run or believed next
         return folder
 
     def _refresh_sharers(self, inodes: Collection[int], digests: Mapping[Stamp, str]) -> None:

@@ -30,6 +30,6 @@ def command(
     hardware: Path | None,
 ) -> Answer:
     """Show every variant against this machine and what is installed."""
-    with open_session(console, channel=channel, repository=repository) as session:
+    with open_session(console, looking=True, channel=channel, repository=repository) as session:
         matrix = backends(session, release=release, hardware_file=hardware)
     return Answer(render.data(matrix), render.lines(matrix))

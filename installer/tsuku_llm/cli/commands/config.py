@@ -20,10 +20,14 @@ def command() -> None:
 
 @command.command("get")
 @click.argument("key")
-def get(key: str) -> Answer:
+@click.pass_obj
+def get(console: Console, key: str) -> Answer:
     """Print the value of a setting that is in force."""
     name = config.key_named(key).name
-    setting = config.load(_paths(), os.environ).setting(name)
+    settings = config.load(_paths(), os.environ, looking=True)
+    for warning in settings.warnings:
+        console.note(f"warning: {warning}")
+    setting = settings.setting(name)
     data = {**render.setting_data(setting), "value": setting.value}
     return Answer(data, (config.text_of(setting.value),))
 
@@ -56,7 +60,7 @@ def unset(key: str) -> Answer:
 @command.command("list")
 def list_() -> Answer:
     """List every setting, its value in force, and where that comes from."""
-    settings = config.load(_paths(), os.environ)
+    settings = config.load(_paths(), os.environ, looking=True)
     return Answer(render.data(settings), render.lines(settings))
 
 

@@ -18,7 +18,7 @@ from tsuku_llm.operations.doctor import examine
 @click.pass_obj
 def command(console: Console, *, backend: str | None) -> Answer:
     """Find the first broken link between the GPU and the server."""
-    with open_session(console, backend=backend) as session:
+    with open_session(console, looking=True, backend=backend) as session:
         examination = examine(session)
     # People have read what is broken; a program is told that it failed.
     failure = render.failure(examination.chain) if console.json else None

@@ -32,6 +32,8 @@ def command(  # noqa: PLR0913
     hardware: Path | None,
 ) -> Answer:
     """Say of each variant why it fits this machine or not."""
-    with open_session(console, backend=backend, channel=channel, repository=repository) as session:
+    with open_session(
+        console, looking=True, backend=backend, channel=channel, repository=repository
+    ) as session:
         choice = explain(session, release=release, hardware_file=hardware)
     return Answer(render.data(choice), render.lines(choice))

@@ -20,7 +20,7 @@ from tsuku_llm.operations.versions import inventory
 @click.pass_obj
 def command(console: Console, *, available: bool, repository: str | None) -> Answer:
     """List what is installed, or what can be."""
-    with open_session(console, repository=repository) as session:
+    with open_session(console, looking=True, repository=repository) as session:
         return _available(session) if available else _installed(session)
 
 

@@ -23,7 +23,7 @@ def command(console: Console, *, name: str, follow: bool) -> Answer:
     """Print what a server in the background has said."""
     if follow and console.json:
         raise UsageError("--follow and --json exclude each other", hint="leave one of them out")
-    with open_session(console) as session:
+    with open_session(console, looking=True) as session:
         said = log_of(session, name, follow=follow)
         if console.json:
             text = b"".join(said).decode("utf-8", "replace")

@@ -25,6 +25,6 @@ from tsuku_llm.operations.probing import probe_machine
 @click.pass_obj
 def command(console: Console, *, record: Path | None) -> Answer:
     """Show what this machine has."""
-    with open_session(console) as session:
+    with open_session(console, looking=True) as session:
         hardware = probe_machine(session, record=record)
     return Answer(render.data(hardware, record), render.lines(hardware, record))

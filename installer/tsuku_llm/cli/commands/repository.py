@@ -64,7 +64,7 @@ def refresh(console: Console, *, name: str) -> Answer:
 @click.pass_obj
 def list_(console: Console) -> Answer:
     """List the repositories."""
-    with open_session(console) as session:
+    with open_session(console, looking=True) as session:
         repositories = operations.repositories(session)
     return Answer(render.list_data(repositories), render.lines(repositories))
 

@@ -30,7 +30,7 @@ def command(console: Console, *, prometheus: bool, output: Path | None) -> Answe
     """Show the servers in the background."""
     if output and not prometheus:
         raise UsageError("--output is for metrics", hint="add --prometheus")
-    with open_session(console) as session:
+    with open_session(console, looking=True) as session:
         found = servers(session)
     if not prometheus:
         return Answer(render.data(found), render.lines(found))

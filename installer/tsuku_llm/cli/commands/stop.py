@@ -22,6 +22,6 @@ def command(console: Console, *, name: str, everything: bool) -> Answer:
 
     One that does not end in time is killed.
     """
-    with open_session(console) as session:
+    with open_session(console, looking=True) as session:
         stopped = stop_all(session) if everything else (stop(session, name),)
     return Answer(render.stopped_data(stopped), render.stopped_lines(stopped))

@@ -21,7 +21,7 @@ def command(console: Console, *, versions: tuple[str, ...]) -> Answer:
     VERSIONS are ids as list shows them, or a release or variant that only one of them has;
     without any, all are hashed.
     """
-    with open_session(console) as session:
+    with open_session(console, looking=True) as session:
         verdicts = verify(session, versions)
     return Answer(
         render.data(verdicts),

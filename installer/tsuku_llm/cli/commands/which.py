@@ -16,7 +16,7 @@ from tsuku_llm.operations.serve import which
 @click.pass_obj
 def command(console: Console, *, tool: str | None) -> Answer:
     """Print the path of the server that serve starts, or of another TOOL of its build."""
-    with open_session(console) as session:
+    with open_session(console, looking=True) as session:
         if tool is None:
             path = which(session)
         else:

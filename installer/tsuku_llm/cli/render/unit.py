@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tsuku_llm.operations.credentials import Handover, variable_of
+
 _TEMPLATE = """\
 # Made by: tsuku-llm serve --systemd-unit
 # Save it as ~/.config/systemd/user/{unit}.service, then:
@@ -48,20 +50,45 @@ SystemCallArchitectures=native
 WantedBy=default.target
 """
 
-_KEPT = re.compile(r"TSUKU_HOME|TSUKU_LLM_[A-Z_]+")
 _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 
 
-def text(name: str, line: Sequence[str], folder: Path, environ: Mapping[str, str]) -> str:
-    """The unit that runs ``line`` in ``folder``, with our settings from the environment."""
-    kept = sorted(variable for variable in environ if _KEPT.fullmatch(variable))
+def text(
+    name: str, line: Sequence[str], given: Handover, folder: Path, credentials: Path | None
+) -> str:
+    """The unit that runs ``line`` and the server's words in ``folder``.
+
+    ``credentials`` is the file of the variables that it must not name, None where there are none.
+    """
+    variables = "".join(
+        f"Environment={_quoted(f'{each}={value}')}\n" for each, value in given.told.items()
+    )
+    if credentials:
+        variables += f"EnvironmentFile={_path(credentials)}\n"
+    words = [_quoted(line[0]), *(_quoted(word).replace("$", "$$") for word in line[1:])]
+    for place, word in enumerate(given.words):
+        secret = f"${{{variable_of(place)}}}"
+        words.append(secret if word is None else _quoted(word).replace("$", "$$"))
     return _TEMPLATE.format(
         unit="tsuku-llm" if name == "default" else f"tsuku-llm-{name}",
         name=name,
-        folder=str(folder).replace("%", "%%"),
-        environment="".join(f"Environment={_quoted(f'{each}={environ[each]}')}\n" for each in kept),
-        line=" ".join([_quoted(line[0]), *(_quoted(word).replace("$", "$$") for word in line[1:])]),
+        folder=_path(folder),
+        environment=variables,
+        line=" ".join(words),
     )
+
+
+def environment_file(variables: Mapping[str, str]) -> str:
+    """The text of a file that ``EnvironmentFile=`` reads, as systemd.exec(5) has it."""
+    return "".join(
+        f'{name}="' + re.sub(r'[\\"$`]', r"\\\g<0>", value) + '"\n'
+        for name, value in variables.items()
+    )
+
+
+def _path(path: Path) -> str:
+    """A path as the options have it that take one whole line: only ``%`` is special."""
+    return str(path).replace("%", "%%")
 
 
 def _quoted(word: str) -> str:

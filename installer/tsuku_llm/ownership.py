@@ -1,0 +1,165 @@
+"""Whether another user could replace what is run, written or obeyed here.
+
+A path is as safe as each folder on the way to it: a user who may write in one of them can
+rename the next one and put another in its place. The rule is that of sshd's StrictModes: each
+step belongs to root or to this user, and no other user may write to it. A sticky folder
+(/tmp) is accepted, as users can rename only their own files there. So is a group in which
+nobody else is: with umask 002 (Debian, Fedora) everything belongs to such a private group.
+
+What holds at one moment holds until root or this user changes a mode: each step is named by
+a folder that no other user can write to. A name that is missing in a sticky folder is the
+exception; ``durable.make_folder`` checks the owner of each folder that it wanted to make.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import UnsafeLocation
+
+if sys.platform != "win32":
+    import grp
+    import pwd
+
+_MOST_LINKS = 40
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that another user could replace, or a step on the way to it.
+
+    Links are followed one by one: a link, the folder that it lies in and the path that it
+    leads to are all checked. The check ends at a name that is not there. Raises UnsafeLocation
+    with the command that mends it, and the errors of a lookup.
+    """
+    if sys.platform == "win32":  # no such modes there
+        return
+    with disk_errors("checking who owns the path", path):
+        for step, status in _steps(path):
+            require_trusted_owner(step, status, alone=step != path)
+            if not stat.S_ISLNK(status.st_mode):
+                _require_unwritable(step, status)
+
+
+def require_trusted_owner(path: Path, status: os.stat_result, *, alone: bool = False) -> None:
+    """Refuse what neither root nor this user owns.
+
+    ``alone`` keeps what lies in a folder out of the command of the hint. Raises UnsafeLocation.
+    """
+    if sys.platform == "win32" or status.st_uid in (0, os.geteuid()):
+        return
+    kind = "the link " if stat.S_ISLNK(status.st_mode) else ""
+    how = "chown -h" if kind else "chown" if alone else "chown -R"
+    raise UnsafeLocation(
+        f"{kind}{path.name} belongs to another user (uid {status.st_uid})",
+        facts=(f"path: {path}",),
+        hint=f"run it as that user, or give it to you: {how} {os.geteuid()} {_quoted(path)}",
+    )
+
+
+def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every folder and link from the root to ``path``, as far as they exist.
+
+    Raises ``OSError``.
+    """
+    here = Path(os.sep)
+    ahead = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100  # keeps links
+    yield here, here.lstat()
+    links = 0
+    while ahead:
+        part = ahead.pop()
+        if part == os.pardir:
+            here = here.parent
+            continue
+        step = here / part
+        try:
+            status = step.lstat()
+        except FileNotFoundError:
+            return
+        yield step, status
+        if not stat.S_ISLNK(status.st_mode):
+            here = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, "too many links", str(path))
+        target = step.readlink()
+        if target.is_absolute():
+            here = Path(os.sep)
+        ahead += [part for part in reversed(target.parts) if part != os.sep]
+
+
+def _require_unwritable(path: Path, status: os.stat_result) -> None:
+    mode = status.st_mode
+    if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
+        return
+    by_others = bool(mode & stat.S_IWOTH)
+    by_group = bool(mode & stat.S_IWGRP) and not (
+        _is_private(status.st_gid, os.geteuid()) and not _has_acl(path)
+    )
+    if not by_others and not by_group:
+        return
+    right = "go-w" if by_others and by_group else "o-w" if by_others else "g-w"
+    who = "every user" if by_others else f"its group ({_group_name(status.st_gid)})"
+    raise UnsafeLocation(
+        f"{who} can write to {path}, and so replace what lies there",
+        facts=(f"mode: {stat.filemode(mode)}",),
+        hint=f"run: chmod {right} {_quoted(path)}",
+    )
+
+
+@cache  # one group owns most of a path, and a directory service answers slowly
+def _is_private(gid: int, uid: int) -> bool:
+    """Whether only root and the user ``uid`` are in a group, by all that the system lists.
+
+    Of root's own group only the listed members count: some systems give it to system accounts
+    that nobody can log in to.
+    """
+    if sys.platform == "win32":
+        return True
+    try:
+        user = pwd.getpwuid(uid)
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return gid == 0
+    if set(group.gr_mem) - {user.pw_name, "root"}:
+        return False
+    if gid == 0:
+        return True
+    # The name counts because a directory service may list none of a shared group's members.
+    if (gid, group.gr_name) != (user.pw_gid, user.pw_name):
+        return False
+    # Users whose own entry names the group are not among the group's members.
+    return all(each.pw_uid in (0, user.pw_uid) for each in pwd.getpwall() if each.pw_gid == gid)
+
+
+def _has_acl(path: Path) -> bool:
+    """Whether an access list may let more users write than the mode shows."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except OSError:  # a file system without them
+        return False
+
+
+def _group_name(gid: int) -> str:
+    if sys.platform != "win32":
+        try:
+            return grp.getgrgid(gid).gr_name
+        except KeyError:
+            pass
+    return f"gid {gid}"
+
+
+def _quoted(path: Path) -> str:
+    import shlex  # noqa: PLC0415  # for an error only
+
+    text = shlex.quote(str(path))
+    return text if text.startswith("'") else f"'{text}'"
