@@ -25,22 +25,24 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "embedded": frozenset({"manifests"}),
     "standing": frozenset({"disk", "durable", "embedded", "errors"}),
     "durable": frozenset({"disk", "errors"}),
+    "folders": frozenset({"disk", "durable", "errors"}),
     "local": frozenset({"child", "errors"}),
     "host": frozenset({"child", "errors", "local"}),
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"errors", "hardware", "host", "local"}),
     "trust": frozenset({"errors"}),
     "manifest": frozenset({"errors", "trust"}),
-    "catalog": frozenset({"disk", "durable", "embedded", "errors", "manifest", "standing"})
-    | {"trust"},
+    "catalog": frozenset({"disk", "durable", "embedded", "errors", "folders", "manifest"})
+    | {"standing", "trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "durable", "errors", "lazily", "process"}),
+    "store": frozenset({"disk", "durable", "errors", "folders", "lazily", "process"}),
     "launch": frozenset({"errors", "lazily"}),
-    "instances": frozenset({"disk", "durable", "errors", "launch", "process", "store"}),
+    "instances": frozenset({"disk", "durable", "errors", "folders", "launch", "process"})
+    | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}

@@ -7,15 +7,20 @@ memory. What it misses it fetches anew, and ``trust`` verifies the result.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tsuku_llm.catalog.copies import read_file
 from tsuku_llm.durable import remove
 from tsuku_llm.errors import StoreError
 
+_STATE = re.compile(r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json")
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")
+"""As ``tempfile`` names what the updater writes before it renames it."""
+
 
 def make_safe(folder: Path, *, alone: bool) -> None:
-    """Remove what the updater did not write, and what a crash of it left.
+    """Remove what the updater must not open, and what a crash of it left.
 
     ``alone`` says that no other process uses the folder: one that does has half-written
     files there. Raises ``OSError``.
@@ -26,13 +31,14 @@ def make_safe(folder: Path, *, alone: bool) -> None:
             remove(place)
             continue
         for path in place.iterdir():
-            if path != history and not _is_state(path, alone=alone):
+            # What has another name is foreign: the updater does not look at it.
+            if (_STATE.fullmatch(path.name) and not _is_state(path)) or (
+                alone and _TEMPORARY.fullmatch(path.name) and path.is_file()
+            ):
                 remove(path)
 
 
-def _is_state(path: Path, *, alone: bool) -> bool:
-    if alone and path.suffix != ".json":
-        return False
+def _is_state(path: Path) -> bool:
     try:
         return read_file(path) is not None
     except StoreError:

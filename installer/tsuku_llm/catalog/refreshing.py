@@ -14,9 +14,9 @@ from tsuku_llm.catalog.client import make_safe
 from tsuku_llm.catalog.copies import LARGEST_FILE, UpdaterCopy
 from tsuku_llm.catalog.generations import keep
 from tsuku_llm.catalog.loading import Catalog, Loaded, is_later, load, updated_copy, verified
-from tsuku_llm.catalog.repositories import Repository
+from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import drop_temporaries, make_folder
+from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import (
     BodyError,
     HttpStatusError,
@@ -25,6 +25,7 @@ from tsuku_llm.errors import (
     StoreError,
     TrustError,
 )
+from tsuku_llm.folders import opened
 from tsuku_llm.standing import Freshness, days, folder_of
 from tsuku_llm.trust import RoleState, TrustedRepository
 
@@ -50,7 +51,9 @@ def refresh(
     with disk_errors("keeping the metadata", folder):
         make_folder(folder)
         if alone:
-            drop_temporaries(folder, older_than=math.inf)
+            with opened(data, "metadata", repository.name) as ours:
+                if ours is not None:
+                    ours.drop_temporaries("|".join(FILES), older_than=math.inf)
         make_safe(folder / "client", alone=alone)
         _update(repository, folder / "client", download)
         copy = UpdaterCopy(folder / "client")

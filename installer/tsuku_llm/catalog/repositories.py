@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,11 +14,26 @@ from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
+from tsuku_llm.folders import opened, temporaries
 from tsuku_llm.standing import folder_of
 from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY
 OFFICIAL_URL = "https://releases.tsuku.dev/tsuku-llm/"
+
+FILES = (r"repository\.json", r"root\.json", "current", r"standing\.json")
+"""What is in the folder of a repository beside its copies, as patterns."""
+
+_METADATA = r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json"
+OF_A_COPY = re.compile(rf"metadata/(?:{_METADATA})?|targets/(?:[^/]+/)*(?:[0-9a-f]{{64}}\.[^/]+)?")
+"""What a whole copy of a repository can have in it."""
+
+_OURS = re.compile(
+    rf"{'|'.join(FILES)}|{temporaries('|'.join(FILES)).pattern}"
+    rf"|copies/(?:[0-9a-f]{{16}}/(?:{OF_A_COPY.pattern})?)?"
+    rf"|client/(?:{_METADATA}|tmp[a-z0-9_]{{8}}|root_history/(?:[0-9]+\.root\.json)?)?"
+)
+"""All that this program and python-tuf's updater make in the folder of a repository."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -77,8 +92,7 @@ def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
     trust.check_root(root)
     folder = folder_of(data, name)
     with disk_errors("adding a repository", folder):
-        if folder.exists():
-            shutil.rmtree(folder)
+        _clear(data, name)
         make_folder(folder)
         replace_file(folder / "root.json", root)
         replace_file(folder / "repository.json", json.dumps({"format": 1, "url": address}).encode())
@@ -96,7 +110,17 @@ def remove_repository(data: Path, name: str) -> None:
     folder = folder_of(data, name)
     with disk_errors("removing a repository", folder):
         (folder / "repository.json").unlink()
-        shutil.rmtree(folder)
+        _clear(data, name)
+
+
+def _clear(data: Path, name: str) -> None:
+    """Remove a repository's metadata; what is not of this program stays, and its folder."""
+    with opened(data, "metadata") as metadata:
+        if metadata is not None and metadata.is_folder(name):
+            with metadata.inner(name) as folder:
+                folder.remove_matching(_OURS)
+            with suppress(OSError):  # something foreign is in it
+                metadata.rmdir(name)
 
 
 def check_url(url: str) -> str:
