@@ -44,11 +44,14 @@ class Folder:
 
     def names(self) -> list[str]:
         """Every name in it, sorted."""
-        return sorted(os.listdir(self.path if self._descriptor is None else self._descriptor))
+        place = self.path if self._descriptor is None else self._descriptor
+        return sorted(os.listdir(place))  # noqa: PTH208  # of a descriptor
 
     def own_status(self) -> os.stat_result:
         """The status of the folder itself."""
-        return os.stat(self.path if self._descriptor is None else self._descriptor)
+        if self._descriptor is None:
+            return self.path.stat()
+        return os.fstat(self._descriptor)
 
     def status(self, name: str) -> os.stat_result:
         """The status of a name itself: a link is not followed."""
@@ -133,9 +136,9 @@ class Folder:
         temporary = temporaries(files)
         with suppress(OSError):
             for name in self.names():
-                if temporary.fullmatch(name) and self.is_file(name):
-                    if self.status(name).st_mtime < older_than:
-                        self.unlink(name)
+                ours = temporary.fullmatch(name) and self.is_file(name)
+                if ours and self.status(name).st_mtime < older_than:
+                    self.unlink(name)
 
     def _at(self, name: str) -> str:
         return name if self._descriptor is not None else str(self.path / name)

@@ -47,6 +47,7 @@ def add(session: Session, name: str, url: str, root: Path) -> Repository:
             facts=(error.strerror or str(error),),
             hint="ask the owner of the repository for its root.json",
         ) from error
+    session.store.adopt()
     repository = catalogs.add_repository(session.data, name, url, data)
     _tell_thresholds(session, data)
     try:

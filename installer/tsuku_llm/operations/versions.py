@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
 from tsuku_llm.operations.session import Session
@@ -17,6 +18,7 @@ class Inventory:
 
     ``previous`` is what ``rollback`` goes back to. ``damaged`` says of each name among the
     versions that is none why; ``unusable`` why nothing is active although something should be.
+    ``foreign`` is what this program did not make: it is never removed.
     """
 
     versions: tuple[Installed, ...]
@@ -25,6 +27,7 @@ class Inventory:
     damaged: Mapping[str, CorruptStore]
     unusable: CorruptStore | None
     legacy: tuple[LegacyAddon, ...]
+    foreign: tuple[Path, ...]
 
 
 def inventory(session: Session) -> Inventory:
@@ -42,6 +45,7 @@ def inventory(session: Session) -> Inventory:
         damaged=shelf.damaged(),
         unusable=unusable,
         legacy=find_legacy(session.tsuku_home) if session.tsuku_home else (),
+        foreign=shelf.foreign(),
     )
 
 
@@ -59,11 +63,20 @@ def use(session: Session, word: str) -> Installed:
     several, ``TamperedInstall`` and ``CorruptStore`` for a damaged version.
     """
     store = session.store
-    store.sweep()
     installed = found(store, resolve(store, [word])[0])
-    store.use(installed)
+    if is_active(store, installed.id):
+        store.check(installed)  # so nothing is written: another user's store needs no lock for it
+    else:
+        store.sweep()
+        store.use(installed)
     _tell_if_not_served(session, installed)
     return installed
+
+
+def is_active(shelf: Shelf, version: str) -> bool:
+    """Whether a version is the active one; a pointer that cannot be read names none."""
+    active = readable(shelf.active)
+    return active is not None and active.id == version
 
 
 def rollback(session: Session) -> Installed:
