@@ -145,6 +145,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     if not force and (report := _unchanged(session, store, choice, failed)):
         with suppress(StoreError):  # a store that this user may only read
             store.sweep()
+            note_standing(session, choice.catalog.standing())
             store.drop_downloads(report.installed.receipt.digests if report.installed else ())
         return report
     store.sweep()
