@@ -10,6 +10,7 @@ import io
 import itertools
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -51,6 +52,8 @@ NEARLY = (
 OF_ANOTHER_KIND = (HASH, f"{HASH}.part", UNIQUE, "b9-cpu-0123456789ab", f"{HASH}.lock")
 """Names that are ours by themselves: what has them is of a kind that we never make."""
 
+ALL_NAMES = PLAIN + DOTTED + NEARLY + OF_ANOTHER_KIND
+
 KINDS = ("file", "folder", "empty", "to-file", "to-folder", "dangling", "loop")
 
 COMMANDS = (
@@ -87,9 +90,18 @@ def everything(top: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> User:
+def memory() -> Iterator[Path]:
+    """A folder on a memory disk where there is one: every install is flushed."""
+    disk = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # a unique folder
+    with tempfile.TemporaryDirectory(prefix="foreign-", dir=disk) as name:
+        yield Path(name).resolve()
+
+
+@pytest.fixture(scope="module")
+def template(memory: Path) -> User:
     """A user with two versions and a repository, from files alone: no network."""
-    folder = tmp_path_factory.mktemp("foreign")
+    folder = memory / "template"
+    folder.mkdir(mode=0o755)
     shop = FolderShop(folder / "shop")
     for tag in ("b1", "b2"):
         shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
@@ -105,12 +117,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> User:
 def put(data: Path, outside: Path, where: str, name: str, kind: str) -> Path | None:
     """Make one foreign thing; None where its place or name is not free."""
     if "*" in where:
-        place = next(iter(sorted(data.glob(where))), None)
+        # In a version or a copy of ours; those of this test are other names.
+        places = (each for each in sorted(data.glob(where)) if each.name not in ALL_NAMES)
+        place = next((each for each in places if not each.parent.is_symlink()), None)
     else:
         place = data / where
         if not os.path.lexists(place):
             place.mkdir(parents=True)
-    if place is None or os.path.lexists(place / name):
+    if place is None or place.name in ALL_NAMES or os.path.lexists(place / name):
         return None
     path = place / name
     if kind == "file":
@@ -148,14 +162,14 @@ numbers = itertools.count()
 @given(steps=STEPS, last=st.sampled_from(COMMANDS))
 def test_S16_S01_foreign_things_are_never_touched(
     template: User,
-    tmp_path: Path,
+    memory: Path,
     monkeypatch: pytest.MonkeyPatch,
     steps: list[tuple[str, ...]],
     last: tuple[str, ...],
 ) -> None:
-    home = tmp_path / f"home-{next(numbers)}"
+    home = memory / f"home-{next(numbers)}"
     shutil.copytree(template.home, home, symlinks=True)
-    outside = tmp_path / f"{home.name}-outside"
+    outside = memory / f"{home.name}-outside"
     outside.mkdir()
     for name in ("file", "other.part", f"{HASH}.part", "x.pid"):
         (outside / name).write_text("outside")
@@ -180,6 +194,7 @@ def test_S16_S01_foreign_things_are_never_touched(
         assert "Traceback" not in text.getvalue()
         require_untouched(before, data)
     shutil.rmtree(home)
+    shutil.rmtree(outside)
 
 
 def require_untouched(before: dict[Path, Seen], data: Path) -> None:
