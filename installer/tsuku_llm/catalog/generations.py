@@ -63,6 +63,8 @@ def keep(folder: Path, files: Mapping[str, bytes]) -> None:
         flush_folder(Path(parent))
     # If there is one it does not verify: a valid one is not kept again.
     _remove_copies(folder, lambda found: found == name)
+    if os.path.lexists(copies / name):  # a link, or something foreign in it: it is kept
+        rename(copies / name, copies / f"{name}.{unique()}.set-aside")
     rename(staging, copies / name)
     flush_folder(copies)
     before = _name_before(folder)
