@@ -27,22 +27,25 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "standing": frozenset({"disk", "durable", "embedded", "errors", "revocations"}),
     "durable": frozenset({"disk", "errors", "ownership"}),
     "ownership": frozenset({"disk", "errors"}),
+    "folders": frozenset({"disk", "durable", "errors", "ownership"}),
     "local": frozenset({"child", "errors"}),
     "host": frozenset({"child", "errors", "local"}),
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"errors", "hardware", "host", "local"}),
     "trust": frozenset({"errors"}),
     "manifest": frozenset({"errors", "trust"}),
-    "catalog": frozenset({"disk", "durable", "embedded", "errors", "manifest", "standing"})
-    | {"revocations", "trust"},
+    "catalog": frozenset({"disk", "durable", "embedded", "errors", "folders", "manifest"})
+    | {"revocations", "standing", "trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "durable", "errors", "lazily", "ownership", "process"}),
+    "store": frozenset({"disk", "durable", "errors", "folders", "lazily", "ownership"})
+    | {"process"},
     "launch": frozenset({"errors", "lazily"}),
-    "instances": frozenset({"disk", "durable", "errors", "launch", "process", "store"}),
+    "instances": frozenset({"disk", "durable", "errors", "folders", "launch", "process"})
+    | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}

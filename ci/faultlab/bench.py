@@ -8,12 +8,14 @@ Homes are copied from templates, hard links and all.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import shutil
 import stat
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from typing import TypeVar
 
 from support.program import environment
 from support.release_server import ReleaseServer, release_server
+from support.repository import RepositorySimulator, release_document
 
 from ci.faultlab.program import Ended, Program, Running
 from ci.faultlab.waiting import Standstill
@@ -29,6 +32,9 @@ from tsuku_llm.errors import TsukuError
 from tsuku_llm.store import Installed, Store
 
 WORKERS = 2
+SECOND = "second"
+"""The name of the other repository."""
+
 _OUTSIDE = b"untouched"
 _DAMAGED = "damaged"
 _SLOW = """
@@ -164,6 +170,8 @@ class Bench:
         self._releases = itertools.count(1)
         self._lock = threading.Lock()
         self._machine = folder / "machine.json"
+        self.second = RepositorySimulator(f"{shop.nginx.url}/{SECOND}/", name=SECOND)
+        (folder / "second-root.json").write_bytes(self.second.pinned_root)
         self.new_home("prober").must("probe", "--record", str(self._machine))
 
     def new_home(self, name: str, folder: Path | None = None) -> Home:
@@ -173,6 +181,9 @@ class Bench:
         """
         settings = {"SSL_CERT_FILE": str(self.shop.nginx.authority)}
         settings |= {"NO_PROXY": "localhost,127.0.0.1"}
+        links = str(self.folder / "links")  # the package index, for pip
+        settings |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links}
+        settings |= {"RUSTUP_HOME": str(self.folder / "rustup")}  # pip asks rustc for its version
         if self._machine.exists():
             settings |= {"TSUKU_LLM_FAKE_HARDWARE": str(self._machine)}
         home = Home((folder or self.folder) / name, self.program, settings)
@@ -224,6 +235,42 @@ class Bench:
         packed = self.shop.stand_in(f"{tag}-cpu", padding=3000)
         runtime = self.shop.companion(f"{tag}-runtime")
         self.shop.publish(tag, {"cpu": self.shop.variant(packed, runtime)})
+
+    def publish_second(self, tag: str) -> None:
+        """A release of one archive in the second repository."""
+        variant = self.shop.variant(self.shop.stand_in(f"{tag}-cpu", padding=3000))
+        platform = {"default": "cpu", "preference": {"portable": ["cpu"], "native": ["cpu"]}}
+        platforms = {"linux-amd64": {**platform, "variants": {"cpu": variant}}}
+        self.second.publish(release_document(tag, platforms=platforms))
+        self.second.write(self.shop.nginx.root / SECOND)
+
+    def publish_wheel(self, tag: str) -> None:
+        """A release in the channel ``index``: its archive is a wheel for pip to fetch."""
+        tree = self.shop.nginx.root.parent / "builds" / f"{tag}-cpu"
+        self.shop.stand_in(f"{tag}-cpu", padding=3000)
+        project, links = f"tsuku_faults_{tag}", self.folder / "links"
+        links.mkdir(exist_ok=True)
+        path = links / f"{project}-1.0-py3-none-any.whl"
+        about = f"{project}-1.0.dist-info"
+        with zipfile.ZipFile(path, "w") as wheel:
+            for file in sorted(each for each in tree.rglob("*") if each.is_file()):
+                wheel.write(file, f"{project}/bin/{file.name}")
+            wheel.writestr(
+                f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {project}\nVersion: 1.0\n"
+            )
+            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"{about}/RECORD", "")
+        data = path.read_bytes()
+        name = project.replace("_", "-")
+        artifact = {
+            "url": f"pkg:pypi/{name}@1.0?file_name={path.name}",
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "size": len(data),
+            "format": "wheel",
+            "root": f"{project}/bin",
+        }
+        variant = {**self.shop.variant(), "artifacts": [artifact]}
+        self.shop.publish(tag, {"cpu": variant}, channels=("index",))
 
     @contextlib.contextmanager
     def copy(self, template: Home) -> Iterator[Home]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ci.faultlab.bench import Bench, Home
+from ci.faultlab.bench import SECOND, Bench, Home
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Operation:
     allowed: Collection[str | None]
     final: str | None
     again: Collection[str | None]
+    codes: Collection[int] = ()
+    """Further exit codes: a fault may hit pip, which runs beside the program."""
 
     def again_in(self, home: Home) -> Iterator[str]:
         """What is wrong after the same command was run once more without a fault."""
@@ -55,3 +57,23 @@ def operations(bench: Bench) -> Iterator[Operation]:
     bench.publish(tags[2])
     three = bench.derived(two, f"with-{tags[2]}", "update")
     yield Operation("prune", ("prune",), three, {tags[2]}, tags[2], {tags[2]})
+
+
+def other_sources(bench: Bench) -> Iterator[Operation]:
+    """An install from a second repository, and one through the package index.
+
+    Each has to be used before the next is asked for.
+    """
+    tags = bench.new_tags(2)
+    bench.publish_second(tags[0])
+    two = bench.customer(f"before-{tags[0]}")
+    root = bench.folder / "second-root.json"
+    two.must("repository", "add", SECOND, bench.second.url, "--root", str(root))
+    states = {None, tags[0]}
+    argv = ("install", "--repository", SECOND)
+    yield Operation("install from a second repository", argv, two, states, tags[0], states)
+    bench.publish_wheel(tags[1])
+    fresh = bench.customer(f"before-{tags[1]}")
+    states = {None, tags[1]}
+    argv = ("install", "--channel", "index")
+    yield Operation("install through the index", argv, fresh, states, tags[1], states, (4,))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from ci.faultlab.bench import Bench, Home, sample, side_by_side
-from ci.faultlab.operations import Operation, operations
+from ci.faultlab.operations import Operation, operations, other_sources
 from ci.faultlab.points import Point, calls_in, can_fail, points_in
 from ci.faultlab.program import Ended
 from ci.faultlab.verdict import Tally
@@ -55,7 +56,10 @@ class _Sweep:
         if ended.code == 0:
             if home.state() != self.operation.final:
                 yield f"said done in state {home.state()}"
-        elif self.fault in _CODES and ended.code not in _CODES[self.fault]:
+        elif self.fault in _CODES and ended.code not in (
+            *_CODES[self.fault],
+            *self.operation.codes,
+        ):
             yield f"ended with {ended.code}: {ended.stderr!r}"
 
 
@@ -63,7 +67,7 @@ def sweep(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
     """Show these rows at one in so many of their points."""
     faults = {row: names for row, names in {**SIGNALS, **ERRORS}.items() if row in ids}
     tallies = {row: Tally(_WHAT.get(row, "injected errors")) for row in faults}
-    for operation in operations(bench):
+    for operation in chain(operations(bench), other_sources(bench)):
         points = _recorded(bench, operation)
         for row, names in faults.items():
             for fault in names:

@@ -158,18 +158,6 @@ def write_note(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def drop_temporaries(*folders: Path, older_than: float) -> None:
-    """Remove what a crash in ``replace_file`` left in these folders, if it can be removed.
-
-    ``older_than`` is in seconds since the epoch; infinity for all.
-    """
-    for folder in folders:
-        with suppress(OSError):
-            for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-                if path.lstat().st_mtime < older_than:
-                    path.unlink()
-
-
 def remove_tree(path: Path) -> None:
     """Remove a folder and what is in it, following no link. Raises ``OSError``."""
     from shutil import rmtree  # noqa: PLC0415  # imports every compression there is

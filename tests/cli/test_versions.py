@@ -147,10 +147,14 @@ def test_uninstall_removes_what_is_named_and_the_pointer_is_right(
 ) -> None:
     oldest, old, new = put(store, "b100"), put(store, "b200"), put(store, "b300")
     told = as_json("uninstall", "b200", oldest.id, "b100")
-    assert told["data"] == {"removed": [old.id, oldest.id], "active": new.id}
+    assert told["data"] == {
+        "removed": [old.id, oldest.id],
+        "active": new.id,
+        "foreign": [],
+    }
     assert store.installed() == (new,)
     assert store.previous() is None
-    assert as_json("uninstall", "b300")["data"] == {"removed": [new.id], "active": None}
+    assert as_json("uninstall", "b300")["data"]["removed"] == [new.id]
     assert as_json("rollback")["exit_code"] == as_json("which")["exit_code"] == 7
 
 
@@ -261,10 +265,10 @@ def test_prune_removes_leftovers_and_damaged_versions(store: Store, program: Pro
     damaged, _, _ = put(store, "b100"), put(store, "b200"), put(store, "b300")
     (damaged.path / "receipt.json").unlink()
     (store.partials / f"{'a' * 64}.part").write_bytes(b"half")
-    (store.data / "staging" / "0123").mkdir()
+    (store.data / "staging" / ("01" * 8)).mkdir()
     assert program("prune").stdout == f"removed {damaged.id}\n"
     assert list(store.partials.iterdir()) == []
-    assert not (store.data / "staging" / "0123").exists()
+    assert list((store.data / "staging").iterdir()) == []
 
 
 @linux

@@ -262,7 +262,7 @@ def test_X11_root_does_not_write_into_a_users_store(store: Store) -> None:
         lambda version: (version / "receipt.json").unlink(),
         lambda version: shutil.rmtree(version / "tree"),
         shutil.rmtree,
-        lambda version: version.rename(version.with_name("b999-cpu-0")),
+        lambda version: version.rename(version.with_name("b999-cpu-000000000000")),
     ],
     ids=["receipt-zeros", "receipt-gone", "tree-gone", "all-gone", "renamed"],
 )
@@ -277,7 +277,7 @@ def test_C10_a_damaged_version_is_named_and_installed_anew(
     assert store.active() == again
     store.check(again, full=True)
     for name, error in store.damaged().items():
-        assert name == "b999-cpu-0"
+        assert name == "b999-cpu-000000000000"
         assert error.hint
     store.prune()
     assert store.damaged() == {}

@@ -129,7 +129,7 @@ def test_a_free_lock_does_not_wait(store: Store) -> None:
     ids=["L05-lock-is-a-link", "L05-lock-is-a-folder", "L05-lock-is-a-fifo"],
 )
 def test_a_lock_that_is_no_file_is_refused(store: Store, spoil: Callable[[Path], object]) -> None:
-    store.data.mkdir()
+    store.adopt()
     (store.data / "locks").mkdir()
     spoil(store.data / "locks" / "b100.lock")
     with pytest.raises(CorruptStore, match="not a file"), store.lock("b100"):
@@ -203,10 +203,10 @@ def test_L06_without_flock_what_a_live_process_stages_stays_and_a_dead_ones_goes
 def test_L06_without_flock_nothing_fresh_is_swept(store: Store, start: Start) -> None:
     installed = install(store)
     fresh = [
-        store.data / ".active.json.0123.tmp",
-        installed.path / ".fingerprint.json.0123.tmp",
-        store.data / "staging" / "4567" / "file",
-        store.data / "staging" / "4567.lock",
+        store.data / f".active.json.{'01' * 8}.tmp",
+        installed.path / f".fingerprint.json.{'01' * 8}.tmp",
+        store.data / "staging" / ("45" * 8) / "receipt.json",
+        store.data / "staging" / f"{'45' * 8}.lock",
     ]
     for path in fresh:
         path.parent.mkdir(exist_ok=True)

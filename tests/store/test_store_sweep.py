@@ -51,16 +51,18 @@ def test_C01_leftovers_of_every_sort_are_swept(store: Store) -> None:
     installed = install(store)
     before = snapshot(store.data / "versions")
     staging = store.data / "staging"
-    (staging / "0123").mkdir()
-    (staging / "0123" / "file").write_bytes(b"")
-    (staging / "4567.lock").write_bytes(b"")
-    (staging / "89ab.pid").write_text("1 here")
-    (staging / "89ab").mkdir()
-    (store.data / ".active.json.0123.tmp").write_bytes(b"torn")
-    (installed.path / ".fingerprint.json.0123.tmp").write_bytes(b"torn")
+    one, two, three = ("01" * 8, "45" * 8, "89" * 8)
+    (staging / one / "tree" / "bin").mkdir(parents=True)
+    (staging / one / "tree" / "bin" / "file").write_bytes(b"")
+    (staging / one / "receipt.json").write_bytes(b"")
+    (staging / f"{two}.lock").write_bytes(b"")
+    (staging / f"{three}.pid").write_text("1 here")
+    (staging / three).mkdir()
+    (store.data / f".active.json.{one}.tmp").write_bytes(b"torn")
+    (installed.path / f".fingerprint.json.{one}.tmp").write_bytes(b"torn")
     before_names = set(before)
     store.sweep()
-    assert list(staging.glob("0123*")) == list(staging.glob("4567*")) == []
+    assert list(staging.iterdir()) == []
     assert not list(store.data.glob(".*.tmp"))
     assert set(snapshot(store.data / "versions")) == before_names
     assert snapshot(store.data / "versions") == before
@@ -86,6 +88,6 @@ def test_a_link_in_staging_is_not_followed(store: Store, tmp_path: Path) -> None
     install(store)
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_bytes(b"")
-    (store.data / "staging" / "0123").symlink_to(tmp_path / "precious")
+    (store.data / "staging" / ("01" * 8)).symlink_to(tmp_path / "precious")
     store.sweep()
     assert (tmp_path / "precious" / "file").exists()

@@ -134,11 +134,14 @@ def test_a_damaged_version_is_replaced(store: Store) -> None:
     assert (again.tree / "llama-server").read_bytes() == FILES["llama-server"]
 
 
-def test_something_else_under_the_versions_name_is_replaced(store: Store) -> None:
+def test_S16_something_else_under_the_versions_name_is_set_aside(store: Store) -> None:
     receipt = make_receipt()
-    (store.data / "versions").mkdir(parents=True)
+    install(store, "b050")
     (store.data / "versions" / receipt.id).write_text("a file")
     store.check(install(store), full=True)
+    (kept,) = (store.data / "set-aside").rglob(receipt.id)
+    assert kept.read_text() == "a file"
+    assert kept.parent in store.foreign()
 
 
 def test_removing_the_active_version_leaves_nothing_active(store: Store) -> None:

@@ -12,6 +12,7 @@ verify, or has in an older version.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,14 +22,19 @@ from tsuku_llm.catalog.copies import UpdaterCopy, read_file
 from tsuku_llm.catalog.roots import KnownRoots
 from tsuku_llm.durable import make_folder, remove, replace_file
 from tsuku_llm.errors import MetadataError, StoreError
+from tsuku_llm.folders import temporaries
 from tsuku_llm.trust import Copy
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Root  # type: ignore[attr-defined]  # its own re-export
 
+_STATE = re.compile(r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json")
+_TEMPORARY = re.compile(rf"tmp[a-z0-9_]{{8}}|{temporaries(_STATE.pattern).pattern}")
+"""What the updater, by ``tempfile``, and ``durable`` write before they rename it."""
+
 
 def make_safe(folder: Path, *, alone: bool) -> None:
-    """Remove what is no regular file of ours, and what a crash left.
+    """Remove what the updater must not open, and what a crash left.
 
     For the updater's folder and the one of the known roots.
     ``alone`` says that no other process uses the folder: one that does has half-written
@@ -40,7 +46,10 @@ def make_safe(folder: Path, *, alone: bool) -> None:
             remove(place)
             continue
         for path in place.iterdir():
-            if path != history and not _is_state(path, alone=alone):
+            # What has another name is foreign: the updater does not look at it.
+            if (_STATE.fullmatch(path.name) and not _is_state(path)) or (
+                alone and _TEMPORARY.fullmatch(path.name) and path.is_file()
+            ):
                 remove(path)
 
 
@@ -72,8 +81,8 @@ def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
         snapshot = f"metadata/{known.get('snapshot', 0)}.snapshot.json"
         known = _versions(copy, root, "snapshot", snapshot)
         if _is_later(known, _versions(state, root, "snapshot", snapshot)):
-            for role, version in known.items():
-                name = trust.file_name(role, version)
+            for role in known.keys() & set(trust.ROLES):  # the updater reads no others
+                name = trust.file_name(role, known[role])
                 _put(state, name, copy.read(name))
 
 
@@ -96,9 +105,7 @@ def _put(state: UpdaterCopy, name: str, data: bytes | None) -> None:
         replace_file(state.path(name), data)
 
 
-def _is_state(path: Path, *, alone: bool) -> bool:
-    if alone and path.suffix != ".json":
-        return False
+def _is_state(path: Path) -> bool:
     try:
         return read_file(path) is not None
     except StoreError:

@@ -6,21 +6,22 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tsuku_llm.catalog.copies import read_file
+from tsuku_llm.catalog.repositories import OF_A_COPY
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import (
     flush_folder,
     make_folder,
-    remove,
     rename,
     replace_file,
     unique,
     write_new,
 )
 from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.folders import opened
 from tsuku_llm.standing import CURRENT
 
 _NAME = re.compile(r"[0-9a-f]{16}")
@@ -61,15 +62,27 @@ def keep(folder: Path, files: Mapping[str, bytes]) -> None:
         write_new(staging / file, data)
     for parent, _, _ in os.walk(staging):
         flush_folder(Path(parent))
-    remove(copies / name)  # if there is one it does not verify: a valid one is not kept again
+    # If there is one it does not verify: a valid one is not kept again.
+    _remove_copies(folder, lambda found: found == name)
+    if os.path.lexists(copies / name):  # a link, or something foreign in it: it is kept
+        rename(copies / name, copies / f"{name}.{unique()}.set-aside")
     rename(staging, copies / name)
     flush_folder(copies)
     before = _name_before(folder)
     replace_file(folder / CURRENT, name.encode())
-    for path in copies.iterdir():
-        if path.name not in (name, before):
-            with contextlib.suppress(OSError):
-                remove(path)
+    with contextlib.suppress(OSError):
+        _remove_copies(folder, lambda found: found not in (name, before))
+
+
+def _remove_copies(repository: Path, chosen: Callable[[str], bool]) -> None:
+    """Remove copies that this program made; what else lies there, or in them, stays."""
+    with opened(repository, "copies") as copies:
+        for name in copies.names() if copies else ():
+            if copies and _NAME.fullmatch(name) and chosen(name) and copies.is_folder(name):
+                with copies.inner(name) as copy:
+                    copy.remove_matching(OF_A_COPY)
+                with contextlib.suppress(OSError):  # something foreign is in it
+                    copies.rmdir(name)
 
 
 def _name_before(folder: Path) -> str | None:

@@ -22,10 +22,10 @@ from tsuku_llm.catalog.loading import (
     verified,
     versions_under,
 )
-from tsuku_llm.catalog.repositories import Repository
+from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import drop_temporaries, make_folder
+from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import (
     BodyError,
     DownloadError,
@@ -35,6 +35,7 @@ from tsuku_llm.errors import (
     StoreError,
     TrustError,
 )
+from tsuku_llm.folders import opened
 from tsuku_llm.standing import Freshness, days, folder_of
 from tsuku_llm.trust import RoleState, Stated, TrustedRepository
 
@@ -60,7 +61,9 @@ def refresh(
     with disk_errors("keeping the metadata", folder):
         make_folder(folder)
         if alone:
-            drop_temporaries(folder, older_than=math.inf)
+            with opened(data, "metadata", repository.name) as ours:
+                if ours is not None:
+                    ours.drop_temporaries("|".join(FILES), older_than=math.inf)
         copy = UpdaterCopy(folder / "client")
         for place in (copy.folder, folder / FOLDER):
             make_safe(place, alone=alone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,13 +12,35 @@ from urllib.parse import urlsplit
 from tsuku_llm import embedded, revocations, trust
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, remove, replace_file
+from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
+from tsuku_llm.folders import opened, temporaries
 from tsuku_llm.standing import ADDED, folder_of
 from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY
 OFFICIAL_URL = "https://releases.tsuku.dev/tsuku-llm/"
+
+FILES = (
+    *(r"repository\.json", r"root\.json", "current", r"standing\.json"),
+    *(r"refreshed\.json", r"revoked\.json"),
+)
+"""What is in the folder of a repository beside its copies, as patterns."""
+
+_METADATA = r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json"
+_DELEGATED = r"[0-9]+\.[A-Za-z0-9_.~%-]{1,150}\.json"
+OF_A_COPY = re.compile(
+    rf"metadata/(?:{_METADATA}|{_DELEGATED})?|targets/(?:[^/]+/)*(?:[0-9a-f]{{64}}\.[^/]+)?"
+)
+"""What a whole copy of a repository can have in it."""
+
+_OURS = re.compile(
+    rf"(?!{re.escape(revocations.FILE)})(?:{'|'.join(FILES)})|{temporaries('|'.join(FILES)).pattern}"
+    rf"|copies/(?:[0-9a-f]{{16}}/(?:{OF_A_COPY.pattern})?)?"
+    rf"|client/(?:{_METADATA}|tmp[a-z0-9_]{{8}}|root_history/(?:[0-9]+\.root\.json)?)?"
+    rf"|roots/(?:[0-9]+\.root\.json)?"
+)
+"""What is removed with a repository; the revocations that were seen are kept for good."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _SPACE = re.compile(r"[\s\\]")
@@ -82,7 +105,7 @@ def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
     trust.check_root(root)
     folder = folder_of(data, name)
     with disk_errors("adding a repository", folder):
-        _clear(folder)
+        _clear(data, name)
         make_folder(folder)
         replace_file(folder / "root.json", root)
         replace_file(folder / ADDED, json.dumps({"format": 1, "url": address}).encode())
@@ -102,19 +125,17 @@ def remove_repository(data: Path, name: str) -> None:
     folder = folder_of(data, name)
     with disk_errors("removing a repository", folder):
         (folder / ADDED).unlink()
-        _clear(folder)
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+        _clear(data, name)
 
 
-def _clear(folder: Path) -> None:
-    """Empty a repository's folder; the revocations that were seen are kept for good."""
-    if folder.is_symlink() or not folder.is_dir():
-        remove(folder)  # what a link leads to is not ours to empty
-        return
-    for path in list(folder.iterdir()):
-        if path.name != revocations.FILE:
-            remove(path)
+def _clear(data: Path, name: str) -> None:
+    """Remove a repository's metadata; the revocations and what is foreign stay."""
+    with opened(data, "metadata") as metadata:
+        if metadata is not None and metadata.is_folder(name):
+            with metadata.inner(name) as folder:
+                folder.remove_matching(_OURS)
+            with suppress(OSError):  # something foreign is in it
+                metadata.rmdir(name)
 
 
 def check_url(url: str) -> str:

@@ -41,6 +41,19 @@ _OPTIONS = (
     "--retries=2",
     "--timeout=10",
 )
+_PIP = """
+import os, runpy, sys, threading
+def end_with_parent():
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+# Another thread than pip's: it waits for nothing else, so pip cannot hold it up.
+threading.Thread(target=end_with_parent, daemon=True).start()
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""What runs pip in a child. Our end closes its input, and that ends it."""
+
 _SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
 _WRONG_HASH = "DO NOT MATCH THE HASHES"
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
@@ -110,8 +123,10 @@ def download_package(
     wheel = parse_package_url(url)
     scratch = folder / f"{artifact.sha256}.index"
     with disk_errors("making a scratch folder", folder):
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(0o700, parents=True)  # pip would import from it: nobody else may write
+        shutil.rmtree(scratch, ignore_errors=True)  # it follows no link
+        folder.mkdir(parents=True, exist_ok=True)
+        # Refused where a link has that name. pip would import from it: only we may write there.
+        scratch.mkdir(0o700)
         (scratch / "wheel").mkdir(0o700)
         (scratch / "requirements.txt").write_text(
             f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}\n", encoding="utf-8"
@@ -134,7 +149,7 @@ def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
 
 
 def _run_pip(wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None]) -> None:
-    command = [sys.executable, "-m", "pip", "download", *_OPTIONS, *wheel.options]
+    command = [sys.executable, "-c", _PIP, "download", *_OPTIONS, *wheel.options]
     command += ["--dest=wheel", "--requirement=requirements.txt"]
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
     environ = {**network.environ, **_SETTINGS, **temporary}
@@ -174,9 +189,13 @@ def _wait(
 def _child(
     command: list[str], folder: Path, environ: dict[str, str], log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that ends when we leave, whatever makes us leave."""
+    """Start a child that ends when we leave, and when we are killed.
+
+    It reads its input, which only we can write to: its end is ours. That holds on every
+    system, and for an end before the child looks.
+    """
     with subprocess.Popen(
-        command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        command, cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
     ) as child:
         try:
             yield child

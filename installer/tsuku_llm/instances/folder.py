@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import drop_temporaries, make_folder, read_small, replace_file
+from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import AlreadyRunning, CorruptStore
-from tsuku_llm.instances.record import Record
+from tsuku_llm.folders import opened
+from tsuku_llm.instances.record import NAME, Record
 from tsuku_llm.store import exclusive
 
 _LARGEST = 1 << 20
@@ -54,7 +55,10 @@ class Instances:
         """
         make_folder(self.folder, private=True)
         with exclusive(self.folder / "claim.lock", timeout=_CLAIM_LIMIT):
-            drop_temporaries(self.folder, older_than=time.time() - _CLAIM_LIMIT)
+            with opened(self.folder) as folder:
+                if folder is not None:
+                    files = rf"{NAME.pattern}\.json"
+                    folder.drop_temporaries(files, older_than=time.time() - _CLAIM_LIMIT)
             for other in self.all():
                 if other.state.is_up:
                     _require_apart(record, other)
@@ -76,8 +80,8 @@ class Instances:
     def _look(self) -> dict[str, Record | CorruptStore]:
         found: dict[str, Record | CorruptStore] = {}
         with disk_errors("listing the servers", self.folder):
-            paths = sorted(self.folder.glob("*.json"))
-        for name in [path.stem for path in paths]:
+            names = sorted(path.stem for path in self.folder.glob("*.json"))
+        for name in filter(NAME.fullmatch, names):
             record = self._readable(name)
             if record is not None:
                 found[name] = record

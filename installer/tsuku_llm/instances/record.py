@@ -18,7 +18,7 @@ from tsuku_llm.process import Process
 
 FORMAT = 1
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TEXT_LIMIT = 4096
 
 
@@ -113,7 +113,7 @@ class Record:
 
 def checked_name(name: str) -> str:
     """A name that can also be a file's. Raises ``UsageError``."""
-    if _NAME.fullmatch(name):
+    if NAME.fullmatch(name):
         return name
     raise UsageError(
         f"{name!r} cannot be a server's name",

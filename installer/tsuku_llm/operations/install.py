@@ -12,13 +12,16 @@ from typing import Any
 
 from tsuku_llm import __version__, archive, fetch, launch
 from tsuku_llm.errors import (
+    DigestMismatch,
     DownloadError,
     GateFailed,
     HostUnreachable,
     ProxyError,
     Revoked,
     SelectionError,
+    StoreError,
     TlsError,
+    TrustError,
     TsukuError,
 )
 from tsuku_llm.manifest import Artifact
@@ -141,10 +144,16 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
 def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
     """Install the first compatible variant that starts: the only loop of an install."""
     store = session.store
-    store.sweep()
     _ = choice.selection.selected  # raises with every reason where nothing fits
-    note_standing(session, choice.catalog.standing())
     failed = {} if force else _known_failures(store, choice)
+    if not force and (report := _unchanged(session, store, choice, failed)):
+        with suppress(StoreError):  # a store that this user may only read
+            store.sweep()
+            note_standing(session, choice.catalog.standing())
+            store.drop_downloads(report.installed.receipt.digests if report.installed else ())
+        return report
+    store.sweep()
+    note_standing(session, choice.catalog.standing())
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:
@@ -160,6 +169,25 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
         facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),
         hint=first.hint if first else "try them again: tsuku-llm install --force",
     ) from first
+
+
+def _unchanged(
+    session: Session, store: Store, choice: Choice, failed: Mapping[str, str]
+) -> InstallReport | None:
+    """Report that the best variant is active, intact and bound to its repository already.
+
+    None where it is not. Nothing is written and no lock is taken, so that it holds for a
+    read-only store, too.
+    """
+    for candidate in choice.selection.compatible:
+        if candidate.variant.name in failed:
+            continue
+        attempt = _Attempt(session, store, choice, candidate, failed)
+        installed = _intact(store, attempt.id) if _active_id(store) == attempt.id else None
+        if installed is None or installed.receipt.repository != choice.catalog.repository.name:
+            return None
+        return InstallReport("unchanged", choice, candidate, attempt.passed_over, installed)
+    return None
 
 
 def install_beside(session: Session, choice: Choice, candidate: Candidate) -> Installed:
@@ -287,14 +315,20 @@ def _build(attempt: _Attempt) -> Installed:
     is first drops it. Locks are taken in sorted order, so that nobody waits in a ring.
     """
     store = attempt.store
-    with ExitStack() as locks:
-        for digest in sorted({item.sha256 for item in attempt.candidate.variant.artifacts}):
-            locks.enter_context(store.lock(digest))
-        store.sweep()  # whoever had the lock may have been killed over a half-filled folder
-        with store.staging() as staging:
-            contents, sizes = _put_together(attempt, staging)
-            device = _gate(attempt, staging.tree)
-            installed = store.commit(staging, _receipt(attempt, sizes, contents, device))
+    digests = sorted({item.sha256 for item in attempt.candidate.variant.artifacts})
+    try:
+        with ExitStack() as locks:
+            for digest in digests:
+                locks.enter_context(store.lock(digest))
+            store.sweep()  # whoever had the lock may have been killed over a half-filled folder
+            with store.staging() as staging:
+                contents, sizes = _put_together(attempt, staging)
+                device = _gate(attempt, staging.tree)
+                installed = store.commit(staging, _receipt(attempt, sizes, contents, device))
+    except TrustError as error:
+        if not isinstance(error, DigestMismatch):  # of that, the pieces that are right are kept
+            store.drop_downloads(digests)  # as signed, and refused: another fetch gives the same
+        raise
     return installed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tsuku_llm.errors import InUse, UsageError
 from tsuku_llm.operations.session import Session
@@ -13,18 +14,23 @@ from tsuku_llm.store import Installed, LegacyAddon, Pruned, Store, find_legacy
 
 @dataclass(frozen=True, slots=True)
 class Uninstalled:
-    """The ids that were removed, and what is active after it."""
+    """The ids that were removed, what is active after it, and what is not this program's."""
 
     removed: tuple[str, ...]
     active: Installed | None
+    foreign: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a prune removed and what it left; ``legacy`` is still there, and known."""
+    """What a prune removed and what it left; ``legacy`` is still there, and known.
+
+    ``foreign`` is what this program did not make.
+    """
 
     pruned: Pruned
     legacy: tuple[LegacyAddon, ...]
+    foreign: tuple[Path, ...]
 
 
 def uninstall(session: Session, words: Sequence[str], *, everything: bool = False) -> Uninstalled:
@@ -41,7 +47,7 @@ def uninstall(session: Session, words: Sequence[str], *, everything: bool = Fals
     store = session.store
     store.sweep()
     removed = _remove(store, all_ids(store) if everything else resolve(store, words))
-    return Uninstalled(removed, readable(store.active))
+    return Uninstalled(removed, readable(store.active), store.foreign() if everything else ())
 
 
 def _remove(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     store.sweep()
     home = session.tsuku_home
     pruned = store.prune(_youngest(store, keep), legacy_home=home if legacy else None)
-    return Cleaned(pruned, find_legacy(home) if home else ())
+    return Cleaned(pruned, find_legacy(home) if home else (), store.foreign())
 
 
 def _youngest(store: Store, count: int) -> list[str]:

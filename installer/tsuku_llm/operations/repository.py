@@ -82,6 +82,7 @@ def add(
         ) from error
     if fingerprint is not None:
         _require_fingerprint(data, fingerprint)
+    session.store.adopt()
     repository = catalogs.add_repository(session.data, name, url, data)
     _tell_thresholds(session, data)
     try:

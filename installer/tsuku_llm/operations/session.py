@@ -81,8 +81,10 @@ class Session(NamedTuple):
         return Store(self.data, lock_timeout=self.lock_timeout, on_wait=self._waiting)
 
     def _waiting(self, holder: Holder | None) -> None:
-        who = f"tsuku-llm ({holder})" if holder else "tsuku-llm"
-        self.note(f"waiting for another {who}, which is at work on the same")
+        if holder:
+            self.note(f"waiting for another tsuku-llm ({holder}), which is at work on the same")
+        else:
+            self.note("waiting for a lock that another process holds")
 
 
 def working_folder() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
 from tsuku_llm.operations import vouching
@@ -20,7 +21,7 @@ class Inventory:
     ``previous`` is what ``rollback`` goes back to. ``told`` has what is known of each version,
     by id: that it was revoked, or that no channel has it any more. ``damaged`` says of each
     name among the versions that is none why; ``unusable`` why nothing is active although
-    something should be.
+    something should be; ``foreign`` is what this program did not make: it is never removed.
     """
 
     versions: tuple[Installed, ...]
@@ -29,6 +30,7 @@ class Inventory:
     damaged: Mapping[str, CorruptStore]
     unusable: CorruptStore | None
     legacy: tuple[LegacyAddon, ...]
+    foreign: tuple[Path, ...]
     told: Mapping[str, Told] = field(default_factory=dict)
 
 
@@ -53,6 +55,7 @@ def inventory(session: Session) -> Inventory:
         unusable=unusable,
         legacy=find_legacy(session.tsuku_home) if session.tsuku_home else (),
         told={each.id: known.of(each.receipt) for each in versions} if known else {},
+        foreign=shelf.foreign(),
     )
 
 
@@ -70,12 +73,21 @@ def use(session: Session, word: str) -> Installed:
     several, ``TamperedInstall`` and ``CorruptStore`` for a damaged version, ``Revoked``.
     """
     store = session.store
-    store.sweep()
     installed = found(store, resolve(store, [word])[0])
     vouching.require_usable(session, installed.receipt)
-    store.use(installed)
+    if is_active(store, installed.id):
+        store.check(installed)  # so nothing is written: another user's store needs no lock for it
+    else:
+        store.sweep()
+        store.use(installed)
     _tell_if_not_served(session, installed)
     return installed
+
+
+def is_active(shelf: Shelf, version: str) -> bool:
+    """Whether a version is the active one; a pointer that cannot be read names none."""
+    active = readable(shelf.active)
+    return active is not None and active.id == version
 
 
 def rollback(session: Session) -> Installed:

@@ -9,9 +9,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import read_small
 from tsuku_llm.errors import CorruptStore
 from tsuku_llm.store.integrity import TREE
-from tsuku_llm.store.receipt import RECEIPT, Receipt
-
-_RECEIPT_LIMIT = 16 << 20
+from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT, Receipt
 
 
 class Installed(NamedTuple):
@@ -32,7 +30,7 @@ def read_version(path: Path) -> Installed | None:
 
     Raises CorruptStore where the receipt is not readable or another version's.
     """
-    content = read_small(path / RECEIPT, _RECEIPT_LIMIT)
+    content = read_small(path / RECEIPT, RECEIPT_LIMIT)
     if content is None:
         return None
     receipt = Receipt.from_json(content)

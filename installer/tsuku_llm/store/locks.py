@@ -21,10 +21,12 @@ from platform import node
 from typing import TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import read_small, set_mode
+from tsuku_llm.durable import open_to_read, read_small, set_mode
 from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
+from tsuku_llm.folders import opened
 from tsuku_llm.ownership import require_trusted_owner
 from tsuku_llm.process import Process
+from tsuku_llm.store.layout import LOCKS
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -34,6 +36,8 @@ _LOCK_SUFFIX = ".lock"
 _HOLDER_SUFFIX = ".pid"
 _NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _PAUSE = 0.05
+_MODE = 0o600
+"""Of lock files: whoever can read one can hold it, and keep its owner waiting."""
 _LOOKS = 4
 """At a note that nobody can read: it is being written, or was not when its writer died."""
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -99,19 +103,37 @@ def holder_of(path: Path) -> Holder | None:
         return None
 
 
-def forget_dead_holders(folder: Path) -> None:
-    """Remove from a folder of locks what processes that are gone wrote about themselves."""
-    with suppress(OSError):
-        for path in folder.glob(f"*{_HOLDER_SUFFIX}"):
-            holder = holder_of(path)
-            if holder is None or (holder.is_here and not holder.is_alive):
-                _replace(path)
+def forget_dead_holders(data: Path) -> None:
+    """Remove what processes that are gone wrote about themselves beside the store's locks."""
+    with opened(data, "locks") as folder, suppress(OSError):
+        if folder is None:
+            return
+        for name in folder.names():
+            if name.endswith(_HOLDER_SUFFIX) and LOCKS.fits(folder, name):
+                lock = (folder.path / name).with_suffix(_LOCK_SUFFIX)
+                holder = holder_of(lock)
+                if holder is None or (holder.is_here and not holder.is_alive):
+                    # Taking the lock puts our own note in its place, and removes it.
+                    with suppress(StoreError), exclusive(lock, timeout=0):
+                        pass
 
 
-def _replace(note: Path) -> None:
-    """Whoever can take the lock has his own note there for a moment."""
-    with suppress(StoreError), exclusive(note.with_suffix(_LOCK_SUFFIX), timeout=0):
-        pass
+def drop_locks(data: Path, is_needed: Callable[[str], bool]) -> None:
+    """Remove the lock files of names that are gone; ``is_needed`` is asked under the lock.
+
+    A process that waits opens the file anew at each try, and one that locked a removed file
+    sees that it has no name any more (filelock looks), so two never hold one name.
+    """
+    with opened(data, "locks") as folder, suppress(OSError):
+        if folder is None:
+            return
+        for name in folder.names():
+            locked = name.removesuffix(_LOCK_SUFFIX)
+            if locked == name or not LOCKS.fits(folder, name) or is_needed(locked):
+                continue
+            with suppress(StoreError), exclusive(folder.path / name, timeout=0) as alone:
+                if alone and not is_needed(locked):
+                    folder.unlink(name)
 
 
 class _Waiting:
@@ -145,7 +167,7 @@ def _acquire(waiting: _Waiting) -> BaseFileLock:
 
     # No marker files of filelock's where there is no flock: whoever crashed would lock everybody
     # out. The note of the holder counts only as long as he lives.
-    lock = FileLock(waiting.path, mode=0o644, thread_local=False, fallback_to_soft=False)
+    lock = FileLock(waiting.path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
         _try(lock, 0)
     except Timeout:
@@ -225,6 +247,14 @@ def _require_lock_file(path: Path) -> None:
             hint="remove that path, then run it again",
         )
     require_trusted_owner(path, status)
+    if sys.platform != "win32" and status.st_uid == os.geteuid() and status.st_mode & 0o077:
+        # The version before this one made them 0644.
+        with suppress(OSError):
+            fd = open_to_read(path)
+            try:
+                os.fchmod(fd, _MODE)
+            finally:
+                os.close(fd)
 
 
 def _holder_file(path: Path) -> Path:
@@ -233,15 +263,22 @@ def _holder_file(path: Path) -> Path:
 
 
 def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:
-    who = str(holder) if holder else "another process"
+    """Word the end of a wait; without a note it is not known what the holder is."""
+    if holder is None:
+        return LockTimeout(
+            "a lock is held by another process",
+            facts=(f"lock: {path}", "the process left no note: it may be no tsuku-llm"),
+            hint=f"see who has it open: fuser -v '{path}'",
+        )
     hint = "wait for it, then run it again"
-    facts = [f"lock: {path}", f"held by: {who}"]
-    if holder and holder.is_here:
+    facts = [f"lock: {path}", f"held by: {holder}"]
+    if holder.is_here:
         pid = holder.process.pid
         hint = f"wait for it, or end it: kill {pid}"
         if _is_stopped(pid):
             facts.append(f"it is stopped; kill -CONT {pid} lets it go on")
-    return LockTimeout(f"another tsuku-llm ({who}) is still at work", facts=tuple(facts), hint=hint)
+    message = f"another tsuku-llm ({holder}) is still at work"
+    return LockTimeout(message, facts=tuple(facts), hint=hint)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -57,6 +57,14 @@ def read_pointer(data: Path) -> Pointer:
     return Pointer(*names)
 
 
+def pointer_or_none(data: Path) -> Pointer:
+    """Read the pointer, or give an empty one in the place of one that cannot be read."""
+    try:
+        return read_pointer(data)
+    except CorruptStore:
+        return Pointer()
+
+
 def write_pointer(data: Path, pointer: Pointer) -> None:
     """Replace the pointer durably. Raises StoreError."""
     document = {"format": FORMAT, "active": pointer.active, "previous": pointer.previous}

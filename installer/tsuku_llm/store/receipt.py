@@ -15,6 +15,8 @@ from tsuku_llm.errors import CorruptStore
 
 FORMAT = 1
 RECEIPT = "receipt.json"
+RECEIPT_LIMIT = 16 << 20
+"""Bytes."""
 
 _T = TypeVar("_T")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

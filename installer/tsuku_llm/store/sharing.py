@@ -20,7 +20,7 @@ from tsuku_llm.store.integrity import (
     verify_files,
 )
 from tsuku_llm.store.receipt import FileRecord
-from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.staging import ASIDE, Staging
 
 Content = tuple[str, bool]
 """SHA-256 and whether it is executable: what two files must have in common."""
@@ -47,7 +47,7 @@ def share(
     hashed again only where it was touched since. Raises ``OSError`` when a copy cannot be put
     back, TamperedInstall where there is none.
     """
-    tree, aside = staging.tree, staging.path / "aside"
+    tree, aside = staging.tree, staging.path / ASIDE
     aside.mkdir()
     linked: dict[str, tuple[FileRecord, Path | None]] = {}
     for number, file in enumerate(files):

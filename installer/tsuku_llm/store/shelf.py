@@ -85,16 +85,26 @@ class Shelf:
         """
         return holding(installed.path)
 
-    def _names(self) -> list[str]:
-        with disk_errors("listing the installed versions", self._versions):
-            try:
-                names = [path.name for path in self._versions.iterdir()]
-            except (FileNotFoundError, NotADirectoryError):
-                names = []
-        return sorted(filter(is_version_id, names))
+    def ids(self) -> list[str]:
+        """The ids of all versions, damaged ones included; what is foreign is none."""
+        from tsuku_llm.folders import opened  # noqa: PLC0415  # a start lists nothing
+        from tsuku_llm.store.layout import is_version  # noqa: PLC0415
+
+        with (
+            disk_errors("listing the installed versions", self._versions),
+            opened(self.data, "versions") as folder,
+        ):
+            names = folder.names() if folder else []
+            return [name for name in names if folder and is_version(folder, name)]
+
+    def foreign(self) -> tuple[Path, ...]:
+        """What lies in the folders of the store and is not this program's."""
+        from tsuku_llm.store.foreign import foreign  # noqa: PLC0415
+
+        return foreign(self.data)
 
     def _look_at_all(self) -> dict[str, Installed | CorruptStore]:
-        return {name: self._look_at(name) for name in self._names()}
+        return {name: self._look_at(name) for name in self.ids()}
 
     def _look_at(self, name: str) -> Installed | CorruptStore:
         try:

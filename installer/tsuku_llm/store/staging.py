@@ -14,10 +14,20 @@ from pathlib import Path
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.errors import LockTimeout, StoreError
-from tsuku_llm.store.integrity import TREE, Stamp
+from tsuku_llm.folders import Folder, opened
+from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.integrity import FINGERPRINT, TREE, Stamp
+from tsuku_llm.store.layout import STAGING
 from tsuku_llm.store.locks import exclusive, holder_of
+from tsuku_llm.store.receipt import RECEIPT
 
 _TRIES = 5
+ASIDE = "aside"
+REMOVED = "removed"
+_PARTS = (TREE, ASIDE, REMOVED)
+_FILES = (IN_USE, RECEIPT, FINGERPRINT)
+"""All that this program makes in a folder of its own here."""
+
 LONGEST_INSTALL = 24 * 3600.0
 """Seconds after which nobody can still be at work on what lies there."""
 
@@ -61,30 +71,46 @@ def _locked_name(parent: Path, stack: ExitStack) -> str:
     raise StoreError("could not lock a staging folder", facts=(f"path: {parent}",))
 
 
-def sweep_staging(parent: Path, now: float) -> None:
+def sweep_staging(data: Path, now: float) -> None:
     """Remove what crashed processes left; what a live one works on stays.
 
     What cannot be removed stays too: it is in nobody's way. ``now`` is in seconds since the
     epoch: where locks do not tell (another machine's, or none at all), age does.
     """
-    try:
-        names = {entry.name.partition(".")[0] for entry in parent.iterdir()}
-    except OSError:
-        return
-    for name in names:
-        with suppress(StoreError):
-            _sweep_one(parent / name, _lock_file(parent, name), now)
+    with opened(data, "staging") as parent:
+        if parent is None:
+            return
+        with suppress(OSError):
+            ours = {name.partition(".")[0] for name in parent.names() if STAGING.fits(parent, name)}
+            for name in ours:
+                with suppress(OSError, StoreError):
+                    _sweep_one(parent, name, now)
 
 
-def _sweep_one(folder: Path, lock: Path, now: float) -> None:
+def _sweep_one(parent: Folder, name: str, now: float) -> None:
+    lock = _lock_file(parent.path, name)
     old = _written(lock) + LONGEST_INSTALL < now
     holder = holder_of(lock)
     if holder and not holder.is_here and not old:
         return
     with exclusive(lock, timeout=0) as locked:
         if locked or old:
-            drop_tree(folder)
+            if parent.is_folder(name):
+                _empty(parent, name)
             _forget(lock)
+
+
+def _empty(parent: Folder, name: str) -> None:
+    """Remove what a version is put together from, then the folder; what else is in it stays."""
+    with parent.inner(name) as folder:
+        for part in _PARTS:
+            if folder.is_folder(part):
+                folder.remove_tree(part)
+        for part in _FILES:
+            if folder.is_file(part):
+                folder.unlink(part)
+    with suppress(OSError):  # something foreign is in it
+        parent.rmdir(name)
 
 
 def _written(lock: Path) -> float:

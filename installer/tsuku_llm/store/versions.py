@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import (
-    drop_temporaries,
-    flush_folder,
-    make_folder,
-    replace_file,
-)
+from tsuku_llm.durable import flush_folder, make_folder, replace_file
 from tsuku_llm.errors import (
     CorruptStore,
     InUse,
@@ -26,18 +21,21 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
+from tsuku_llm.folders import Folder, opened
 from tsuku_llm.ownership import check_path
+from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.holds import alone_with, users_of
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.integrity import Stamp
+from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, adopt, require_ours
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
-from tsuku_llm.store.locks import Holder, exclusive, forget_dead_holders
-from tsuku_llm.store.pointer import Pointer, read_pointer, write_pointer
+from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
+from tsuku_llm.store.pointer import pointer_or_none, read_pointer, write_pointer
 from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt, is_version_id
 from tsuku_llm.store.sealing import seal
 from tsuku_llm.store.sharing import donors, inodes_of, refresh_sharers
 from tsuku_llm.store.shelf import Shelf
-from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, staged, sweep_staging
+from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
 from tsuku_llm.store.supplying import can_supply, confirm, supply, withdraw
 
 LOCK_TIMEOUT = 1800.0
@@ -78,14 +76,13 @@ class Store(Shelf):
         self._lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
         self._on_wait = on_wait
         self._staging = data / "staging"
-        self._partials = data / "partials"
 
     # Putting together
 
     @property
     def partials(self) -> Path:
         """The folder of unfinished downloads, made if need be."""
-        return self._made(self._partials)
+        return self._made(self.data / "partials")
 
     def lock(self, name: str, *, timeout: float | None = None) -> AbstractContextManager[bool]:
         """Keep other processes out of ``name`` (a version's id, a digest) for a block.
@@ -177,7 +174,7 @@ class Store(Shelf):
         target = self._made(self._versions) / receipt.id
         with disk_errors(f"putting {receipt.id} in its place", self._versions):
             if os.path.lexists(target) and not self._intact(receipt):
-                self._discard(target)
+                self._discard(receipt.id)
             try:
                 staging.path.rename(target)
             except OSError:
@@ -197,7 +194,7 @@ class Store(Shelf):
         with self._pointer_lock():
             if self.find(installed.id) is None:
                 raise NotInstalled(f"{installed.id} is not there any more")
-            write_pointer(self.data, self._pointer_or_none().moved_to(installed.id))
+            write_pointer(self.data, pointer_or_none(self.data).moved_to(installed.id))
 
     def use(self, installed: Installed) -> None:
         """Activate a version that is there already, if it is intact.
@@ -224,7 +221,7 @@ class Store(Shelf):
     # Removing
 
     def remove(self, version: str) -> None:
-        """Remove a version by its id, be it damaged or not.
+        """Remove a version by its id, damaged or not; foreign files in it are set aside.
 
         If it is the active one, nothing is active any more. Raises InUse while a server
         runs from it, NotInstalled where there is none.
@@ -238,12 +235,13 @@ class Store(Shelf):
                     f"a running server uses {version}", facts=users_of(path), hint="stop it first"
                 )
             with self._pointer_lock():
-                pointer = self._pointer_or_none()
+                pointer = pointer_or_none(self.data)
                 if pointer != pointer.without(version):
                     write_pointer(self.data, pointer.without(version))
             inodes = inodes_of(path)
-            self._discard(path)
+            self._discard(version)
             self._refresh_sharers(inodes, {})
+        self._drop_locks()
 
     def prune(self, keep: Collection[str] = (), *, legacy_home: Path | None = None) -> Pruned:
         """Remove what is neither active nor the one to roll back to, nor in ``keep`` (ids).
@@ -259,12 +257,13 @@ class Store(Shelf):
         in_use: list[str] = []
         inodes: set[int] = set()
         try:
-            for name in self._names():
+            for name in self.ids():
                 if name not in (*self._pointed(), *keep):
                     (removed if self._prune_one(name, inodes) else in_use).append(name)
         finally:  # once for all: each time would cost the square of their number
             self._refresh_sharers(inodes, {})
         self._sweep_partials(newest=None)
+        self._drop_locks()
         legacy = remove_legacy(legacy_home) if legacy_home else ()
         return Pruned(tuple(removed), tuple(in_use), legacy)
 
@@ -275,7 +274,7 @@ class Store(Shelf):
             removable = unused and name not in self._pointed()
             if removable:
                 inodes |= inodes_of(path)
-                self._discard(path)
+                self._discard(name)
             return removable
         return False
 
@@ -283,32 +282,52 @@ class Store(Shelf):
         pointer = read_pointer(self.data)
         return pointer.active, pointer.previous
 
-    def _discard(self, path: Path) -> None:
-        """Out of sight in one step that lasts, then removed: never seen without a part of it."""
-        with self.staging() as staging, disk_errors(f"removing {path.name}", self._versions):
-            path.rename(staging.path / "removed")
+    def _discard(self, name: str) -> None:
+        """Rename a version out of sight, in one step that lasts, then remove it.
+
+        What is not of this program, in the version or in its place, is set aside before.
+        """
+        path = self._versions / name
+        with disk_errors(f"setting aside what is foreign in {name}", self._versions):
+            set_aside(self.data, name)
+        if not os.path.lexists(path):
+            return
+        with self.staging() as staging, disk_errors(f"removing {name}", self._versions):
+            path.rename(staging.path / REMOVED)
             flush_folder(self._versions)
 
     def sweep(self, *, now: float | None = None) -> None:
         """Remove what crashed commands left, as every command that writes does first.
 
-        What a living process works on stays. A pointer that cannot be read, or names what
-        is not there, is dropped, so that an install makes a new one. ``now`` is in seconds
-        since the epoch.
+        What a living process works on stays, and so does what is not this program's. A
+        pointer that cannot be read, or names what is not there, is dropped, so that an
+        install makes a new one. ``now`` is in seconds since the epoch. Raises CorruptStore
+        and UnsafeLocation where the data folder or one of its places is not ours.
         """
         if not os.path.isdir(self.data):  # noqa: PTH112  # a sweep does without an answer
             return
+        require_ours(self.data)
         now = time.time() if now is None else now
-        sweep_staging(self._staging, now)
-        self._sweep_partials(newest=now - PARTIAL_LIFETIME)
-        forget_dead_holders(self.data / "locks")
+        with suppress(StoreError):
+            sweep_staging(self.data, now)
+            self._sweep_partials(newest=now - PARTIAL_LIFETIME)
+            forget_dead_holders(self.data)
+            self._drop_locks()
         with suppress(StoreError), self._pointer_lock(timeout=0) as locked:
             self._mend_pointer()
-            folders = (self.data, *(self._versions / name for name in self._names()))
-            drop_temporaries(*folders, older_than=math.inf if locked else now - LONGEST_INSTALL)
+            older_than = math.inf if locked else now - LONGEST_INSTALL
+            self._drop_temporaries((), r"active\.json", older_than)
+            for name in self.ids():
+                files = r"receipt\.json|fingerprint\.json"
+                self._drop_temporaries(("versions", name), files, older_than)
+
+    def _drop_temporaries(self, parts: tuple[str, ...], files: str, older_than: float) -> None:
+        with opened(self.data, *parts) as folder:
+            if folder is not None:
+                folder.drop_temporaries(files, older_than)
 
     def _mend_pointer(self) -> None:
-        pointer = self._pointer_or_none()
+        pointer = pointer_or_none(self.data)
         for name in (pointer.active, pointer.previous):
             if name and self._is_gone(name):
                 pointer = pointer.without(name)
@@ -329,29 +348,63 @@ class Store(Shelf):
         return False
 
     def _sweep_partials(self, *, newest: float | None) -> None:
-        """Remove downloads that nobody works on; with ``newest`` only those not newer."""
-        with suppress(OSError):
-            for path in self._partials.iterdir():
-                if newest is None or path.lstat().st_mtime <= newest:
-                    self._drop_partial(path)
+        """Remove downloads that nobody works on; with ``newest`` only those not newer.
 
-    def _drop_partial(self, path: Path) -> None:
-        with suppress(OSError, StoreError), self.lock(path.name.partition(".")[0], timeout=0):
-            path.unlink()
+        A folder of pip's goes at any age: nothing resumes it.
+        """
+        with opened(self.data, "partials") as folder, suppress(OSError):
+            if folder is None:
+                return
+            for name in folder.names():
+                if PARTIALS.fits(folder, name):
+                    old = newest is None or folder.status(name).st_mtime <= newest
+                    if old or folder.is_folder(name):
+                        self._drop_partial(folder, name)
+
+    def _drop_partial(self, folder: Folder, name: str) -> None:
+        """Remove a download, unless another process holds its lock."""
+        with suppress(OSError, StoreError), self.lock(name.partition(".")[0], timeout=0):
+            (folder.remove_tree if folder.is_folder(name) else folder.unlink)(name)
 
     def drop_downloads(self, digests: Iterable[str]) -> None:
         """Remove the archives with these digests, which are unpacked, unless somebody uses them."""
-        with suppress(OSError):
-            for digest in digests:
-                for path in self._partials.glob(f"{digest}*"):
-                    self._drop_partial(path)
+        wanted = set(digests)
+        with suppress(StoreError, OSError):
+            with opened(self.data, "partials") as folder:
+                if folder is None:
+                    return
+                for name in folder.names():
+                    if name.partition(".")[0] in wanted and PARTIALS.fits(folder, name):
+                        self._drop_partial(folder, name)
+            self._drop_locks()
+
+    def _drop_locks(self) -> None:
+        """Remove the lock files of versions, downloads and repositories that are gone."""
+        drop_locks(self.data, self._is_locked_for)
+
+    def _is_locked_for(self, name: str) -> bool:
+        if name == _POINTER_LOCK:
+            return True
+        repository = name.removeprefix(METADATA_LOCK)
+        if repository != name:
+            return os.path.lexists(self.data / "metadata" / repository)
+        suffixes = ("", ".part", ".part.json", ".index")
+        partials = (self.data / "partials" / (name + suffix) for suffix in suffixes)
+        return any(map(os.path.lexists, (self._versions / name, *partials)))
 
     # Underneath
 
+    def adopt(self) -> None:
+        """Make the data folder, and mark it as this program's, before the first write.
+
+        Raises CorruptStore and UnsafeLocation where it holds what another program made.
+        """
+        adopt(self.data)
+
     def _made(self, folder: Path) -> Path:
-        # The data folder may be a link, to a larger disk.
-        make_folder(self.data.resolve())
-        make_folder(folder)
+        self.adopt()
+        with opened(self.data, folder.name):  # says what to do where it is a link
+            make_folder(folder)
         check_path(folder)  # what lies in it is unpacked, run or believed next
         return folder
 
@@ -360,13 +413,6 @@ class Store(Shelf):
 
     def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[bool]:
         return self.lock(_POINTER_LOCK, timeout=timeout)
-
-    def _pointer_or_none(self) -> Pointer:
-        """The pointer, or an empty one in the place of one that cannot be read."""
-        try:
-            return read_pointer(self.data)
-        except CorruptStore:
-            return Pointer()
 
 
 def _same_tree(one: Receipt, other: Receipt) -> bool:

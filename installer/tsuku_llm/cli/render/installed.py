@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tsuku_llm.cli.render.revoked import told_data, told_lines
@@ -29,6 +30,7 @@ def data(found: Inventory) -> dict[str, Any]:
         ],
         "unusable": found.unusable.message if found.unusable else None,
         "legacy": list(found.legacy),
+        "foreign": list(found.foreign),
     }
 
 
@@ -61,6 +63,7 @@ def lines(found: Inventory) -> tuple[str, ...]:
         *unusable,
         *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
         *legacy_lines(found.legacy),
+        *foreign_lines(found.foreign),
     )
 
 
@@ -85,6 +88,11 @@ def legacy_lines(legacy: Sequence[LegacyAddon]) -> tuple[str, ...]:
         return ()
     found = (f"left by {addon.what}: {addon.path}" for addon in legacy)
     return (*found, "to remove what the earlier addon left: tsuku-llm prune --legacy")
+
+
+def foreign_lines(foreign: Sequence[Path]) -> tuple[str, ...]:
+    """What this program did not make, a name in each line."""
+    return tuple(f"not of tsuku-llm, left alone: {path}" for path in foreign)
 
 
 def active_data(installed: Installed) -> dict[str, Any]:

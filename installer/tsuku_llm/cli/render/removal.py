@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tsuku_llm.cli.render.installed import legacy_lines
+from tsuku_llm.cli.render.installed import foreign_lines, legacy_lines
 from tsuku_llm.operations.removal import Cleaned, Uninstalled
 
 
 def uninstalled_data(report: Uninstalled) -> dict[str, Any]:
     """An uninstall for programs."""
     active = report.active.id if report.active else None
-    return {"removed": list(report.removed), "active": active}
+    foreign = list(report.foreign)
+    return {"removed": list(report.removed), "active": active, "foreign": foreign}
 
 
 def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
     """An uninstall for people."""
     removed = tuple(f"removed {version}" for version in report.removed) or ("nothing to remove",)
+    removed += foreign_lines(report.foreign)
     if report.active:
         return (*removed, f"active: {report.active.id}")
     return (*removed, "nothing is active; to change that: tsuku-llm use VERSION, or install")
@@ -30,6 +32,7 @@ def pruned_data(report: Cleaned) -> dict[str, Any]:
         "in_use": list(pruned.in_use),
         "legacy_removed": list(pruned.legacy),
         "legacy": list(report.legacy),
+        "foreign": list(report.foreign),
     }
 
 
@@ -44,4 +47,5 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
         *(removed or ("nothing to remove",)),
         *(f"kept {version}: it is in use" for version in pruned.in_use),
         *legacy_lines(report.legacy),
+        *foreign_lines(report.foreign),
     )

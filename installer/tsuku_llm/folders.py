@@ -1,0 +1,205 @@
+"""Folders that are opened before anything in them is removed.
+
+A path can come to mean another folder between two steps: a link, a rename. So a folder is
+opened once, without following a link, its owner is checked, and each removal names what it
+removes below that descriptor. Windows has no such calls; there the path is used, and links
+are refused just before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import TEMPORARY_SUFFIX
+from tsuku_llm.errors import CorruptStore
+from tsuku_llm.ownership import require_trusted_owner
+
+_OPEN = (
+    os.O_RDONLY
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
+_NO_FOLDER = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+_REPARSE_POINT = 0x400
+"""The attribute of links and junctions on Windows."""
+
+
+class Folder:
+    """An open folder of this user's or root's; its methods raise ``OSError``.
+
+    ``descriptor`` is None on Windows, where ``path`` takes its place.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def names(self) -> list[str]:
+        """Every name in it, sorted."""
+        place = self.path if self._descriptor is None else self._descriptor
+        return sorted(os.listdir(place))  # noqa: PTH208  # of a descriptor
+
+    def own_status(self) -> os.stat_result:
+        """The status of the folder itself."""
+        if self._descriptor is None:
+            return self.path.stat()
+        return os.fstat(self._descriptor)
+
+    def status(self, name: str) -> os.stat_result:
+        """The status of a name itself: a link is not followed."""
+        return os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
+
+    def is_file(self, name: str) -> bool:
+        """Whether a name is a regular file of this user's or root's."""
+        return self._is(name, stat.S_ISREG)
+
+    def is_folder(self, name: str) -> bool:
+        """Whether a name is a folder of this user's or root's, and no link to one."""
+        return self._is(name, stat.S_ISDIR)
+
+    def _is(self, name: str, kind: Callable[[int], bool]) -> bool:
+        try:
+            status = self.status(name)
+        except OSError:
+            return False
+        linked = bool(getattr(status, "st_file_attributes", 0) & _REPARSE_POINT)
+        owned = sys.platform == "win32" or status.st_uid in (0, os.geteuid())
+        return owned and not linked and kind(status.st_mode)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file or a link."""
+        os.unlink(self._at(name), dir_fd=self._descriptor)
+
+    def rmdir(self, name: str) -> None:
+        """Remove an empty folder."""
+        os.rmdir(self._at(name), dir_fd=self._descriptor)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a folder and all that is in it, following no link."""
+        if sys.platform == "win32":
+            from shutil import rmtree  # noqa: PLC0415  # imports every compression there is
+
+            rmtree(self.path / name)
+            return
+        with self.inner(name) as folder:
+            with os.scandir(folder._descriptor) as entries:  # noqa: SLF001
+                kinds = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            for entry, is_folder in kinds:
+                (folder.remove_tree if is_folder else folder.unlink)(entry)
+        self.rmdir(name)
+
+    def remove_matching(self, ours: re.Pattern[str], *, below: str = "") -> None:
+        """Remove what is of this program below the folder; the rest stays, and its folders.
+
+        ``ours`` is for relative paths with ``/``: a whole folder, a file, a link.
+        """
+        for name in self.names():
+            path = below + name
+            if self.is_folder(name):
+                if ours.fullmatch(path + "/"):
+                    with self.inner(name) as folder:
+                        folder.remove_matching(ours, below=path + "/")
+                    with suppress(OSError):  # something foreign is in it
+                        self.rmdir(name)
+            elif ours.fullmatch(path):
+                self.unlink(name)
+
+    @contextmanager
+    def inner(self, name: str) -> Iterator[Folder]:
+        """Open a folder in this one for the block, following no link."""
+        path = self.path / name
+        if sys.platform == "win32":
+            if not self.is_folder(name):
+                raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path))
+            yield Folder(path, None)
+            return
+        descriptor = os.open(name, _OPEN, dir_fd=self._descriptor)
+        try:
+            yield Folder(path, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def drop_temporaries(self, files: str, older_than: float) -> None:
+        """Remove what a crash of ``durable.replace_file`` left; what cannot go stays.
+
+        ``files`` is a regular expression for the files that were to be replaced;
+        ``older_than`` is in seconds since the epoch, infinity for all.
+        """
+        temporary = temporaries(files)
+        with suppress(OSError):
+            for name in self.names():
+                ours = temporary.fullmatch(name) and self.is_file(name)
+                if ours and self.status(name).st_mtime < older_than:
+                    self.unlink(name)
+
+    def _at(self, name: str) -> str:
+        return name if self._descriptor is not None else str(self.path / name)
+
+
+def temporaries(files: str) -> re.Pattern[str]:
+    """The names under which files are written before they get their own."""
+    return re.compile(rf"\.(?:{files})\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
+
+
+@contextmanager
+def opened(base: Path, *parts: str) -> Iterator[Folder | None]:
+    """Open the folder ``base``/``parts`` for the block; None where there is none.
+
+    ``base`` may be reached by links, ``parts`` may not. Raises CorruptStore where one of them
+    is a link or no folder, UnsafeLocation where it is another user's, StoreError.
+    """
+    with ExitStack() as stack:
+        yield _opened(stack, base, parts)
+
+
+def _opened(stack: ExitStack, base: Path, parts: Sequence[str]) -> Folder | None:
+    path = base
+    with disk_errors(f"opening the folder {path.joinpath(*parts).name}", base):
+        try:
+            folder = stack.enter_context(_outermost(base))
+            require_trusted_owner(base, folder.own_status())
+            for part in parts:
+                path = folder.path / part
+                folder = stack.enter_context(folder.inner(part))
+                require_trusted_owner(path, folder.own_status())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in _NO_FOLDER:
+                raise
+            raise no_folder(path, base) from error
+    return folder
+
+
+def no_folder(path: Path, base: Path) -> CorruptStore:
+    """The error for a link or a file in the place of a folder below ``base``."""
+    linked = path.is_symlink()
+    hint = f"to use a larger disk, make {base} itself a link, or set TSUKU_HOME to a folder there"
+    return CorruptStore(
+        f"{path.name} is not a folder" + (" but a link, which is not followed" if linked else ""),
+        facts=(f"path: {path}",),
+        hint=f"move that path away; {hint}" if linked else "move that path away, then run it again",
+    )
+
+
+@contextmanager
+def _outermost(base: Path) -> Iterator[Folder]:
+    """Open a folder that may be a link, as the data folder may be."""
+    if sys.platform == "win32":
+        base.stat()
+        yield Folder(base, None)
+        return
+    descriptor = os.open(base, _OPEN & ~os.O_NOFOLLOW)
+    try:
+        yield Folder(base, descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""What lies in a store and is not this program's: it is named, and never removed.
+
+Where a version has to go and foreign files are in it, they are moved to ``set-aside``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tsuku_llm.durable import flush_folder, make_folder, unique
+from tsuku_llm.errors import StoreError
+from tsuku_llm.folders import Folder, opened, temporaries
+from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.installed import read_version
+from tsuku_llm.store.integrity import TREE, expected_kinds, list_tree, read_stamps
+from tsuku_llm.store.layout import (
+    COPIES,
+    DATA,
+    PLACES,
+    REPOSITORY_FOLDER,
+    SERVERS,
+    SET_ASIDE,
+    STATE,
+    Place,
+    is_version,
+    place,
+)
+
+_OF_A_VERSION = place(
+    rf"receipt\.json|fingerprint\.json|{IN_USE}"
+    rf"|{temporaries(r'receipt[.]json|fingerprint[.]json').pattern}",
+    TREE,
+)
+
+
+def foreign(data: Path) -> tuple[Path, ...]:
+    """Name what is not this program's in the folders of a store; nothing is changed."""
+    return tuple(_foreign(data))
+
+
+def _foreign(data: Path) -> Iterator[Path]:
+    yield from _misfits(data, (), DATA)
+    for name, known in PLACES.items():
+        yield from _misfits(data, (name,), known)
+    yield from _misfits(data, (SET_ASIDE,), place())
+    yield from _misfits(data, ("state",), STATE)
+    for servers in (("servers",), ("state", "servers")):
+        yield from _misfits(data, servers, SERVERS)
+    with suppress(StoreError, OSError), opened(data, "metadata") as metadata:
+        for name in metadata.names() if metadata else ():
+            yield from _misfits(data, ("metadata", name), REPOSITORY_FOLDER)
+            yield from _misfits(data, ("metadata", name, "copies"), COPIES)
+
+
+def _misfits(data: Path, parts: tuple[str, ...], known: Place) -> list[Path]:
+    with suppress(StoreError, OSError), opened(data, *parts) as folder:
+        if folder is not None:
+            versions = parts == ("versions",)
+            return [
+                folder.path / name
+                for name in folder.names()
+                if not known.fits(folder, name) or (versions and not is_version(folder, name))
+            ]
+    return []
+
+
+def set_aside(data: Path, name: str) -> None:
+    """Move what is foreign out of a version, or all that has its name if it is none.
+
+    Raises ``OSError``, StoreError.
+    """
+    with opened(data, "versions") as versions:
+        strangers = _strangers(versions, name) if versions else []
+        if versions is None or not strangers:
+            return
+        target = data / SET_ASIDE / unique()
+        for path in strangers:
+            make_folder((target / path).parent)
+            (versions.path / path).rename(target / path)
+            flush_folder((target / path).parent)
+
+
+def _strangers(versions: Folder, name: str) -> list[str]:
+    """What does not belong to a version, as paths from its parent; the outermost names only."""
+    try:
+        versions.status(name)
+    except FileNotFoundError:
+        return []
+    ours = _files_of(versions.path / name) if is_version(versions, name) else None
+    if ours is None:
+        return [name]
+    with versions.inner(name) as version:
+        strange = [each for each in version.names() if not _OF_A_VERSION.fits(version, each)]
+        if version.is_folder(TREE):
+            kinds = list_tree(version.path / TREE).kinds
+            names = sorted(path for path in kinds if path not in ours)
+            strange += [f"{TREE}/{path}" for path in names if not _is_below(path, names)]
+    return [f"{name}/{path}" for path in strange]
+
+
+def _is_below(path: str, others: Collection[str]) -> bool:
+    parts = path.split("/")
+    return any("/".join(parts[:count]) in others for count in range(1, len(parts)))
+
+
+def _files_of(version: Path) -> Collection[str] | None:
+    """The names in a version's tree, as it says itself; None where nothing says it any more."""
+    with suppress(StoreError):
+        installed = read_version(version)
+        if installed:
+            return expected_kinds(installed.receipt).keys()
+    # The receipt is damaged. The fingerprint has the files; links lose nothing.
+    files = read_stamps(version)
+    if not files:
+        return None
+    tree = version / TREE
+    links = [path for path, kind in list_tree(tree).kinds.items() if kind == "link"]
+    named = [*files, *links]
+    return {*named, *(path[:at] for path in named for at, char in enumerate(path) if char == "/")}

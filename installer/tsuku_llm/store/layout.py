@@ -1,0 +1,161 @@
+"""What may lie in the folders of a store, by full pattern; anything else is not ours.
+
+Nothing is removed for its age, its prefix or its place alone: it must have a name that this
+program can have made, be of the right kind, and belong to this user or to root. What is
+foreign stays and is named by ``list`` and ``prune``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import make_folder, read_small, write_new
+from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.folders import Folder, opened, temporaries
+from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.integrity import FINGERPRINT
+from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT
+
+MARKER = ".tsuku-llm-store"
+"""The file in the data folder that says that this program made it."""
+
+METADATA_LOCK = "metadata-"
+"""Before a repository's name: the lock of its refresh."""
+
+SET_ASIDE = "set-aside"
+"""The folder for foreign files that were inside a version which had to go."""
+
+_MARK = b'{"format": 1}\n'
+_SHOWN = 12
+
+DIGEST = r"[0-9a-f]{64}"
+UNIQUE = r"[0-9a-f]{16}"
+VERSION = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,186}-[0-9a-f]{12}"
+REPOSITORY = r"[a-z0-9][a-z0-9_-]{0,39}"
+LOCK = rf"(?:active|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
+SERVER = r"[a-z0-9][a-z0-9_-]{0,63}"
+
+
+class Place(NamedTuple):
+    """The names that a folder may have in it: of files, and of folders."""
+
+    files: re.Pattern[str]
+    folders: re.Pattern[str]
+
+    def fits(self, folder: Folder, name: str) -> bool:
+        """Whether the program can have made what has this name in ``folder``."""
+        if self.files.fullmatch(name):
+            return folder.is_file(name)
+        return bool(self.folders.fullmatch(name)) and folder.is_folder(name)
+
+
+def place(files: str = "(?!)", folders: str = "(?!)") -> Place:
+    """Make a place; by default no name fits."""
+    return Place(re.compile(files), re.compile(folders))
+
+
+_REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked)\.json|current"
+
+# On some systems the config file and a user's state lie in the data folder as well.
+DATA = place(
+    rf"active\.json|{temporaries('active[.]json').pattern}|{re.escape(MARKER)}"
+    r"|config\.toml|update\.json|update-look",
+    rf"versions|staging|partials|locks|metadata|state|servers|{SET_ASIDE}",
+)
+VERSIONS = place(folders=VERSION)
+STAGING = place(rf"{UNIQUE}\.(?:lock|pid)", UNIQUE)
+PARTIALS = place(rf"{DIGEST}(?:\.part(?:\.json)?)?", rf"{DIGEST}\.index")
+LOCKS = place(rf"{LOCK}\.(?:lock|pid)")
+METADATA = place(folders=REPOSITORY)
+REPOSITORY_FOLDER = place(
+    rf"{_REPOSITORY_FILES}|{temporaries(_REPOSITORY_FILES).pattern}", "copies|client|roots"
+)
+COPIES = place(folders=UNIQUE)
+PLACES = {
+    "versions": VERSIONS,
+    "staging": STAGING,
+    "partials": PARTIALS,
+    "locks": LOCKS,
+    "metadata": METADATA,
+}
+"""The folders in which the data folder of an earlier version is recognised."""
+
+STATE = place(r"update\.json|update-look", "servers")
+SERVERS = place(
+    rf"{SERVER}\.(?:json|log|log\.1)|claim\.(?:lock|pid)|{temporaries(SERVER + '[.]json').pattern}"
+)
+
+
+def adopt(data: Path) -> None:
+    """Mark the data folder as made by this program; make it if need be.
+
+    Raises CorruptStore, UnsafeLocation where something else is in it, StoreError.
+    """
+    data = data.resolve()  # it may be a link, to a larger disk
+    make_folder(data)
+    if not _is_marked(data):
+        require_ours(data)
+        with disk_errors("marking the data folder", data), suppress(FileExistsError):
+            write_new(data / MARKER, _MARK)
+
+
+def _is_marked(data: Path) -> bool:
+    with opened(data) as folder:
+        return folder is not None and folder.is_file(MARKER)
+
+
+def require_ours(data: Path) -> None:
+    """Refuse a data folder whose places are links, or hold what another program made.
+
+    The version before this one left no marker: its folder is known by what lies in it. One
+    that holds none of our names is free. Raises CorruptStore, UnsafeLocation, StoreError.
+    """
+    strangers: list[Path] = []
+    known = _is_marked(data)
+    for name, known_place in PLACES.items():
+        with opened(data, name) as folder:
+            if folder is None or known:
+                continue
+            for entry in folder.names():
+                if known_place.fits(folder, entry) and _is_evident(folder, name, entry):
+                    known = True
+                    break
+                strangers.append(folder.path / entry)
+    if strangers and not known:
+        raise CorruptStore(
+            f"{data} was not made by tsuku-llm: it holds something else",
+            facts=tuple(f"path: {path}" for path in strangers[:_SHOWN]),
+            hint="move these away, or set TSUKU_HOME to another folder",
+        )
+
+
+def _is_evident(folder: Folder, where: str, name: str) -> bool:
+    """Whether only this program can have made it: a folder's name alone does not tell."""
+    if where == "versions":
+        return is_version(folder, name)
+    if where != "metadata":
+        return True
+    with suppress(OSError), folder.inner(name) as inner:
+        return any(REPOSITORY_FOLDER.fits(inner, entry) for entry in inner.names())
+    return False
+
+
+def is_version(versions: Folder, name: str) -> bool:
+    """Whether a folder is a version, damaged or not: by its name and by what is in it.
+
+    Its receipt names it; or, where that is damaged, both other files of a version are there.
+    """
+    if not VERSIONS.fits(versions, name):
+        return False
+    with suppress(OSError), versions.inner(name) as version:
+        if all(map(version.is_file, (IN_USE, FINGERPRINT))):
+            return True
+        with suppress(StoreError, ValueError, RecursionError):
+            receipt = json.loads(read_small(version.path / RECEIPT, RECEIPT_LIMIT) or b"null")
+            return isinstance(receipt, dict) and receipt.get("id") == name
+    return False
