@@ -10,24 +10,28 @@ from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.vouching import note_standing
 
+SECONDS = fetch.Limits().metadata
+"""How long a refresh may take in all."""
 
-def refresh(session: Session) -> Catalog:
-    """The newest metadata of the session's repository, fetched and verified under a lock.
 
-    Raises ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be
-    trusted, ``ClockBehind`` when this machine's clock cannot be right; what was trusted
-    before stays.
+def refresh(session: Session, *, seconds: float = SECONDS) -> Catalog:
+    """Fetch the newest metadata of the session's repository, verified, under a lock.
+
+    All of it has to come within ``seconds``, with every try, redirect and address. Raises
+    ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be trusted,
+    ``ClockBehind`` when this machine's clock cannot be right; what was trusted before stays.
     """
     repository = repository_of(session)
     try:
         with (
             session.store.lock(f"metadata-{repository.name}") as locked,
-            fetch.Network(session.environ) as network,
+            fetch.Network(session.environ, on_wait=session.note) as network,
         ):
+            deadline = network.clock() + seconds
             found = catalogs.refresh(
                 repository,
                 session.data,
-                lambda url, limit: fetch.get(url, limit, network),
+                lambda url, limit: fetch.get(url, limit, network, deadline),
                 alone=locked,
             )
             note_standing(session, found.standing())
