@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpcore
 import pytest
+from httpcore._backends.sync import SyncStream
 from support.certificates import Authority
 from support.deaf import deaf, mute
 from support.downloads import BODY, QUICK, Clock, artifact_at
@@ -15,6 +17,7 @@ from support.http_faults import Exchange, FaultServer, answer, good, head, raw
 
 from tsuku_llm.errors import DownloadError, HostUnreachable, ProxyError
 from tsuku_llm.fetch import Limits, Network, Timing, fetch, get
+from tsuku_llm.fetch.connections import Stream, Watch
 from tsuku_llm.fetch.race import STAGGER, Address, Schedule, in_turns, race
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
@@ -296,6 +299,19 @@ def test_S05_a_handshake_counts_against_the_deadline() -> None:
         with pytest.raises(DownloadError) as caught:
             get(f"https://{place}/timestamp.json", 10, network)
     assert "TLS" in caught.value.facts[0]
+
+
+def test_S31_no_answer_is_awaited_to_a_request_that_was_not_sent() -> None:
+    """httpcore reads on after a write that failed, and would wait out the silence."""
+    watch = Watch(Timing(), Limits(), lambda _text: None)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.shutdown(socket.SHUT_RD)
+        stream = Stream(SyncStream(ours), watch, 0)
+        with pytest.raises(httpcore.WriteError):
+            stream.write(b"GET / HTTP/1.1\r\n\r\n", 5.0)
+        with pytest.raises(httpcore.ReadError):
+            stream.read(1, 5.0)
 
 
 @pytest.mark.parametrize("size", [-1, None], ids=["size", "no_size"])

@@ -172,21 +172,25 @@ class Backend(httpcore.NetworkBackend):
         self._won[host] = connection.family
         stream = SyncStream(connection)
         self._streams.append(stream)
-        return _Stream(stream, self._watch, self._proxy_layers)
+        return Stream(stream, self._watch, self._proxy_layers)
 
 
-class _Stream(httpcore.NetworkStream):
-    """A connection whose reads end at the deadline of the exchange, however they drip."""
+class Stream(httpcore.NetworkStream):
+    """A connection whose reads end at the deadline of the exchange, however they drip.
+
+    It is of no more use after the first failure, whether of a read or of a write.
+    """
 
     def __init__(self, inner: httpcore.NetworkStream, watch: Watch, proxy_layers: int) -> None:
         self._inner = inner
         self._watch = watch
         self._proxy_layers = proxy_layers
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
 
     def read(  # type: ignore[override]  # h11 takes any bytes-like object
         self, max_bytes: int, timeout: float | None = None
     ) -> bytes | memoryview:
+        """Read what has come; in a body more than was asked for, good until the next read."""
         if self._failure:
             raise httpcore.ReadError(str(self._failure)) from self._failure
         self._watch.at_proxy = self._proxy_layers > 0
@@ -236,11 +240,17 @@ class _Stream(httpcore.NetworkStream):
         return size
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Write all of it."""
         self._watch.at_proxy = self._proxy_layers > 0
         late = httpcore.WriteTimeout("the time is up")
-        self._inner.write(buffer, self._watch.left(self._watch.ends(timeout), late))
+        try:
+            self._inner.write(buffer, self._watch.left(self._watch.ends(timeout), late))
+        except httpcore.WriteError as error:
+            self._failure = error  # httpcore goes on to read: the request was not sent, none comes
+            raise
 
     def close(self) -> None:
+        """Close the socket."""
         self._inner.close()
 
     def start_tls(
@@ -249,6 +259,7 @@ class _Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
+        """Shake hands, with the host or with a proxy. Raises ``TlsError``."""
         behind = max(0, self._proxy_layers - 1)
         self._watch.at_proxy = behind > 0
         late = httpcore.ConnectTimeout("it does not answer in TLS")
@@ -262,7 +273,8 @@ class _Stream(httpcore.NetworkStream):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
                 raise certificate_error(cause, server_hostname or "the server") from cause
             raise
-        return _Stream(inner, self._watch, behind)
+        return Stream(inner, self._watch, behind)
 
     def get_extra_info(self, info: str) -> Any:
+        """What httpcore asks of the socket below."""
         return self._inner.get_extra_info(info)
