@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tsuku_llm.errors import (
     DownloadError,
     HostUnreachable,
     HttpStatusError,
+    NoSpace,
     TsukuError,
 )
 from tsuku_llm.fetch import Limits, fetch, get
@@ -322,6 +324,36 @@ CASES = {
         serves=[answer("429 Too Many Requests", Retry_After=3600)],
         error=HttpStatusError, requests=1, says="429",
     ),
+    "S09_wait_of_ten_digits": Case(
+        serves=[answer("429 Too Many Requests", Retry_After=10**9)],
+        error=HttpStatusError, requests=1, says="429",
+    ),
+    "S09_wait_of_5000_digits": Case(
+        serves=[answer("503 Service Unavailable", Retry_After="9" * 5000)],
+        error=HttpStatusError, requests=1, says="503",
+    ),
+    "S09_wait_until_the_year_9999_by_our_clock": Case(
+        serves=[answer("429 No", Retry_After="Fri, 31 Dec 9999 23:59:59 GMT")],
+        error=HttpStatusError, requests=1,
+    ),
+    "S09_wait_until_the_year_20000": Case(
+        serves=[answer("429 No", Retry_After="Fri, 31 Dec 20000 23:59:59 GMT")],
+        error=HttpStatusError, requests=1,
+    ),
+    "S09_wait_until_a_zone_that_is_none": Case(
+        serves=[answer("429 No", Retry_After="Fri, 20 Nov 2026 17:00:09 -9999999999999")],
+        error=HttpStatusError, requests=1,
+    ),
+    "S11_encoded_is_named": Case(
+        serves=[answer("200 OK", gzip.compress(BODY), Content_Encoding="gzip")],
+        error=BodyError, requests=1, says="encoded as 'gzip'",
+    ),
+    "S11_encoded_and_longer_than_allowed": Case(
+        serves=[
+            raw(head("200 OK", Content_Encoding="br"), BODY + b"x"),
+        ],
+        error=BodyError, requests=1, says="encoded as 'br'",
+    ),
     "H28_wait_nonsense": Case(
         serves=[answer("429 Too Many Requests", Retry_After="soon"), GOOD], requests=2
     ),
@@ -374,6 +406,49 @@ def error_of(work: Callable[[], object]) -> TsukuError | None:
     return None
 
 
+@pytest.mark.parametrize(
+    ("serves", "without_size"),
+    [
+        (answer("200 OK", gzip.compress(BODY), Content_Encoding="gzip"), True),
+        (raw(head("200 OK", Content_Encoding="gzip"), gzip.compress(BODY)[:HALF]), False),
+    ],
+    ids=["wrong_digest", "shorter"],
+)
+def test_S11_an_encoding_is_named_in_each_error(
+    serves: Behaviour, tmp_path: Path, without_size: bool
+) -> None:
+    with FaultServer([serves]) as server, Clock().network() as network:
+        artifact = artifact_at(f"{server.url}/x", size=None if without_size else -1)
+        error = error_of(lambda: fetch(artifact, tmp_path, network))
+    assert error is not None
+    assert "it came encoded as 'gzip', which was not asked for" in error.facts
+
+
+def test_S30_a_file_of_unknown_size_needs_room_by_its_length(tmp_path: Path) -> None:
+    """No disk has that much; its bytes are not even begun to be written."""
+    limits = Limits(largest=1 << 60)
+    serves = raw(head("200 OK", Content_Length=1 << 59) + BODY)
+    with FaultServer([serves]) as server, Clock().network(limits=limits) as network:
+        error = error_of(
+            lambda: fetch(artifact_at(f"{server.url}/x", size=None), tmp_path, network)
+        )
+        assert len(server.requests) == 1
+    assert isinstance(error, NoSpace)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_S30_the_cap_is_near_the_largest_artifact_that_is_known() -> None:
+    manifests = Path(__file__).parents[1] / "manifests" / "targets"
+    sizes = [
+        int(size)
+        for path in manifests.rglob("*.json")
+        for size in re.findall(
+            r'"url": "[^"]*",\s*"sha256": "\w*",\s*"size": (\d+)', path.read_text()
+        )
+    ]
+    assert 2 * max(sizes) < Limits().largest < 5 * max(sizes)
+
+
 def test_the_page_of_a_captive_portal_is_named(tmp_path: Path) -> None:
     with FaultServer([answer("200 OK", PAGE)]) as server, Clock().network() as network:
         error = error_of(lambda: fetch(artifact_at(f"{server.url}/x"), tmp_path, network))
@@ -406,7 +481,7 @@ def test_H30_drip(tmp_path: Path) -> None:
                 return
 
     clock = Clock(step=1.0)
-    with FaultServer([drip]) as server, clock.network(limits=Limits()) as network:
+    with FaultServer([drip]) as server, clock.network(limits=Limits(connect=1e9)) as network:
         error = error_of(lambda: fetch(artifact_at(f"{server.url}/x"), tmp_path, network))
     assert isinstance(error, BodyError)
     assert "next to nothing" in error.message
@@ -421,7 +496,7 @@ def test_H30_total_deadline(tmp_path: Path) -> None:
                 return
 
     clock = Clock(step=10.0)
-    limits = Limits(total=300.0, slowest=1, answer=1e9, silence=1e9)
+    limits = Limits(total=300.0, slowest=1, connect=1e9, answer=1e9, silence=1e9)
     with FaultServer([steady]) as server, clock.network(limits=limits) as network:
         error = error_of(lambda: fetch(artifact_at(f"{server.url}/x"), tmp_path, network))
     assert isinstance(error, DownloadError)

@@ -482,7 +482,7 @@ def test_H30_lanes_that_drip_are_broken_off(tmp_path: Path) -> None:
             exchange.send(b"x")
 
     clock = Clock(step=1.0)
-    limits = Limits(wide=1, segment=(10_000, 20_000))
+    limits = Limits(connect=1e9, wide=1, segment=(10_000, 20_000))
     with (
         FaultServer([drip]) as server,
         clock.network(limits=limits) as network,
@@ -494,7 +494,7 @@ def test_H30_lanes_that_drip_are_broken_off(tmp_path: Path) -> None:
 
 def test_H30_lanes_have_a_total_deadline(tmp_path: Path) -> None:
     clock = Clock(step=10.0)
-    limits = dataclasses.replace(WIDE, total=300.0, slowest=0, answer=1e9, silence=1e9)
+    limits = dataclasses.replace(WIDE, total=300.0, slowest=0, connect=1e9, answer=1e9, silence=1e9)
     with (
         FaultServer([lambda exchange: exchange.hang()]) as server,
         clock.network(limits=limits) as network,

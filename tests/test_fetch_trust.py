@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.certificates import Authority
+from support.deaf import deaf
 from support.downloads import BODY, Clock, artifact_at
 from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, head
 from support.socks import GREETED, socks_server
@@ -350,13 +351,7 @@ def test_H35_a_black_hole_costs_little(tmp_path: Path, monkeypatch: pytest.Monke
 
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(FaultServer([GOOD]))
-        deaf = stack.enter_context(socket.socket())
-        deaf.bind(("127.0.0.2", server.port))
-        deaf.listen(0)
-        for _ in range(4):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.2", server.port))
+        deaf(stack, "127.0.0.2", server.port)
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
         network = stack.enter_context(
             Clock().network(limits=Limits(connect=3.0, answer=2.0, tries=1))

@@ -25,6 +25,28 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
         raise _disk_error(error, doing, folder) from error
 
 
+def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> None:
+    """Refuse to begin what cannot end: ``needed`` bytes more, for what ``facts`` say.
+
+    The folder need not exist yet. Raises ``NoSpace``, or ``StoreError`` if nothing tells.
+    """
+    from shutil import disk_usage  # noqa: PLC0415  # imports every compression there is
+
+    with disk_errors("asking for the free space", folder):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free = disk_usage(existing).free
+    if free < needed:
+        raise NoSpace(
+            f"at least {_megabytes(needed)} are needed and {_megabytes(free)} are free",
+            facts=(*facts, f"folder: {folder}"),
+            hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
+        )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
 def _disk_error(error: OSError, doing: str, folder: Path) -> StoreError:
     facts = (f"{error.strerror or error}, while {doing}", f"folder: {folder}")
     if error.errno in _FULL:

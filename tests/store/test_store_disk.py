@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
+from tsuku_llm.disk import require_space
 from tsuku_llm.errors import (
     CorruptStore,
     NoSpace,
@@ -84,9 +85,9 @@ def test_C03_a_disk_that_fills_at_any_write_keeps_the_old_version(small: Path) -
 
 def test_a_file_system_without_room_is_told_beforehand(small: Path) -> None:
     store = Store(small / "not" / "yet" / "there")
-    store.require_space(1000)
+    require_space(store.data, 1000)
     with pytest.raises(NoSpace, match=r"5000\.0 MB are needed and 1\.0 MB are free"):
-        store.require_space(5_000_000_000)
+        require_space(store.data, 5_000_000_000)
     assert not store.data.exists()
 
 

@@ -89,13 +89,16 @@ def present(artifact: Artifact, partials: Path) -> int:
 
 
 def get(url: str, limit: int, network: Network, deadline: float | None = None) -> bytes:
-    """Fetch a small file of at most ``limit`` bytes within ``Limits.metadata`` seconds.
+    """Fetch a small file of at most ``limit`` bytes, in time.
 
-    ``deadline``, on the network's clock, ends it earlier: several files may share one.
+    ``deadline`` is a moment on the network's clock, by which all tries, redirects and
+    addresses have to end; None for ``Limits.metadata`` seconds from now.
     ``url`` may be a ``file:`` one. Raises as ``fetch`` does; a file that does not exist is
     an ``HttpStatusError`` with status 404, wherever it does not exist.
     """
     from tsuku_llm.fetch.metadata import download_small  # noqa: PLC0415
 
     with network.used():
+        if deadline is None:
+            deadline = network.clock() + network.limits.metadata
         return download_small(url, limit, network, deadline)

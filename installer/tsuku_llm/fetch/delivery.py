@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 
+from tsuku_llm.errors import DigestMismatch, DownloadError
 from tsuku_llm.fetch.arrival import Arrival
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.progress import Progress
@@ -43,6 +44,15 @@ def side_by_side(
             yield arrivals
             for job in as_completed(jobs):
                 job.result()
+        except DownloadError as error:
+            network.stop()
+            wait(jobs)  # the others may have seen wrong bytes, which count more than this
+            found = (job.exception() for job in jobs)
+            wrong = next((each for each in found if isinstance(each, DigestMismatch)), None)
+            if wrong is None:
+                raise
+            wrong.facts += (f"beside it: {error.message}",)
+            raise wrong from error
         except BaseException:
             network.stop()
             raise

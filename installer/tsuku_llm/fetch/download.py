@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tsuku_llm.errors import DigestMismatch, DownloadError
+from tsuku_llm.errors import DigestMismatch, DownloadError, Interrupted
 from tsuku_llm.fetch.addresses import is_http, shown, sources
 from tsuku_llm.fetch.arrival import Arrival
 from tsuku_llm.fetch.lanes import NoRanges, fetch_in_lanes
@@ -47,6 +47,10 @@ class _Download:
         self._look_at_the_part()
         try:
             self._from_any()
+        except Interrupted as error:  # another artifact failed: what was wrong here counts more
+            if self._transfer.mismatch:
+                raise self._transfer.mismatch from error
+            raise
         finally:
             self._transfer.end()
 
@@ -55,10 +59,10 @@ class _Download:
         gaps = self._part.load()
         if size is not None and size >= limits.wide:
             self._plan = Plan(size, gaps, limits.segment)
-            self._transfer.show(size - self._plan.missing)
+            self._transfer.begin(size - self._plan.missing, gaps)
         else:
             self._part.settle(gaps)
-            self._transfer.show(self._part.size)
+            self._transfer.begin(self._part.size, gaps)
 
     def _from_any(self) -> None:
         failures: list[tuple[str, _Failure]] = []
@@ -68,7 +72,7 @@ class _Download:
             if failure is None:
                 return
             failures.append((url, failure))
-        raise _decisive(failures)
+        raise self._decisive(failures)
 
     def _attempt(self, url: str) -> _Failure | None:
         try:
@@ -81,14 +85,18 @@ class _Download:
         """Fetch from one source; pieces that do not fit together cost one more try."""
         if self._complete_from(url):
             return
-        mixed, error = self._part.mixed, self._part.mismatch(url)
-        self._start_over()
+        mixed, error = self._part.mixed, self._mismatch(url)
         if mixed and self._complete_from(url):
             return
-        if self._part.size:
-            error = self._part.mismatch(url)
-            self._start_over()
-        raise error
+        raise self._mismatch(url) if self._part.size else error
+
+    def _mismatch(self, url: str) -> DigestMismatch:
+        """The error for what is there, which is thrown away; the first one is remembered."""
+        error = self._part.mismatch(url)
+        error.facts += self._transfer.encoded
+        self._transfer.mismatch = self._transfer.mismatch or error
+        self._start_over()
+        return error
 
     def _start_over(self) -> None:
         """From what is verified, over one connection and in order."""
@@ -108,13 +116,16 @@ class _Download:
             fetch_in_order(self._transfer, url)
         return self._part.matches()
 
+    def _decisive(self, failures: list[tuple[str, _Failure]]) -> _Failure:
+        """The error to raise: of wrong bytes where any came, else of the last source.
 
-def _decisive(failures: list[tuple[str, _Failure]]) -> _Failure:
-    wrong = [item for item in failures if isinstance(item[1], DigestMismatch)]
-    url, error = (wrong or failures)[-1]
-    error.facts += tuple(
-        f"before, from {shown(other)}: {failure.message}"
-        for other, failure in failures
-        if other != url
-    )
-    return error
+        The other failures become its facts, in order.
+        """
+        wrong = [failure for _, failure in failures if isinstance(failure, DigestMismatch)]
+        error = wrong[-1] if wrong else self._transfer.mismatch or failures[-1][1]
+        error.facts += tuple(
+            f"from {shown(url)}: {failure.message}"
+            for url, failure in failures
+            if failure is not error
+        )
+        return error

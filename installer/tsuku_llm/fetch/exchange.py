@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timezone
+from datetime import MAXYEAR
 
 import httpx
 
@@ -137,19 +139,31 @@ def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a server asks to wait (RFC 9110, 10.2.3); None if it does not.
 
-    A date is counted from the server's own ``Date``, as clocks differ.
+    No number is too large, and a date after the year 9999 is infinitely far. A date is
+    counted from the server's own ``Date``, as clocks differ, and from this machine's clock
+    where the server has none.
     """
     value = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"[0-9]{1,9}", value):
+    if re.fullmatch(r"[0-9]+", value):
         return float(value)
+    until = _moment(value)
+    if until is None:
+        return None
+    now = _moment(headers.get("date", ""))
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def _moment(value: str) -> float | None:
+    """Seconds since 1970 of an HTTP date, infinite after the year 9999; None if it is none."""
     try:
-        until = email.utils.parsedate_to_datetime(value)
-        now = email.utils.parsedate_to_datetime(headers.get("date", ""))
+        fields = email.utils.parsedate_tz(value)
+        if fields is None:
+            return None
+        if fields[0] > MAXYEAR:
+            return math.inf
+        return float(email.utils.mktime_tz((*fields[:9], fields[9] or 0)))
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
-    if until.tzinfo is None or now.tzinfo is None:
-        until, now = until.replace(tzinfo=timezone.utc), now.replace(tzinfo=timezone.utc)
-    return max(0.0, (until - now).total_seconds())
 
 
 def check_framing(response: httpx.Response, url: str) -> int | None:

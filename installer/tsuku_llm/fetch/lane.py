@@ -15,7 +15,7 @@ from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.partial import Part
 from tsuku_llm.fetch.ranges import is_segment, segment_headers, validator_of
 from tsuku_llm.fetch.segments import Gap, Plan, Segment
-from tsuku_llm.fetch.transfer import Transfer, ended_early
+from tsuku_llm.fetch.transfer import Transfer
 
 _NOTES = 200
 """How often the note is written while the whole of an artifact comes."""
@@ -220,7 +220,9 @@ class Lane:
                 if self._write(segment, chunk) < len(chunk):
                     return
         if segment.done < segment.end:
-            raise Transient(ended_early(self._url, segment.done - start, segment.end - start))
+            raise Transient(
+                transfer.ended_early(self._url, segment.done - start, segment.end - start)
+            )
 
     def _accept(self, response: httpx.Response, segment: Segment, end: int) -> None:
         status, size = response.status_code, self._transfer.artifact.size or 0

@@ -14,10 +14,11 @@ class Limits:
 
     ``connect`` bounds one connection attempt, ``silence`` the wait for the next byte,
     ``answer`` the wait for an answer's headers, ``total`` one artifact with all its tries,
-    ``metadata`` one small file. A transfer below ``slowest`` bytes per second over
+    ``metadata`` all small files of a refresh. A transfer below ``slowest`` bytes per second over
     ``window`` seconds is broken off, as a drip never times out. ``tries`` counts attempts
     in a row that brought less than ``gain`` bytes; ``wait`` is the longest Retry-After
-    that is obeyed; ``largest`` caps artifacts whose size is not known. ``piece_tries`` is
+    that is obeyed; ``largest`` caps artifacts whose size is not
+    known, at a few times the largest known one. ``piece_tries`` is
     how often one source may send a wrong piece in the place of one that is signed.
 
     Artifacts of ``wide`` bytes and more come over several connections: ``first`` of them
@@ -37,7 +38,7 @@ class Limits:
     tries: int = 4
     gain: int = 1 << 20
     wait: float = 60.0
-    largest: int = 4 << 30
+    largest: int = 2 << 30
     piece_tries: int = 3
     wide: int = 32_000_000
     first: int = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tsuku_llm.errors import BodyError
+from tsuku_llm.errors import BodyError, HostUnreachable
 from tsuku_llm.fetch.addresses import host_of, scheme_of, shown
 from tsuku_llm.fetch.exchange import answered, check_framing, check_no_page, check_status
 from tsuku_llm.fetch.failures import Transient
@@ -13,13 +13,17 @@ from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.retries import Retries
 
 
-def download_small(url: str, limit: int, network: Network, deadline: float | None) -> bytes:
+def download_small(url: str, limit: int, network: Network, deadline: float) -> bytes:
     """Fetch, as ``tsuku_llm.fetch.get`` says."""
     if scheme_of(url) == "file":
         return _capped(local_chunks(url), limit, url)
-    own = network.clock() + network.limits.metadata
-    ends = own if deadline is None else min(own, deadline)
-    return Retries(network, ends).run(lambda: _once(url, limit, network, ends))
+    if network.clock() >= deadline:
+        raise HostUnreachable(
+            f"{host_of(url)} did not send all metadata in time",
+            facts=(f"url: {shown(url)}",),
+            hint="check the connection and try again later",
+        )
+    return Retries(network, deadline).run(lambda: _once(url, limit, network, deadline))
 
 
 def _once(url: str, limit: int, network: Network, deadline: float) -> bytes:

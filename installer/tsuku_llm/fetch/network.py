@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,11 @@ class Network:
 
     ``environ`` gives proxies and certificates (``HTTPS_PROXY``, ``NO_PROXY``,
     ``SSL_CERT_FILE``, ...). Leaving the ``with`` block stops the downloads that other
-    threads still run on it. Any thread may use it.
+    threads still run on it. Any thread may use it. ``on_wait`` is told in one line what a
+    connection waits for that takes some seconds, once for each thing, from any thread.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what one run of downloads is made with
         self,
         environ: Mapping[str, str],
         *,
@@ -34,12 +35,14 @@ class Network:
         limits: Limits | None = None,
         timing: Timing | None = None,
         offline: bool = False,
+        on_wait: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.environ = environ
         self.mirrors = mirrors
         self.limits = limits or Limits()
         self.timing = timing or Timing()
         self._offline = offline
+        self._on_wait = on_wait
         self._stopped = threading.Event()
         self._users = 0
         self._connections = 0
@@ -109,7 +112,7 @@ class Network:
 
         with self._changed:
             if self._client is None:
-                self._client = make_client(self.environ, self.limits, self.timing)
+                self._client = make_client(self.environ, self.limits, self.timing, self._on_wait)
             return self._client
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ from tsuku_llm.fetch.network import Network
 
 _BASE = 0.5
 _LONGEST = 20.0
+_YEAR = 365 * 86400
 
 _T = TypeVar("_T")
 
@@ -56,7 +57,8 @@ class Retries:
         self._failed = 1 if gained >= self._limits.gain else self._failed + 1
         allowed = min(self._limits.tries, failure.tries or self._limits.tries)
         if failure.wait is not None and failure.wait > self._limits.wait:
-            failure.error.facts += (f"it asks to wait {failure.wait:.0f} seconds",)
+            seconds = f"{failure.wait:.0f} seconds" if failure.wait < _YEAR else "more than a year"
+            failure.error.facts += (f"it asks to wait {seconds}",)
             raise failure.error from failure
         if self._failed >= allowed:
             raise failure.error from failure

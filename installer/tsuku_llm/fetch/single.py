@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 
+from tsuku_llm.disk import require_space
 from tsuku_llm.errors import BodyError, HttpStatusError
 from tsuku_llm.fetch.addresses import PACKAGE_SCHEME, host_of, is_http, scheme_of, shown
 from tsuku_llm.fetch.exchange import answered, check_framing, check_status
@@ -16,7 +17,7 @@ from tsuku_llm.fetch.partial import wrong_piece
 from tsuku_llm.fetch.prefix import WrongPiece
 from tsuku_llm.fetch.ranges import check_range, range_headers, validator_of
 from tsuku_llm.fetch.retries import Retries
-from tsuku_llm.fetch.transfer import Transfer, ended_early
+from tsuku_llm.fetch.transfer import Transfer
 
 
 def fetch_in_order(transfer: Transfer, url: str) -> None:
@@ -84,7 +85,7 @@ class _Single:
             chunks = self._transfer.body(response, url, at_start=start == 0)
             self._take(chunks if start else self._from_start(chunks, length))
         if self._size is not None and part.size < self._size:
-            raise Transient(ended_early(url, part.size, self._size))
+            raise Transient(self._transfer.ended_early(url, part.size, self._size))
 
     def _start(self, response: httpx.Response) -> int:
         if response.status_code == 200:  # noqa: PLR2004
@@ -100,7 +101,9 @@ class _Single:
         cap = self._transfer.cap
         for chunk in _behind(chunks, self._part.size):
             if length is not None and (length > cap or self._size not in (None, length)):
-                raise _wrong_size(self._url, length, self._size or cap)
+                raise self._wrong_size(length)
+            if length is not None and self._size is None and not self._part.size:
+                require_space(self._part.path.parent, length, (f"download: {length} bytes",))
             yield chunk
 
     def _take(self, chunks: Iterator[bytes]) -> None:
@@ -108,9 +111,27 @@ class _Single:
         for chunk in chunks:
             if self._part.size + len(chunk) > cap:
                 self._transfer.restart()
-                raise _wrong_size(self._url, None, cap)
+                raise self._wrong_size(None)
             self._part.append(chunk)
             self._transfer.tell(self._part.size)
+
+    def _wrong_size(self, length: int | None) -> BodyError:
+        """The error for a file of another size, or of more than is allowed (``length`` None)."""
+        host, expected = host_of(self._url), self._size or self._transfer.cap
+        announced = "more" if length is None else f"{length} bytes"
+        facts = (f"offered: {announced}, expected: {expected} bytes", f"url: {shown(self._url)}")
+        if self._transfer.encoding:
+            return BodyError(
+                f"{host} sends the file encoded as {self._transfer.encoding!r},"
+                " which was not asked for",
+                facts=facts,
+                hint="the server or a proxy alters what it sends: set llm.mirror",
+            )
+        return BodyError(
+            f"{host} has a file of another size than the signed one",
+            facts=facts,
+            hint="the file there was replaced, or something on the way alters it: set llm.mirror",
+        )
 
 
 def _behind(chunks: Iterator[bytes], verified: int) -> Iterator[bytes]:
@@ -127,13 +148,4 @@ def _not_satisfied(url: str) -> HttpStatusError:
         status=416,
         facts=(f"url: {shown(url)}",),
         hint="try again: it starts from the beginning",
-    )
-
-
-def _wrong_size(url: str, length: int | None, expected: int) -> BodyError:
-    announced = "more" if length is None else f"{length} bytes"
-    return BodyError(
-        f"{host_of(url)} has a file of another size than the signed one",
-        facts=(f"offered: {announced}, expected: {expected} bytes", f"url: {shown(url)}"),
-        hint="the file there was replaced, or something on the way alters it: set llm.mirror",
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import httpx
 
-from tsuku_llm.errors import BodyError
+from tsuku_llm.errors import BodyError, DigestMismatch
 from tsuku_llm.fetch.addresses import file_name, host_of, shown
 from tsuku_llm.fetch.exchange import check_no_page
 from tsuku_llm.fetch.network import Network
@@ -15,11 +15,16 @@ from tsuku_llm.fetch.partial import Part, wrong_piece
 from tsuku_llm.fetch.prefix import WrongPiece
 from tsuku_llm.fetch.progress import Progress
 from tsuku_llm.fetch.retries import Pace
+from tsuku_llm.fetch.segments import Gap
 from tsuku_llm.manifest import Artifact
 
 
 class Transfer:
-    """One artifact, its part, and who is told how far it is."""
+    """One artifact, its part, and who is told how far it is.
+
+    ``mismatch`` is what was first found wrong in bytes that came in this run: no later failure
+    hides it. ``encoding`` is the Content-Encoding of the last answer, "" if it had none.
+    """
 
     def __init__(
         self, artifact: Artifact, part: Part, network: Network, progress: Progress
@@ -31,12 +36,20 @@ class Transfer:
         self._progress = progress
         self._told = 0
         self._wrong = Counter[tuple[str, int]]()
+        self._missing: Sequence[Gap] = ()
+        self.mismatch: DigestMismatch | None = None
+        self.encoding = ""
 
     @property
     def cap(self) -> int:
         """The most bytes that are taken."""
         size = self.artifact.size
         return self.network.limits.largest if size is None else size
+
+    def begin(self, there: int, missing: Sequence[Gap]) -> None:
+        """Begin with what an earlier run left: so many bytes, and these gaps."""
+        self._missing = missing
+        self.show(there)
 
     def show(self, there: int) -> None:
         """Start to show the progress, or start over, with so many bytes there."""
@@ -61,10 +74,17 @@ class Transfer:
             self.show(self.part.size)
 
     def again(self, url: str, piece: WrongPiece) -> None:
-        """Allow that a piece is fetched once more from a source, or raise ``DigestMismatch``."""
+        """Allow that a piece is fetched once more from a source, or raise ``DigestMismatch``.
+
+        A piece that an earlier run left is no source's fault the first time.
+        """
+        error = wrong_piece(url, piece)
+        seen = any(start == piece.start for _, start in self._wrong)
+        if seen or any(start <= piece.start and piece.end <= end for start, end in self._missing):
+            self.mismatch = self.mismatch or error
         self._wrong[url, piece.start] += 1
         if self._wrong[url, piece.start] >= self.network.limits.piece_tries:
-            raise wrong_piece(url, piece)
+            raise error
 
     def body(
         self,
@@ -78,6 +98,8 @@ class Transfer:
 
         ``at_start``: they are the artifact's first ones, which may show that it is a page.
         """
+        encoding = response.headers.get("content-encoding", "identity")[:40]
+        self.encoding = "" if encoding == "identity" else encoding  # of any lane: all are alike
         pace = Pace(self.network.limits, self.network.timing.clock)
         for chunk in response.iter_raw():
             if at_start:
@@ -88,6 +110,28 @@ class Transfer:
             (check or self.network.check)()
             self.check_deadline(url)
 
+    @property
+    def encoded(self) -> tuple[str, ...]:
+        """The fact that the last answer was encoded, for an error of bytes that do not fit.
+
+        That alone is no error: servers call a ``.tar.gz`` encoded that is sent as it is.
+        """
+        if not self.encoding:
+            return ()
+        return (f"it came encoded as {self.encoding!r}, which was not asked for",)
+
+    def ended_early(self, url: str, received: int, expected: int) -> BodyError:
+        """The error for an answer that has fewer bytes than it must."""
+        return BodyError(
+            f"{host_of(url)} ended the file early",
+            facts=(
+                f"received: {received} of {expected} bytes",
+                f"url: {shown(url)}",
+                *self.encoded,
+            ),
+            hint="run the command again: what came is kept and resumed",
+        )
+
     def check_deadline(self, url: str) -> None:
         """Raise when the time for the whole artifact is up."""
         if self.network.clock() > self.deadline:
@@ -96,12 +140,3 @@ class Transfer:
                 facts=(f"limit: {self.network.limits.total:.0f} seconds", f"url: {shown(url)}"),
                 hint="run the command again: what came is kept and resumed",
             )
-
-
-def ended_early(url: str, received: int, expected: int) -> BodyError:
-    """The error for an answer that has fewer bytes than it must."""
-    return BodyError(
-        f"{host_of(url)} ended the file early",
-        facts=(f"received: {received} of {expected} bytes", f"url: {shown(url)}"),
-        hint="run the command again: what came is kept and resumed",
-    )

@@ -3,19 +3,15 @@
 httpx's own transport has no total deadline (its read time-out starts again with every
 byte), tries one address after the other for the full time-out, and fails on proxy
 settings of real machines. So the connection pools of httpcore, which it rests on, are
-used directly here, with a network backend of our own.
+used directly here, with the network backend of ``connections``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
-import socket
-import ssl
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpcore
@@ -24,84 +20,58 @@ import httpx
 from tsuku_llm import __version__
 from tsuku_llm.errors import BodyError, HostUnreachable, ProxyError
 from tsuku_llm.fetch.addresses import host_of, shown
+from tsuku_llm.fetch.connections import Backend, Watch
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.proxies import proxy_for
-from tsuku_llm.fetch.tls import certificate_error, client_context
-
-_SLICE = 0.5
-"""Seconds after which a wait looks whether it is still wanted."""
-
-_FIRST_TRY = 0.2
-"""Part of the time-out for an address when there are others: a black hole must cost little."""
-
-_HEADER_BYTES = 1 << 18
-
-_GATHERED = 1 << 17
-"""Bytes of a body that one read gives at most, where so many have come.
-
-Each connection holds about six times as much, with h11's copies.
-"""
-
-_NAP = 0.005
-"""Seconds that a body is left to gather, as long as there is more of it to come than one read."""
+from tsuku_llm.fetch.race import Resolver
+from tsuku_llm.fetch.tls import client_context
 
 _OFFLINE_TRIES = 2
+
+_PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them"
 
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol)
 
 
-def make_client(environ: Mapping[str, str], limits: Limits, timing: Timing) -> httpx.Client:
-    """The client of a run. Requests have the extensions ``deadline`` and ``check``.
+def make_client(
+    environ: Mapping[str, str], limits: Limits, timing: Timing, on_wait: Callable[[str], None]
+) -> httpx.Client:
+    """Make the client of a run. Requests have the extensions ``deadline`` and ``check``.
 
+    ``on_wait`` is told once, by any thread, what a request has been waiting for.
     Raises ``TlsError`` for certificates in the environment that do not exist.
     """
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:  # two threads in the same moment may both tell it: harmless
+            told.add(text)
+            on_wait(text)
+
     return httpx.Client(
-        transport=_Transport(environ, limits, Watch(timing.clock)),
+        transport=_Transport(environ, Watch(timing, limits, tell)),
         headers={"User-Agent": f"tsuku-llm/{__version__}", "Accept-Encoding": "identity"},
         timeout=httpx.Timeout(limits.silence, connect=limits.connect, pool=None),
         trust_env=False,
     )
 
 
-class Watch(threading.local):
-    """What the exchange that this thread is in may still use."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.check: Callable[[], None] = lambda: None
-        self.deadline = math.inf
-        self.header_bytes: float = 0
-        self.coming = 0
-        self.buffer = memoryview(bytearray(_GATHERED))  # one for each thread
-
-    def headers_of(self, response: httpx.Response) -> None:
-        """They are through, and say how long the body is, or do not."""
-        length = response.headers.get("content-length", "")
-        self.header_bytes = math.inf
-        self.coming = int(length) if length.isdecimal() else 0
-
-    @property
-    def in_body(self) -> bool:
-        """Whether the headers are through."""
-        return self.header_bytes == math.inf
-
-    def received(self, size: int) -> None:
-        """Count what came; before the headers are through, there is an end to it."""
-        self.coming -= size
-        self.header_bytes -= size
-        if self.header_bytes < 0:
-            raise httpcore.RemoteProtocolError("the headers have no end")
-
-
 class _Transport(httpx.BaseTransport):
-    def __init__(self, environ: Mapping[str, str], limits: Limits, watch: Watch) -> None:
+    """httpcore's pools, one for each proxy and one for direct connections.
+
+    ``_answered`` has the hosts and proxies that gave an answer in this run. One that never
+    did is not asked again after a time-out: others may answer, and people wait.
+    """
+
+    def __init__(self, environ: Mapping[str, str], watch: Watch) -> None:
         self._environ = environ
-        self._limits = limits
         self._watch = watch
-        self._backend = _Backend(watch)
+        self._resolver = Resolver()
+        self._backends: list[Backend] = []
         self._context = client_context(environ)
         self._pools: dict[str | None, httpcore.ConnectionPool] = {}
+        self._answered: set[str] = set()
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -110,19 +80,19 @@ class _Transport(httpx.BaseTransport):
         proxy = proxy_for(url.scheme, url.host, port, self._environ)
         pool = self._pool(proxy)
         deadline = request.extensions["deadline"]
-        self._watch.check = request.extensions["check"]
-        self._watch.deadline = min(deadline, self._watch.clock() + self._limits.answer)
-        self._watch.header_bytes = _HEADER_BYTES
-        with _failures(str(url), proxy):
+        asked = proxy or str(url)
+        failures = _Failures(str(url), proxy, self._watch, known=host_of(asked) in self._answered)
+        self._watch.begin(deadline, request.extensions["check"], host_of(asked))
+        with failures.told():
             answer = pool.handle_request(_to_core(request))
+        self._answered.add(host_of(asked))
         response = httpx.Response(
             status_code=answer.status,
             headers=answer.headers,
-            stream=_Body(answer, str(url), proxy),
+            stream=_Body(answer, failures),
             extensions=answer.extensions,
         )
-        self._watch.deadline = deadline
-        self._watch.headers_of(response)
+        self._watch.headers_of(response, deadline)
         return response
 
     def _pool(self, proxy: str | None) -> httpcore.ConnectionPool:
@@ -132,15 +102,17 @@ class _Transport(httpx.BaseTransport):
             return self._pools[proxy]
 
     def _new_pool(self, proxy: str | None) -> httpcore.ConnectionPool:
+        url = httpx.URL(proxy or "")
+        layers = 0 if proxy is None else 2 if url.scheme == "https" else 1
+        self._backends.append(Backend(self._watch, self._resolver, layers))
         options: dict[str, Any] = {
             "ssl_context": self._context,
-            "network_backend": self._backend,
+            "network_backend": self._backends[-1],
             "max_connections": None,
             "keepalive_expiry": 15.0,
         }
         if proxy is None:
             return httpcore.ConnectionPool(**options)
-        url = httpx.URL(proxy)
         options["proxy_url"] = httpcore.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"
         )
@@ -155,7 +127,8 @@ class _Transport(httpx.BaseTransport):
     def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
-        self._backend.close()
+        for backend in self._backends:
+            backend.close()
 
 
 def _socks(options: dict[str, Any]) -> httpcore.SOCKSProxy:
@@ -192,203 +165,106 @@ def _to_core(request: httpx.Request) -> httpcore.Request:
 class _Body(httpx.SyncByteStream):
     """An answer's body."""
 
-    def __init__(self, answer: httpcore.Response, url: str, proxy: str | None) -> None:
+    def __init__(self, answer: httpcore.Response, failures: _Failures) -> None:
         self._answer = answer
-        self._url = url
-        self._proxy = proxy
+        self._failures = failures
 
     def __iter__(self) -> Iterator[bytes]:
-        with _failures(self._url, self._proxy):
+        with self._failures.told():
             yield from self._answer.iter_stream()
 
     def close(self) -> None:
-        with _failures(self._url, self._proxy):
+        with self._failures.told():
             self._answer.close()
 
 
-class _Backend(httpcore.NetworkBackend):
-    """TCP connections over IPv6 or IPv4, whichever answers."""
+class _Failures:
+    """What an exchange's failures mean; ``known`` tells that this host or proxy has answered."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, url: str, proxy: str | None, watch: Watch, *, known: bool) -> None:
+        self._url = url
+        self._host = host_of(url)
+        self._proxy = proxy
         self._watch = watch
-        self._inner = httpcore.SyncBackend()
-        self._good: set[socket.AddressFamily] = set()
-        self._streams: list[httpcore.NetworkStream] = []
+        self._known = known
 
-    def close(self) -> None:
-        """Close every connection: httpcore forgets those that a SOCKS proxy refused."""
-        for stream in self._streams:
-            stream.close()
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        """Try every address of a host: briefly if there are others, then with patience."""
-        addresses = self._addresses(host, port)
-        patience = math.inf if timeout is None else timeout
-        rounds = [_FIRST_TRY * patience, patience] if len(addresses) > 1 else [patience]
-        failure: Exception = httpcore.ConnectError(f"{host} has no address")
-        for seconds in rounds:
-            for family, address in addresses:
-                self._watch.check()
-                try:
-                    stream = self._inner.connect_tcp(
-                        address, port, seconds, local_address, socket_options
-                    )
-                except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                    failure = error
-                else:
-                    self._good.add(family)
-                    self._streams.append(stream)
-                    return _Stream(stream, self._watch)
-            if isinstance(failure, httpcore.ConnectError):
-                break
-        raise failure
-
-    def _addresses(self, host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Turn httpcore's errors into ours; those that may pass are ``Transient``."""
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"the name cannot be resolved: {error}") from error
-        unique = dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found)
-        return sorted(unique, key=lambda item: item[0] not in self._good)
+            yield
+        except _refusals() as error:
+            raise ProxyError(
+                f"the proxy refused the connection to {self._host}",
+                facts=(f"proxy: {shown(self._proxy or '')}", f"it said: {str(error)[:200]}"),
+                hint="check the proxy's setting and credentials, or ask for access to this host",
+            ) from error
+        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            raise self._no_connection(error) from error
+        except (httpcore.TimeoutException, httpcore.PoolTimeout) as error:
+            raise self._silence() from error
+        except (*_BROKEN, ValueError) as error:  # ValueError: a length of 5,000 digits
+            raise self._broken(str(error)[:200]) from error
 
+    @property
+    def _before_host(self) -> bool:
+        """Whether it is the proxy that failed, as the host has not had its turn."""
+        return self._watch.at_proxy and not self._watch.in_body
 
-class _Stream(httpcore.NetworkStream):
-    """A connection whose reads end at the deadline of the exchange, however they drip."""
+    @property
+    def _way(self) -> tuple[str, ...]:
+        return (f"through the proxy: {shown(self._proxy)}",) if self._proxy else ()
 
-    def __init__(self, inner: httpcore.NetworkStream, watch: Watch) -> None:
-        self._inner = inner
-        self._watch = watch
-
-    def read(  # type: ignore[override]  # h11 takes any bytes-like object
-        self, max_bytes: int, timeout: float | None = None
-    ) -> bytes | memoryview:
-        ends = self._ends(timeout)
-        while True:
-            left = self._left(ends, httpcore.ReadTimeout)
-            try:
-                data = self._inner.read(max_bytes, min(left, _SLICE))
-            except httpcore.ReadTimeout:
-                continue
-            gathered = self._with_more(data) if data and self._watch.in_body else data
-            self._watch.received(len(gathered))
-            return gathered
-
-    def _with_more(self, data: bytes) -> bytes | memoryview:
-        """It, and what of the body has come already behind it: more than was asked for.
-
-        A read from TLS gives one record, 16 KiB at most, and each answer of ``read`` costs
-        many times what a further record does. It is good until the next ``read``: h11 copies
-        what it is given.
-        """
-        if self._inner.get_extra_info("ssl_object") is None:
-            return data
-        self._watch.buffer[: len(data)] = data
-        size = self._gather(len(data))
-        if size < _GATHERED <= self._watch.coming - size:
-            time.sleep(_NAP)
-            size = self._gather(size)
-        return self._watch.buffer[:size]
-
-    def _gather(self, size: int) -> int:
-        """Add what has come to so many bytes in the buffer; how many there are then.
-
-        What goes wrong here goes wrong again in the next ``read``, which tells it.
-        """
-        tls, buffer = self._inner.get_extra_info("ssl_object"), self._watch.buffer
-        with contextlib.suppress(OSError):  # ssl's "nothing yet" is one, too
-            self._inner.get_extra_info("socket").settimeout(0)
-            while size < _GATHERED and (more := tls.read(_GATHERED - size, buffer[size:])):
-                size += more
-        return size
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._inner.write(buffer, self._left(self._ends(timeout), httpcore.WriteTimeout))
-
-    def _ends(self, timeout: float | None) -> float:
-        patience = math.inf if timeout is None else timeout
-        return min(self._watch.clock() + patience, self._watch.deadline)
-
-    def _left(self, ends: float, error: type[Exception]) -> float:
-        self._watch.check()
-        left = ends - self._watch.clock()
-        if left <= 0:
-            raise error("the time is up")
-        return left
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
-    ) -> httpcore.NetworkStream:
-        try:
-            inner = self._inner.start_tls(ssl_context, server_hostname, timeout)
-        except httpcore.ConnectError as error:
-            cause = error.__cause__  # httpcore's pool would cut it off
-            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-                raise certificate_error(cause, server_hostname or "the server") from cause
-            raise
-        return _Stream(inner, self._watch)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
-
-
-@contextlib.contextmanager
-def _failures(url: str, proxy: str | None) -> Iterator[None]:
-    """Turn httpcore's errors into ours; those that may pass are ``Transient``."""
-    host = host_of(url)
-    try:
-        yield
-    except _refusals() as error:
-        raise ProxyError(
-            f"the proxy refused the connection to {host}",
-            facts=(f"proxy: {shown(proxy or '')}", f"it said: {str(error)[:200]}"),
-            hint="check the proxy's setting and credentials, or ask for access to this host",
-        ) from error
-    except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-        raise _connect_failure(error, host, proxy) from error
-    except (httpcore.TimeoutException, httpcore.PoolTimeout) as error:
-        raise Transient(
+    def _no_connection(self, error: Exception) -> Exception:
+        reason = f"reason: {error}"
+        if self._before_host:
+            return ProxyError(
+                f"the proxy for {self._host} cannot be reached",
+                facts=(f"proxy: {shown(self._proxy or '')}", reason),
+                hint=_PROXY_HINT,
+            )
+        tries: int | None = _OFFLINE_TRIES
+        if isinstance(error, httpcore.ConnectTimeout):
+            tries = None if self._known else 1
+        return Transient(
             HostUnreachable(
-                f"{host} does not answer",
-                facts=(f"url: {shown(url)}",),
-                hint="check the connection; a partial download is kept and resumed",
-            )
-        ) from error
-    except (*_BROKEN, ValueError) as error:  # ValueError: a length of 5,000 digits
-        raise Transient(
-            BodyError(
-                f"the answer of {host} broke off or is no proper HTTP",
-                facts=(f"url: {shown(url)}", f"reason: {str(error)[:200]}"),
-                hint="check the connection; a partial download is kept and resumed",
-            )
-        ) from error
-
-
-def _connect_failure(error: Exception, host: str, proxy: str | None) -> Exception:
-    reason = "it does not answer" if isinstance(error, httpcore.ConnectTimeout) else str(error)
-    if proxy:
-        return ProxyError(
-            f"the proxy for {host} cannot be reached",
-            facts=(f"proxy: {shown(proxy)}", f"reason: {reason}"),
-            hint="check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them",
+                f"{self._host} cannot be reached",
+                facts=(reason, *self._way),
+                hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL",
+            ),
+            tries=tries,
         )
-    return Transient(
-        HostUnreachable(
-            f"{host} cannot be reached",
-            facts=(f"reason: {reason}",),
-            hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL",
-        ),
-        tries=_OFFLINE_TRIES,
-    )
+
+    def _silence(self) -> Exception:
+        if self._before_host:
+            error = ProxyError(
+                f"the proxy {host_of(self._proxy or '')} does not answer",
+                facts=(f"it was asked for: {self._host}", f"proxy: {shown(self._proxy or '')}"),
+                hint=_PROXY_HINT,
+            )
+            return Transient(error) if self._known else error
+        return Transient(
+            HostUnreachable(
+                f"{self._host} does not answer",
+                facts=(f"url: {shown(self._url)}", *self._way),
+                hint="check the connection; a partial download is kept and resumed",
+            )
+        )
+
+    def _broken(self, reason: str) -> Exception:
+        if self._before_host:
+            return Transient(
+                ProxyError(
+                    f"the answer of the proxy {host_of(self._proxy or '')} broke off"
+                    " or is no proper HTTP",
+                    facts=(f"it was asked for: {self._host}", f"reason: {reason}"),
+                    hint=_PROXY_HINT,
+                )
+            )
+        return Transient(
+            BodyError(
+                f"the answer of {self._host} broke off or is no proper HTTP",
+                facts=(f"url: {shown(self._url)}", f"reason: {reason}", *self._way),
+                hint="check the connection; a partial download is kept and resumed",
+            )
+        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm import __version__, archive, fetch, launch
+from tsuku_llm.disk import require_space
 from tsuku_llm.errors import (
     DigestMismatch,
     DownloadError,
@@ -371,9 +372,14 @@ def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[lis
         return
     session, store = attempt.session, attempt.store
     space = Space(artifacts, [fetch.present(artifact, store.partials) for artifact in artifacts])
-    store.require_space(space.needed, space.facts)
+    require_space(session.data, space.needed, space.facts)
     with (
-        fetch.Network(session.environ, mirrors=session.mirrors, offline=session.offline) as network,
+        fetch.Network(
+            session.environ,
+            mirrors=session.mirrors,
+            offline=session.offline,
+            on_wait=session.note,
+        ) as network,
         fetch.delivered(artifacts, store.partials, network, session.progress) as arrivals,
     ):
         yield arrivals

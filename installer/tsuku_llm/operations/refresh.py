@@ -24,24 +24,24 @@ from tsuku_llm.operations.vouching import learn, note_standing
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     """Fetch and verify the newest metadata of the session's repository, under a lock.
 
-    ``patience`` is how many seconds the lock and the network may take, each; None for their
-    own limits. Raises ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be
-    trusted, ``ClockBehind`` when this machine's clock cannot be right; what was trusted
-    before stays.
+    All of it has to come within ``Limits.metadata`` seconds, with every try, redirect and
+    address. ``patience`` is a shorter time in seconds, for the lock as well. Raises
+    ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be trusted,
+    ``ClockBehind`` when this machine's clock cannot be right; what was trusted before stays.
     """
     repository = repository_of(session)
-    store, limits = session.store, fetch.Limits()
+    store, seconds = session.store, fetch.Limits().metadata
     if patience is not None:
+        seconds = min(seconds, patience)
         waits = [each for each in (patience, session.lock_timeout) if each is not None]
         store = session._replace(lock_timeout=min(waits)).store
-        limits = fetch.Limits(connect=patience, silence=patience, metadata=patience)
     learn(session, but=repository.name)
     try:
         with (
             store.lock(f"metadata-{repository.name}") as locked,
-            fetch.Network(session.environ, limits=limits) as network,
+            fetch.Network(session.environ, on_wait=session.note) as network,
         ):
-            deadline = None if patience is None else network.clock() + patience
+            deadline = network.clock() + seconds
             found = catalogs.refresh(
                 repository,
                 session.data,

@@ -16,7 +16,6 @@ from tsuku_llm.errors import (
     CorruptStore,
     InUse,
     LockTimeout,
-    NoSpace,
     NotInstalled,
     StoreError,
     TsukuError,
@@ -95,23 +94,6 @@ class Store(Shelf):
         folder = self._made(self.data / "locks")
         timeout = self._lock_timeout if timeout is None else timeout
         return exclusive(folder / f"{name}.lock", timeout=timeout, on_wait=self._on_wait)
-
-    def require_space(self, needed: int, facts: tuple[str, ...] = ()) -> None:
-        """Refuse to begin what cannot end: ``needed`` bytes more, for what ``facts`` say.
-
-        Raises NoSpace.
-        """
-        from shutil import disk_usage  # noqa: PLC0415  # imports every compression there is
-
-        with disk_errors("asking for the free space", self.data):
-            existing = next(path for path in (self.data, *self.data.parents) if path.exists())
-            free = disk_usage(existing).free
-        if free < needed:
-            raise NoSpace(
-                f"at least {_megabytes(needed)} are needed and {_megabytes(free)} are free",
-                facts=(*facts, f"folder: {self.data}"),
-                hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
-            )
 
     def staging(self) -> AbstractContextManager[Staging]:
         """A folder to unpack into, removed at the end of the block unless committed."""
@@ -417,7 +399,3 @@ class Store(Shelf):
 
 def _same_tree(one: Receipt, other: Receipt) -> bool:
     return (set(one.files), set(one.links)) == (set(other.files), set(other.links))
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
