@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,16 @@ from tsuku_llm import trust
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.generations import current_copy
 from tsuku_llm.catalog.repositories import Repository
-from tsuku_llm.errors import ManifestError, MetadataError, StoreError, TrustError, UnknownRequest
+from tsuku_llm.errors import (
+    ManifestError,
+    MetadataError,
+    StoreError,
+    TrustError,
+    TsukuError,
+    UnknownRequest,
+)
 from tsuku_llm.standing import Freshness, Standing, folder_of
-from tsuku_llm.trust import Copy, TrustedRepository
+from tsuku_llm.trust import Copy, TrustedRepository, VerifiedBytes
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.manifest import Release, ReleaseEntry
@@ -52,9 +60,11 @@ class Catalog:
         return Standing(self.freshness, tuple(revoked))
 
     def is_revoked(self, entry: ReleaseEntry) -> bool:
-        """Whether its publisher revoked a release; one that cannot be read here is not."""
-        with suppress(ManifestError):
-            return self.read(entry).revoked
+        """Tell whether its publisher revoked a release; one whose file is damaged is not."""
+        from tsuku_llm.manifest import says_revoked  # noqa: PLC0415
+
+        with suppress(TrustError, StoreError):
+            return says_revoked(self._verified(entry))
         return False
 
     def releases(self, channel: str) -> tuple[ReleaseEntry, ...]:
@@ -83,10 +93,55 @@ class Catalog:
             hint="name one of them with --release, or leave it to the channel",
         )
 
+    def is_readable(self, entry: ReleaseEntry) -> bool:
+        """Tell whether a release's file is there, undamaged and understood."""
+        with suppress(TrustError, StoreError):
+            self.read(entry)
+            return True
+        return False
+
+    def readable(
+        self, entries: Iterable[ReleaseEntry], tell: Callable[[str], object]
+    ) -> Iterator[tuple[ReleaseEntry, Release]]:
+        """Read releases one by one; one that cannot be read is told and left out.
+
+        A damaged file or one of a newer format must not keep anybody from the other releases.
+        Raises the first error where none of them can be read.
+        """
+        first: TsukuError | None = None
+        any_read = False
+        for entry in entries:
+            try:
+                release = self.read(entry)
+            except (TrustError, StoreError) as error:
+                first = first or error
+                reason = ": ".join((error.message, *error.facts[:1]))
+                tell(f"{_release_name(entry)} is passed over: {reason}")
+                continue
+            any_read = True
+            yield entry, release
+        if first and not any_read:
+            raise first
+
     def read(self, entry: ReleaseEntry) -> Release:
-        """The release itself. Raises ``TrustError``."""
+        """Read the release itself. Raises ``TrustError``, ``StoreError``."""
         from tsuku_llm.manifest import parse_release  # noqa: PLC0415
 
+        data = self._verified(entry)
+        try:
+            release = parse_release(data)
+        except ManifestError as error:
+            raise ManifestError(
+                f"the release file of {_release_name(entry)} cannot be understood",
+                facts=error.facts,
+                hint=error.hint,
+            ) from error
+        if (release.release, release.version) != (entry.release, entry.version):
+            found = _release_name(release)
+            raise ManifestError(f"the file of {_release_name(entry)} describes {found}")
+        return release
+
+    def _verified(self, entry: ReleaseEntry) -> VerifiedBytes:
         path = f"releases/{entry.release}.json"
         data = self.copy.read(self.trusted.targets[path].name)
         if data is None:
@@ -94,11 +149,7 @@ class Catalog:
                 f"the release file of {entry.release} is missing",
                 hint="fetch the metadata anew: tsuku-llm repository refresh",
             )
-        release = parse_release(self.trusted.read(path, data))
-        if (release.release, release.version) != (entry.release, entry.version):
-            found = _release_name(release)
-            raise ManifestError(f"the file of {_release_name(entry)} describes {found}")
-        return release
+        return self.trusted.read(path, data)
 
 
 @dataclass(frozen=True, slots=True)

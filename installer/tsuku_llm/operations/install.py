@@ -16,9 +16,10 @@ from tsuku_llm.errors import (
     GateFailed,
     HostUnreachable,
     ProxyError,
-    Revoked,
     SelectionError,
+    StoreError,
     TlsError,
+    TrustError,
     TsukuError,
 )
 from tsuku_llm.manifest import Artifact
@@ -127,7 +128,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
             session, channel=INDEX_CHANNEL, hardware=choice.hardware, catalog=choice.catalog
         )
         _ = other.selection.selected
-    except (SelectionError, Revoked) as nothing:
+    except (SelectionError, TrustError, StoreError) as nothing:
         error.facts += (f"channel {INDEX_CHANNEL} cannot stand in: {nothing.message}",)
         raise error from nothing
     session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")

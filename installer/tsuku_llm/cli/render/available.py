@@ -6,6 +6,7 @@ from typing import Any
 
 from tsuku_llm.catalog import Catalog
 from tsuku_llm.cli.render.text import table
+from tsuku_llm.manifest import ReleaseEntry
 
 
 def data(catalog: Catalog) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def data(catalog: Catalog) -> dict[str, Any]:
                 "published": entry.published,
                 "publisher": entry.publisher,
                 "revoked": catalog.is_revoked(entry),
+                "readable": catalog.is_readable(entry),
             }
             for entry in catalog.entries
         ],
@@ -35,8 +37,14 @@ def lines(catalog: Catalog) -> tuple[str, ...]:
             entry.version or "",
             entry.published,
             entry.publisher,
-            "revoked" if catalog.is_revoked(entry) else "",
+            _state(catalog, entry),
         )
         for entry in catalog.entries
     ]
     return table(rows, indent=0)
+
+
+def _state(catalog: Catalog, entry: ReleaseEntry) -> str:
+    revoked = "revoked" if catalog.is_revoked(entry) else ""
+    unreadable = "" if catalog.is_readable(entry) else "cannot be read"
+    return ", ".join(filter(None, (revoked, unreadable)))
