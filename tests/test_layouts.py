@@ -103,6 +103,11 @@ def test_S41_a_companion_is_put_beside_the_server(
         assert there[str(Path(expected).with_name("libcudart.so.13"))] == b"cuda"
 
 
+def test_S41_the_same_server_in_two_archives_is_one(tmp_path: Path) -> None:
+    found, there = placed(tmp_path, below("a", SERVER), below("b", {**SERVER, **RUNTIME}))
+    assert (found, len(there)) == ("llama-server", 3)
+
+
 def test_S41_a_windows_server_is_found_by_its_name(tmp_path: Path) -> None:
     files = {"Release/llama-server.exe": b"server", "Release/ggml.dll": b"dll"}
     found, there = placed(tmp_path, files, server="llama-server.exe", kind="zip")
@@ -129,7 +134,9 @@ REFUSED = {
     "S42_two_servers_one_as_assumed": (
         below("llama-b1", {"llama-server": b"1", "old/llama-server": b"2"}),
     ),
-    "S42_a_server_in_each_archive": (below("a", SERVER), below("b", SERVER)),
+    "S42_a_server_in_each_archive": (
+        below("a", SERVER), below("b", {**SERVER, "llama-server": b"another"}),
+    ),
     "S42_nothing": ({},),
     "S42_other_bytes_of_one_name": (
         below("a", {**SERVER, "LICENSE": b"MIT"}), below("b", {**RUNTIME, "LICENSE": b"BSD"}),

@@ -88,16 +88,21 @@ def _server(archives: Sequence[Aside], server: str) -> tuple[Aside, str]:
     """Find the archive that has the server, and the server's path in the tree."""
     name = PurePosixPath(server).name
     found = [
-        (archive, item.path)
+        (archive, item)
         for archive in archives
         for item in archive.items
         if isinstance(item, UnpackedFile) and PurePosixPath(item.path).name == name
     ]
-    if len(found) == 1:
-        archive, path = found[0]
-        return archive, str(PurePosixPath(path).relative_to(_main_root(archive, server)))
+    # Two archives may bring the same file of the same name: that is one server.
+    places = {
+        (str(PurePosixPath(item.path).relative_to(_main_root(archive, server))), item.sha256)
+        for archive, item in found
+    }
+    if len(places) == 1:
+        return found[0][0], next(iter(places))[0]
     if found:
-        raise _other_layout(f"it has more than one {name}", server, [path for _, path in found])
+        paths = [item.path for _, item in found]
+        raise _other_layout(f"it has more than one {name}", server, paths)
     paths = [item.path for archive in archives for item in archive.items]
     raise _other_layout(f"it has no {name}", server, paths)
 
