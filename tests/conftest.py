@@ -4,8 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.stub_drivers import StubDrivers
 from support.tools import REQUIRED
+
+# A busy machine makes an example slow, and says nothing about the program.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL", "TSUKU_LLM_SIGNERS"}
 

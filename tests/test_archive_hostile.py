@@ -25,7 +25,7 @@ from support.inflaters import inflater  # noqa: F401 - runs each test with both 
 
 from tsuku_llm.archive import Budget, unpack
 from tsuku_llm.archive.budget import MEMBERS
-from tsuku_llm.errors import BodyError, TsukuError, UnsafeArchive
+from tsuku_llm.errors import TsukuError, UnsafeArchive
 
 GOOD = Tar(name="good", data=b"good")
 DEEP = "/".join(["d"] * 1500)
@@ -364,10 +364,11 @@ def test_refused(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damaged(case: str, tmp_path: Path) -> None:
+def test_S10_malformed(case: str, tmp_path: Path) -> None:
     error = attempt(*DAMAGED[case], tmp_path)
-    assert isinstance(error, BodyError)
-    assert error.exit_code == 4
+    assert isinstance(error, UnsafeArchive)
+    assert error.exit_code == 5
+    assert "fetch it again" not in error.hint
 
 
 def test_A09_a_link_that_lies_there_is_not_followed(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_question_that_kills_the_child_is_blamed_alone(
 
 
 def test_a_hang_costs_the_limit_and_is_named(program: Program) -> None:
-    answers = ask(program, "good-1", "hang", "good-2", limit=1.0)
+    answers = ask(program, "good-1", "hang", "good-2", limit=3.0)
     assert answers["hang"] == Answer(({"call": "last words"},), "timed-out", None)
     assert answers["good-1"] == answers["good-2"] == GOOD
 

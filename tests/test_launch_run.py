@@ -2,7 +2,6 @@
 
 import http.client
 import os
-import pty
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from support import launcher
 from support.builds import compile_stand_in, stand_in
 from support.processes import gone, ignores, only_child, stopped
+from support.tools import open_terminal
 
 from tsuku_llm.errors import LaunchError
 from tsuku_llm.launch import Build, Leash, Plan, supervise
@@ -130,7 +130,7 @@ def test_output_passes_through_untouched(action: str, tmp_path: Path) -> None:
 
 def on_terminal(line: Sequence[str]) -> tuple[int, bytes]:
     """Run it with a terminal as its stdout and its stderr; what stands there in the end."""
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with subprocess.Popen(line, stdout=theirs, stderr=theirs) as started:
         os.close(theirs)
         said = b""
@@ -241,7 +241,7 @@ def test_the_server_under_a_launcher_has_its_signals_too(tmp_path: Path) -> None
 
 
 def test_colours_stay_where_stderr_is_a_terminal(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     try:
         build = stand_in(tmp_path, serve=("dump",))
         line = command(build)

@@ -11,7 +11,7 @@ TsukuError
 │   ├── HttpStatusError   4  http-status
 │   ├── ProxyError        4  proxy
 │   ├── TlsError          4  tls
-│   ├── BodyError         4  bad-body         (short, over-long, or not an archive)
+│   ├── BodyError         4  bad-body         (short, over-long, or a web page)
 │   └── PackageIndexError 4  package-index
 ├── TrustError            5  untrusted
 │   ├── MetadataError     5  bad-metadata     (signature, rollback, threshold)
@@ -191,7 +191,7 @@ class DigestMismatch(TrustError):
 
 
 class UnsafeArchive(TrustError):
-    """An archive member that must not be written."""
+    """An archive that is malformed, has what must not be written, or lacks the server."""
 
     slug = "unsafe-archive"
 

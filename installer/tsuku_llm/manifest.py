@@ -317,6 +317,19 @@ def parse_release(data: VerifiedBytes) -> Release:
         raise _not_understood("a release file", error) from error
 
 
+def says_revoked(data: VerifiedBytes) -> bool:
+    """Tell whether a release file says that its release was revoked.
+
+    This holds for a file that ``parse_release`` refuses too: a newer format, or a word that
+    this version does not know, must not hide a revocation.
+    """
+    try:
+        document = decode_json(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and bool(document.get("revoked"))
+
+
 def require_release(document: object) -> None:
     """Raise ``ManifestError`` where no program would understand this as a release file.
 

@@ -266,17 +266,31 @@ def test_a_home_below_a_file_is_one_error(words: tuple[str, ...], tmp_path: Path
     blocker.write_text("mine")
     result = run_program(*with_root(words), env=environment(blocker / "home"))
     assert result.code in (2, 6)
-    assert result.stderr.startswith("error[")
+    # Notes may come before it: which release fits depends on this machine's processor.
+    assert len([line for line in result.stderr.splitlines() if line.startswith("error[")]) == 1
     assert "Traceback" not in result.stderr
     assert blocker.read_text() == "mine"
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether nothing can be made there: sysfs refuses it, and a sandbox may have none."""
+    probe = folder / "tsuku-llm-probe"
+    try:
+        probe.mkdir()
+    except OSError:
+        return folder.is_dir()
+    probe.rmdir()
+    return False
 
 
 @linux
 @pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
 def test_a_home_on_a_read_only_disk_is_exit_code_6(words: tuple[str, ...]) -> None:
+    if not is_read_only(Path("/sys")):
+        pytest.skip("there is no /sys here, or it may be written")
     result = run_program(*with_root(words), env=environment(Path("/sys/tsuku-llm-tests")))
     assert (result.code, result.stdout) == (6, "")
-    assert result.stderr.startswith("error[not-writable]: ")
+    assert "error[not-writable]: " in {line[:21] for line in result.stderr.splitlines()}
 
 
 # --- interrupted -------------------------------------------------------------------------
@@ -289,7 +303,7 @@ def test_a_signal_in_a_download_stops_it_and_leaves_nothing(
     number: signal.Signals, code: int, extra: tuple[str, ...], tmp_path: Path
 ) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        silent.settimeout(60)
+        silent.settimeout(120)
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
         env = environment(tmp_path, PIP_INDEX_URL=index, PIP_CONFIG_FILE=os.devnull)
         with (
@@ -307,7 +321,7 @@ def test_a_signal_in_a_download_stops_it_and_leaves_nothing(
             closing(silent.accept()[0]),
         ):
             child.send_signal(number)
-            out, err = child.communicate(timeout=60)
+            out, err = child.communicate(timeout=120)
     assert child.returncode == code
     assert err.splitlines()[-1] == "error[interrupted]: stopped on request"
     assert "Traceback" not in err

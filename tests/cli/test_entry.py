@@ -304,7 +304,7 @@ def test_a_signal_unwinds_and_is_told(
         assert child.stderr is not None
         assert child.stderr.readline() == "ready\n"
         child.send_signal(number)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=120)
     assert child.returncode == code
     assert err == "cleaned up\nerror[interrupted]: stopped on request\n"
     assert (json.loads(out)["exit_code"] == code) if extra else (out == "")

@@ -115,7 +115,7 @@ def test_a_signal_ends_the_server_and_us(number: signal.Signals, home: Path) -> 
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         child.send_signal(number)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=120)
     assert out == "bye\n"
     assert child.returncode == 9
     assert "Traceback" not in err

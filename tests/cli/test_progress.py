@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.program import environment
+from support.tools import open_terminal
 
 from tsuku_llm.cli.bar import Bar
 from tsuku_llm.cli.console import Console
@@ -74,9 +75,7 @@ def test_a_bar_has_no_thread() -> None:
 
 def on_terminal(home: Path, *arguments: str, **extra: str) -> str:
     """What the script writes to a terminal of its own."""
-    import pty  # noqa: PLC0415
-
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with subprocess.Popen(
         [sys.executable, "-c", SHOW, *arguments],
         env=environment(home, **{"TERM": "xterm", "COLUMNS": "80", **extra}),

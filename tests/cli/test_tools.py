@@ -1,7 +1,6 @@
 """``run TOOL`` and ``which TOOL`` on a home where a build with tools is installed."""
 
 import os
-import pty
 import signal
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from support.processes import gone
 from support.program import COMMAND, Result, environment, run_program
 from support.stored import install
+from support.tools import open_terminal
 
 from tsuku_llm.operations.tools import tools_of
 from tsuku_llm.store import Installed, Store
@@ -88,7 +88,7 @@ def test_a_tool_runs_in_the_users_folder_with_its_arguments_and_streams(
 
 @pytest.mark.usefixtures("installed")
 def test_a_tool_has_the_terminal(home: Path, folder: Path) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     line = [*COMMAND, "run", "llama-tty"]
     with subprocess.Popen(line, env=environment(home), cwd=folder, stdin=theirs) as child:
         assert child.wait() == 0

@@ -139,12 +139,12 @@ def test_a_killed_supervisor_leaves_no_server(home: Home) -> None:
 
 
 def test_an_idle_server_ends_and_a_busy_one_does_not(home: Home) -> None:
-    server = home.start("--idle-timeout", "1s")
+    server = home.start("--idle-timeout", "3s")
     until = time.monotonic() + 2 * server["idle_timeout"]
     while time.monotonic() < until:
         assert complete(server["port"]) == 4
     assert "cleaning up before exit" in home.run("logs", "--follow").stdout
-    assert home.status()["default"]["reason"] == "no request for 1 seconds"
+    assert home.status()["default"]["reason"] == "no request for 3 seconds"
     assert gone(server["pid"])
 
 

@@ -223,7 +223,7 @@ def test_M28_a_build_of_another_variant_is_refused(folder_shop: FolderShop, owne
 def found(user: User) -> Any:
     """What the look beside the server remembers, once it is there."""
     file = user.data / "state" / "update.json"
-    for _ in range(3000):
+    for _ in range(6000):
         if file.exists():
             return json.loads(file.read_text())
         time.sleep(0.02)

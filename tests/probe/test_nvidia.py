@@ -96,7 +96,7 @@ def test_a_crash_is_named_and_costs_only_itself(stubs: StubDrivers, call: str, h
 
 @pytest.mark.parametrize("call", ["cuDriverGetVersion", "cuInit"])
 def test_a_hang_is_no_missing_gpu(stubs: StubDrivers, call: str) -> None:
-    hardware = probe(stubs.host("cuda", "nvml", "vulkan", **{call: "hang"}), limit=1.0)
+    hardware = probe(stubs.host("cuda", "nvml", "vulkan", **{call: "hang"}), limit=3.0)
     api = hardware.api("cuda")
     assert (api.state, slug(api)) == (ApiState.TIMED_OUT, "driver-timed-out")
     assert api.problem

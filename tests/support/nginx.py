@@ -69,7 +69,7 @@ class Nginx:
 
     def requests(self) -> list[Logged]:
         """What was asked so far. Asks for a mark itself and waits for its line in the log."""
-        with urllib.request.urlopen(f"{self.plain_url}/mark", timeout=30):  # noqa: S310 - our own loopback
+        with urllib.request.urlopen(f"{self.plain_url}/mark", timeout=120):  # noqa: S310 - our own loopback
             pass
         marks = 0
         while not marks:

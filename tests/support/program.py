@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.tools import open_terminal
+
 COMMAND = (sys.executable, "-m", "tsuku_llm")
 TIMEOUT = 120
 """Seconds; only so that a test that hangs ends."""
@@ -56,9 +58,7 @@ def run_program(*arguments: str, env: Mapping[str, str], cwd: Path | None = None
 
 def run_on_terminal(typed: bytes, *arguments: str, env: Mapping[str, str]) -> tuple[int, str]:
     """Run it on a terminal on which somebody has typed; its exit code and what stands there."""
-    import pty  # noqa: PLC0415 - not on Windows
-
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     try:
         os.write(ours, typed)
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}

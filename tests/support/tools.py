@@ -25,6 +25,14 @@ def require_library(name: str) -> str:
     return ctypes.util.find_library(name) or missing(f"the library {name}")
 
 
+def open_terminal() -> tuple[int, int]:
+    """Open a pseudo-terminal: our end and the program's. A sandbox may have no /dev/pts."""
+    try:
+        return os.openpty()
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"no terminal can be opened here: {error}")
+
+
 def missing(what: str) -> str:
     """Skip the test for want of ``what``, or fail it where everything has to be there."""
     if os.environ.get(REQUIRED) == "1":

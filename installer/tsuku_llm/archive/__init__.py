@@ -9,18 +9,22 @@ our own, not by ``tarfile`` or ``zipfile``: their checks differ between Python 3
 from tsuku_llm.archive.budget import Budget
 from tsuku_llm.archive.linking import make_links
 from tsuku_llm.archive.names import Names, checked_parts
+from tsuku_llm.archive.placing import Aside, as_it_is, place
 from tsuku_llm.archive.unpack import Unpacked, UnpackedFile, UnpackedLink, in_order, unpack
 from tsuku_llm.archive.writing import THREADS
 
 __all__ = [
     "THREADS",
+    "Aside",
     "Budget",
     "Names",
     "Unpacked",
     "UnpackedFile",
     "UnpackedLink",
+    "as_it_is",
     "checked_parts",
     "in_order",
     "make_links",
+    "place",
     "unpack",
 ]

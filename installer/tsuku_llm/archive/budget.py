@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tsuku_llm.errors import UnsafeArchive
+from tsuku_llm.archive.member import unsafe
 from tsuku_llm.manifest import Artifact
 
 MEMBERS = 10_000
@@ -53,18 +53,16 @@ class Spending:
         """Count bytes; raises ``UnsafeArchive`` when the budget is exceeded."""
         self._size += size
         if self._size > self._budget.size:
-            raise UnsafeArchive(
-                "the archive unpacks to more than it may",
-                facts=(f"limit: {self._budget.size} bytes",),
-                hint="the file is not the build it claims to be: report it to its publisher",
-            )
+            limit = f"limit: {self._budget.size} bytes"
+            raise unsafe("it unpacks to more than it may", facts=(limit,))
 
     def member(self) -> None:
         """Count a member; raises ``UnsafeArchive`` when there are too many."""
         self._members += 1
-        if self._members > self._budget.members:
-            raise UnsafeArchive(
-                "the archive has more members than it may",
-                facts=(f"limit: {self._budget.members}",),
-                hint="the file is not the build it claims to be: report it to its publisher",
-            )
+        self.check_members(self._members)
+
+    def check_members(self, count: int) -> None:
+        """Refuse a number of members that a container announces, before they are read."""
+        if count > self._budget.members:
+            limit = f"limit: {self._budget.members}"
+            raise unsafe("it has more members than it may", facts=(limit,))

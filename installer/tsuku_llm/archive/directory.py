@@ -3,6 +3,9 @@
 The file must be covered by its entries from the first byte to the last: no prefix, no
 gaps, no overlap, nothing behind; and the local headers must say what the central
 directory says. Whoever reads it in another way then finds the same members.
+
+Every byte of the directory is read once: time and memory grow with its size, up to
+``_LARGEST_DIRECTORY`` bytes and the budget's number of members.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from typing import BinaryIO
 
 from tsuku_llm.archive.budget import Spending
 from tsuku_llm.archive.gzips import exact
-from tsuku_llm.archive.member import damaged, unsafe
+from tsuku_llm.archive.member import malformed, unsafe
 
 _EOCD = struct.Struct("<4s4H2LH")
 _EOCD64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
+_EXTRA = struct.Struct("<2H")
 
 STORED, DEFLATED = 0, 8
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
@@ -30,6 +34,8 @@ _UNIX, _DARWIN = 3, 19
 _MAX16, _MAX32 = 0xFFFF, 0xFFFFFFFF
 _LONGEST_COMMENT = 0xFFFF
 _LARGEST_DIRECTORY = 64 << 20
+_LONGEST_EXTRA = 1 << 10
+"""Bytes of a member's extra field; what packers write (times, owners, zip64) takes below 100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +57,8 @@ class Entry:
 def read_directory(file: BinaryIO, spending: Spending) -> list[Entry]:
     """Every entry in the order of the directory, each compared with its local header.
 
-    Raises ``UnsafeArchive`` for what two readers could read differently and for
-    encryption, ``BodyError`` for a damaged or shortened file.
+    Raises ``UnsafeArchive`` for what two readers could read differently, for encryption,
+    and for a malformed or shortened file.
     """
     entries, start = _directory(file, spending)
     ends = _extents(entries, start)
@@ -74,6 +80,7 @@ def _data_offset(file: BinaryIO, entry: Entry, end: int) -> int:
     file.seek(entry.offset)
     head = _LOCAL.unpack(exact(file, _LOCAL.size))
     signature, _, flags, method, _, _, crc, packed, size, name_size, extra_size = head
+    _require_short(extra_size, entry.name)
     if signature != b"PK\3\4":
         raise unsafe("a member is not where the directory says", entry.name)
     name = exact(file, name_size)
@@ -106,6 +113,7 @@ def _is_descriptor(file: BinaryIO, entry: Entry, offset: int, size: int) -> bool
 
 def _directory(file: BinaryIO, spending: Spending) -> tuple[list[Entry], int]:
     count, size, start = _end(file)
+    spending.check_members(count)
     if size > _LARGEST_DIRECTORY:
         raise unsafe("the directory is too large")
     file.seek(start)
@@ -130,7 +138,7 @@ def _end(file: BinaryIO) -> tuple[int, int, int]:
     tail = file.read()
     found = tail.rfind(b"PK\5\6")
     if found < 0 or len(tail) - found < _EOCD.size:
-        raise damaged("it is no zip file, or its end is missing")
+        raise malformed("it is no zip file, or its end is missing")
     _, disk, first, here, count, size, start, comment = _EOCD.unpack_from(tail, found)
     if found + _EOCD.size + comment != len(tail):
         raise unsafe("something stands behind the end of the archive")
@@ -146,7 +154,7 @@ def _end(file: BinaryIO) -> tuple[int, int, int]:
 
 def _end64(file: BinaryIO, end: int) -> tuple[int, int, int]:
     if end < _LOCATOR.size + _EOCD64.size:
-        raise damaged("its zip64 end is missing")
+        raise malformed("its zip64 end is missing")
     file.seek(end - _LOCATOR.size)
     signature, disk, offset, disks = _LOCATOR.unpack(exact(file, _LOCATOR.size))
     if signature != b"PK\6\7" or disk or disks > 1:
@@ -164,19 +172,23 @@ def _end64(file: BinaryIO, end: int) -> tuple[int, int, int]:
 
 
 def _central(data: bytes, position: int) -> tuple[Entry, int]:
+    """Read the entry at a position; gives its length too. Only its own bytes are copied."""
     if len(data) - position < _CENTRAL.size:
-        raise damaged("its directory ends early")
+        raise malformed("its directory ends early")
     fields = _CENTRAL.unpack_from(data, position)
     signature, made, _, flags, method, _, _, crc, packed, size = fields[:10]
     name_size, extra_size, comment_size, disk, _, attributes, offset = fields[10:]
     length = _CENTRAL.size + name_size + extra_size + comment_size
     if signature != b"PK\1\2" or len(data) - position < length:
-        raise damaged("its directory is malformed")
-    raw = data[position + _CENTRAL.size :][:name_size]
+        raise malformed("its directory is malformed")
+    name_at = position + _CENTRAL.size
+    extra_at = name_at + name_size
+    raw = data[name_at:extra_at]
     name = _name(raw, flags)
+    _require_short(extra_size, name)
     if disk or flags & (_ENCRYPTED | _PATCHED) or method not in (STORED, DEFLATED):
         raise unsafe("a member is encrypted or packed in an unusual way", name)
-    extra = data[position + _CENTRAL.size + name_size :][:extra_size]
+    extra = data[extra_at : extra_at + extra_size]
     size, packed, offset = _zip64(extra, (size, packed, offset), name)
     if method == STORED and size != packed:
         raise unsafe("a member's sizes do not fit", name)
@@ -186,6 +198,11 @@ def _central(data: bytes, position: int) -> tuple[Entry, int]:
         offset=offset, mode=mode,
     )  # fmt: skip
     return entry, length
+
+
+def _require_short(extra_size: int, name: str) -> None:
+    if extra_size > _LONGEST_EXTRA:
+        raise unsafe("a member's extra field is too long", name)
 
 
 def _name(raw: bytes, flags: int) -> str:
@@ -207,11 +224,14 @@ def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 def _zip64_field(extra: bytes, name: str) -> tuple[int, ...]:
     found: tuple[int, ...] | None = None
-    while extra:
-        if len(extra) < 4:  # noqa: PLR2004
+    position = 0
+    while position < len(extra):
+        if len(extra) - position < _EXTRA.size:
             raise unsafe("a member's extra field is malformed", name)
-        tag, length = struct.unpack_from("<2H", extra)
-        body, extra = extra[4 : 4 + length], extra[4 + length :]
+        tag, length = _EXTRA.unpack_from(extra, position)
+        start = position + _EXTRA.size
+        position = start + length
+        body = extra[start:position]
         if len(body) != length:
             raise unsafe("a member's extra field is malformed", name)
         if tag == 0x7075:  # noqa: PLR2004

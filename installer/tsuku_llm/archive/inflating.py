@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Generator
 from types import ModuleType
 
-from tsuku_llm.archive.member import CHUNK, damaged
+from tsuku_llm.archive.member import CHUNK, malformed
 
 RAW = -15
 """Window bits for a bare deflate stream, as zip members are."""
@@ -37,7 +37,7 @@ def inflated(
     """Yield the content of one stream, at most ``CHUNK`` bytes at a time.
 
     The stream begins with ``data`` and goes on with what ``more`` gives, "" at the end;
-    what was read beyond the stream's own end is returned. Raises ``BodyError``, with
+    what was read beyond the stream's own end is returned. Raises ``UnsafeArchive``, with
     ``what`` when the stream is wrong.
     """
     inflate = LIBRARY.decompressobj(bits)
@@ -45,13 +45,13 @@ def inflated(
         try:
             content = inflate.decompress(data, CHUNK)
         except (zlib.error, LIBRARY.error) as error:
-            raise damaged(what) from error
+            raise malformed(what) from error
         data = inflate.unconsumed_tail
         if content:
             yield content
         elif not inflate.eof and not data:  # nor is there any output held back for want of room
             data = more()
             if not data:
-                raise damaged("it ends early")
+                raise malformed("it ends early")
     rest: bytes = inflate.unused_data
     return rest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tsuku_llm.errors import BodyError, UnsafeArchive
+from tsuku_llm.errors import UnsafeArchive
 
 CHUNK = 1 << 20
 """Bytes copied at a time."""
@@ -38,18 +38,19 @@ class Member:
     alone: bool = False
 
 
-def unsafe(what: str, name: str = "") -> UnsafeArchive:
-    """An error for a member that must not be written; ``name`` is shown escaped."""
-    return UnsafeArchive(
-        f"the archive is refused: {what}",
-        facts=(f"member: {name[:200]!a}",) if name else (),
-        hint="nothing was installed; report the archive to its publisher",
-    )
+_HINT = (
+    "nothing was installed, and another download brings the same bytes: tell the publisher, "
+    "and take another variant or release (--backend, --release; see: tsuku-llm backends)"
+)
+"""The digest is the signed one, so these are the bytes that the publisher signed."""
 
 
-def damaged(what: str) -> BodyError:
-    """An error for an archive that ends early or cannot be decompressed."""
-    return BodyError(
-        f"the archive is damaged: {what}",
-        hint="fetch it again; if that does not help, report it to its publisher",
-    )
+def unsafe(what: str, name: str = "", *, facts: tuple[str, ...] = ()) -> UnsafeArchive:
+    """Make the error for an archive that must not be installed; ``name`` is shown escaped."""
+    member = (f"member: {name[:200]!a}",) if name else ()
+    return UnsafeArchive(f"the archive is refused: {what}", facts=(*member, *facts), hint=_HINT)
+
+
+def malformed(what: str) -> UnsafeArchive:
+    """Make the error for an archive that ends early or cannot be decompressed."""
+    return UnsafeArchive(f"the archive is malformed: {what}", hint=_HINT)

@@ -13,6 +13,8 @@ LONGEST_PATH = 255
 LONGEST_PART = 200
 DEEPEST = 32
 LONGEST_LINK_CHAIN = 16
+MOST_FOLDERS = 500
+"""Folders of one tree; builds have a handful, and each costs more than a file."""
 
 _RESERVED = re.compile(
     r"^(con|prn|aux|nul|conin\$|conout\$|clock\$|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?$", re.IGNORECASE
@@ -101,17 +103,22 @@ class Names:
     def __init__(self) -> None:
         self._known: dict[Parts, tuple[Parts, Kind]] = {}
         self._targets: dict[Parts, Parts] = {}
+        self._folders = 0
 
     def add(self, parts: Parts, kind: Kind) -> None:
         """Register a member and its folders; raises ``UnsafeArchive`` for a collision."""
-        for depth in range(1, len(parts)):
-            self._claim(parts[:depth], "folder", parts)
-        self._claim(parts, kind, parts)
-
-    def _claim(self, parts: Parts, kind: Kind, member: Parts) -> None:
         key = tuple(folded(part) for part in parts)
-        spelled, known = self._known.setdefault(key, (parts, kind))
+        for depth in range(1, len(parts)):
+            self._claim(key[:depth], parts[:depth], "folder", parts)
+        self._claim(key, parts, kind, parts)
+
+    def _claim(self, key: Parts, parts: Parts, kind: Kind, member: Parts) -> None:
         name = "/".join(member)
+        if kind == "folder" and key not in self._known:
+            self._folders += 1
+            if self._folders > MOST_FOLDERS:
+                raise unsafe("it has more folders than it may", name)
+        spelled, known = self._known.setdefault(key, (parts, kind))
         if spelled != parts:
             raise unsafe("two names differ only in case or in Unicode form", name)
         if known != kind:
@@ -147,6 +154,8 @@ class Names:
 def _resolved(link: Parts, target: str) -> Parts:
     """The path that a link's text names, by text alone: no part of it may be a link."""
     name = "/".join(link)
+    if len(target) > LONGEST_PATH:
+        raise unsafe("a link's target is too long", name)
     if target.startswith("/"):
         raise unsafe("a link has an absolute target", name)
     path = list(link[:-1])

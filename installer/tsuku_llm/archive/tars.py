@@ -4,6 +4,9 @@ A loop of our own (POSIX.1-2017 "pax", and GNU's tar.h): one opinion on all Pyth
 versions, and whatever two readers could read differently is refused: sparse files, hard
 links, devices, sizes overridden in ways that do not fit, global overrides, data after
 the end.
+
+Every byte is read once. A header extension is limited in length and in records, and counts
+as a member: so the work grows with the archive, and has an end.
 """
 
 from __future__ import annotations
@@ -13,10 +16,15 @@ from dataclasses import dataclass
 
 from tsuku_llm.archive.budget import Spending
 from tsuku_llm.archive.gzips import GzipReader, exact
-from tsuku_llm.archive.member import CHUNK, Chunk, Member, damaged, unsafe
+from tsuku_llm.archive.member import CHUNK, Chunk, Member, malformed, unsafe
 
 BLOCK = 512
-_LARGEST_EXTENSION = 1 << 20
+_LARGEST_EXTENSION = 16 << 10
+"""Bytes of a PAX header or a long name: paths have 255 at most, the rest is attributes."""
+
+_MOST_RECORDS = 100
+"""Records of one PAX header; packers write a dozen."""
+
 _LARGEST = 1 << 40
 _END = bytes(BLOCK)
 
@@ -48,8 +56,8 @@ class _Header:
 def tar_members(reader: GzipReader, spending: Spending) -> Iterator[Member]:
     """Give every member in order.
 
-    Raises ``UnsafeArchive`` for what no build needs, ``BodyError`` for a damaged or
-    shortened stream.
+    Raises ``UnsafeArchive`` for what no build needs, and for a malformed or shortened
+    stream.
     """
     extensions: dict[str, str] = {}
     described = False
@@ -106,7 +114,7 @@ class _Content:
         while self._left:
             chunk = self._reader.some(min(CHUNK, self._left))
             if not chunk:
-                raise damaged("it ends early")
+                raise malformed("it ends early")
             self._left -= len(chunk)
             yield chunk
 
@@ -118,11 +126,11 @@ class _Content:
 
 def _parse(block: bytes) -> _Header:
     if block[257:263] not in (b"ustar\0", b"ustar "):
-        raise damaged("a header is not a tar header")
+        raise malformed("a header is not a tar header")
     stored = _number(block[148:156])
     blank = block[:148] + b" " * 8 + block[156:]
     if stored != sum(blank):
-        raise damaged("a header's checksum is wrong")
+        raise malformed("a header's checksum is wrong")
     name = _text(block[0:100])
     prefix = _text(block[345:500]) if block[257:263] == b"ustar\0" else ""
     return _Header(
@@ -143,7 +151,7 @@ def _number(field: bytes) -> int:
     else:
         digits = field.rstrip(b" \0").lstrip(b" ")
         if digits.strip(b"01234567"):
-            raise damaged("a header has a malformed number")
+            raise malformed("a header has a malformed number")
         value = int(digits or b"0", 8)
     if value > _LARGEST:
         raise unsafe("a header has a number beyond all measure")
@@ -184,15 +192,20 @@ def _extend(extensions: dict[str, str], header: _Header, data: bytes) -> None:
 
 
 def _pax(data: bytes) -> dict[str, str]:
-    """The records (length, keyword, value) that have a meaning for us."""
+    """Read the records (length, keyword, value); gives those that have a meaning for us."""
     found: dict[str, str] = {}
-    while data:
-        digits, space, _ = data[:20].partition(b" ")
+    position = records = 0
+    while position < len(data):
+        digits, space, _ = data[position : position + 20].partition(b" ")
         length = int(digits) if digits.isdigit() and space else 0
-        record, data = data[len(digits) + 1 : length], data[length:]
+        record = data[position + len(digits) + 1 : position + length]
         key, equals, value = record.partition(b"=")
         if not equals or not value.endswith(b"\n") or len(digits) + 1 + len(record) != length:
             raise unsafe("a PAX header is malformed")
+        position += length
+        records += 1
+        if records > _MOST_RECORDS:
+            raise unsafe("a PAX header has too many records")
         keyword = _decoded(key)
         if keyword.startswith("GNU.sparse") or keyword == "hdrcharset":
             raise unsafe("a member is sparse or has another character set")

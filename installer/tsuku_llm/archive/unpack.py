@@ -65,8 +65,8 @@ def unpack(
     lies there. Links are made when all files are written, so nothing is written through
     one. Nothing is flushed to the disk: the store does it for what it commits.
 
-    Raises ``UnsafeArchive``; ``BodyError`` for a damaged archive; ``NoSpace``,
-    ``NotWritable`` or ``StoreError`` for the disk. What was written until then stays.
+    Raises ``UnsafeArchive``, also for a malformed archive; ``NoSpace``, ``NotWritable`` or
+    ``StoreError`` for the disk. What was written until then stays.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(disk_errors("unpacking", into))

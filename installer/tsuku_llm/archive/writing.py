@@ -22,6 +22,11 @@ THREADS = min(4, os.cpu_count() or 1)
 _AHEAD = 4
 """Chunks of one file that may wait to be written."""
 
+_SMALL = 64 << 10
+_MOST_HELD = 4 << 20
+"""Bytes of small files that are kept back: a tar file does not say how many members it has, so
+an archive of thousands of tiny ones is refused before the first of them is written."""
+
 Written = tuple[int, str]
 """Size in bytes and SHA-256 of what was written."""
 
@@ -37,6 +42,9 @@ class Writer:
         self._pool = ThreadPoolExecutor(threads, "unpack")
         self._given_up = threading.Event()
         self._in_order: Future[Written] | None = None
+        self._held: dict[Parts, tuple[bytes, bool]] = {}
+        self._held_size = 0
+        self._jobs: dict[Parts, Future[Written]] = {}
 
     def __enter__(self) -> Writer:  # noqa: PYI034 (typing.Self is 3.11's)
         return self
@@ -59,6 +67,8 @@ class Writer:
         if member.alone:
             content = self._until_given_up(member.content())
             return self._submit(parts, content, executable=executable).result
+        if member.size <= _SMALL:
+            return self._hold(parts, b"".join(member.content()), executable=executable)
         if self._in_order:
             self._in_order.result()
         if member.size <= CHUNK:
@@ -67,6 +77,25 @@ class Writer:
         else:
             self._in_order = self._fed(member, parts, executable=executable)
         return self._in_order.result
+
+    def _hold(self, parts: Parts, content: bytes, *, executable: bool) -> Callable[[], Written]:
+        """Keep a small file back until there are many, or somebody waits for it."""
+        self._held[parts] = (content, executable)
+        self._held_size += len(content)
+        if self._held_size > _MOST_HELD:
+            self._write_held()
+
+        def written() -> Written:
+            if parts in self._held:
+                self._write_held()
+            return self._jobs[parts].result()
+
+        return written
+
+    def _write_held(self) -> None:
+        for parts, (content, executable) in self._held.items():
+            self._jobs[parts] = self._submit(parts, [content], executable=executable)
+        self._held, self._held_size = {}, 0
 
     def _submit(
         self, parts: Parts, content: Iterable[Chunk], *, executable: bool

@@ -12,7 +12,7 @@ from tsuku_llm.archive.budget import Spending
 from tsuku_llm.archive.directory import DEFLATED, Entry, read_directory
 from tsuku_llm.archive.gzips import exact
 from tsuku_llm.archive.inflating import RAW, inflated
-from tsuku_llm.archive.member import CHUNK, Chunk, Member, damaged, unsafe
+from tsuku_llm.archive.member import CHUNK, Chunk, Member, malformed, unsafe
 
 _INPUT = 256 << 10
 
@@ -21,8 +21,8 @@ def zip_members(file: BinaryIO, spending: Spending) -> Iterator[Member]:
     """Give every member in the order of the central directory, as a lone file.
 
     Contents may be taken at any time, in any thread, each by one. Raises
-    ``UnsafeArchive`` for what two readers could read differently and for encryption,
-    ``BodyError`` for a damaged or shortened file.
+    ``UnsafeArchive`` for what two readers could read differently, for encryption, and for
+    a malformed or shortened file.
     """
     lock = threading.Lock()
 
@@ -77,7 +77,7 @@ class _Packed:
                 raise unsafe("a member is longer than it says", self.entry.name)
             yield chunk
         if size != self.entry.size or crc != self.entry.crc:
-            raise damaged("a member's length or checksum is wrong")
+            raise malformed("a member's length or checksum is wrong")
 
     def _more(self, size: int = _INPUT) -> bytes:
         """The next bytes of the member; none behind its end."""

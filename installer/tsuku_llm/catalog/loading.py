@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -20,11 +20,12 @@ from tsuku_llm.errors import (
     MetadataError,
     StoreError,
     TrustError,
+    TsukuError,
     UnknownRequest,
 )
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.standing import Freshness, Standing, folder_of
-from tsuku_llm.trust import Copy, TrustedRepository
+from tsuku_llm.trust import Copy, TrustedRepository, VerifiedBytes
 from tsuku_llm.trust.delegations import matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
@@ -75,27 +76,35 @@ class Catalog:
         Its name counts in its own repository, its archives wherever they were revoked. One
         that cannot be read here is judged by its name alone.
         """
-        builds: tuple[tuple[str, ...], ...] = ()
-        with suppress(ManifestError):
-            builds = self.read(entry).builds
+        builds = self._builds(entry)
         for each in (*self.revoked, *self._by_files([entry])):
             if each.is_of([self.repository.name], entry.release, builds):
                 return each
         return None
 
     def _by_files(self, entries: Iterable[ReleaseEntry]) -> Iterator[Revocation]:
-        """What release files say, without reason or day; a signed withdrawal outweighs it."""
+        """What release files say, without reason or day; a signed withdrawal outweighs it.
+
+        A file of a newer format can say it, too. One that is damaged says nothing.
+        """
+        from tsuku_llm.manifest import says_revoked  # noqa: PLC0415
+
         name = self.repository.name
         ended = {e.release for e in self.revoked if e.repository == name and e.withdrawn}
         for entry in entries:
-            with suppress(ManifestError):
-                release = self.read(entry)
-                if release.revoked and entry.release not in ended:
-                    yield Revocation(name, entry.release, builds=release.builds)
+            with suppress(TrustError, StoreError):
+                if entry.release not in ended and says_revoked(self._verified(entry)):
+                    yield Revocation(name, entry.release, builds=self._builds(entry))
+
+    def _builds(self, entry: ReleaseEntry) -> tuple[tuple[str, ...], ...]:
+        """The digests of each build of a release; none where its file cannot be read."""
+        with suppress(TrustError, StoreError):
+            return self.read(entry).builds
+        return ()
 
     def unattested(self, entry: ReleaseEntry) -> str | None:
         """Why it was not verified who built a release; None where its file gives no reason."""
-        with suppress(ManifestError):
+        with suppress(TrustError, StoreError):
             return self.read(entry).unattested
         return None
 
@@ -125,10 +134,55 @@ class Catalog:
             hint="name one of them with --release, or leave it to the channel",
         )
 
+    def is_readable(self, entry: ReleaseEntry) -> bool:
+        """Tell whether a release's file is there, undamaged and understood."""
+        with suppress(TrustError, StoreError):
+            self.read(entry)
+            return True
+        return False
+
+    def readable(
+        self, entries: Iterable[ReleaseEntry], tell: Callable[[str], object]
+    ) -> Iterator[tuple[ReleaseEntry, Release]]:
+        """Read releases one by one; one that cannot be read is told and left out.
+
+        A damaged file or one of a newer format must not keep anybody from the other releases.
+        Raises the first error where none of them can be read.
+        """
+        first: TsukuError | None = None
+        any_read = False
+        for entry in entries:
+            try:
+                release = self.read(entry)
+            except (TrustError, StoreError) as error:
+                first = first or error
+                reason = ": ".join((error.message, *error.facts[:1]))
+                tell(f"{_release_name(entry)} is passed over: {reason}")
+                continue
+            any_read = True
+            yield entry, release
+        if first and not any_read:
+            raise first
+
     def read(self, entry: ReleaseEntry) -> Release:
-        """The release itself. Raises ``TrustError``."""
+        """Read the release itself. Raises ``TrustError``, ``StoreError``."""
         from tsuku_llm.manifest import parse_release  # noqa: PLC0415
 
+        data = self._verified(entry)
+        try:
+            release = parse_release(data)
+        except ManifestError as error:
+            raise ManifestError(
+                f"the release file of {_release_name(entry)} cannot be understood",
+                facts=error.facts,
+                hint=error.hint,
+            ) from error
+        if (release.release, release.version) != (entry.release, entry.version):
+            found = _release_name(release)
+            raise ManifestError(f"the file of {_release_name(entry)} describes {found}")
+        return release
+
+    def _verified(self, entry: ReleaseEntry) -> VerifiedBytes:
         path = f"releases/{entry.release}.json"
         hint = "install tsuku-llm again: this package is damaged"
         if self.source == "updated":
@@ -137,15 +191,10 @@ class Catalog:
         if data is None:
             raise MetadataError(f"the release file of {entry.release} is missing", hint=hint)
         try:
-            content = self.trusted.read(path, data)
+            return self.trusted.read(path, data)
         except DigestMismatch as error:
             error.hint = hint
             raise
-        release = parse_release(content)
-        if (release.release, release.version) != (entry.release, entry.version):
-            found = _release_name(release)
-            raise ManifestError(f"the file of {_release_name(entry)} describes {found}")
-        return release
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ def llm_table(document: Mapping[str, Any], path: Path) -> dict[str, object]:
     )
 
 
+_LONGEST_LINE = 200
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\]]*?)\s*\]")
 
 
@@ -84,7 +85,7 @@ def line_of(text: str, word: str) -> int | None:
     outside = re.compile(rf"\s*{TABLE}\s*(?:\.\s*{re.escape(word)}\s*)?=")
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
-        match = _HEADER.match(line)
+        match = _HEADER.match(line[:_LONGEST_LINE])
         if match:
             header = match["name"].strip("\"'")
         elif (header == TABLE and inside.match(line)) or (not header and outside.match(line)):

@@ -182,7 +182,7 @@ def check_framing(response: httpx.Response, url: str) -> int | None:
 
 
 _PAGE = re.compile(rb"\s*(<!doctype\s+html|<html|<head|<body|<\?xml|<!--)", re.IGNORECASE)
-_TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
+_TITLE = re.compile(rb"<title[^>]{0,200}>([^<]{1,200})", re.IGNORECASE)
 
 
 def check_no_page(start: bytes, url: str) -> None:

@@ -10,8 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-_HEADER = re.compile(r"^\W*(?:\w+ )*devices\s*:\s*$", re.IGNORECASE | re.MULTILINE)
-_LINE = re.compile(r"^\s*(?P<name>[A-Za-z][\w.-]*(?:\[[^\]]*\])?)\s*:\s+(?P<rest>\S.*?)\s*$")
+_LONGEST = 1000
+"""Letters of one line that are looked at: the patterns take the square of it at worst."""
+
+_HEADER = re.compile(r"\W*(?:\w+ )*devices\s*:\s*", re.IGNORECASE)
+_LINE = re.compile(r"\s*(?P<name>[A-Za-z][\w.-]*(?:\[[^\]]*\])?)\s*:\s+(?P<rest>\S.*)")
 _MEMORY = re.compile(
     r"\s*\((?P<total>\d+)\s*MiB(?:[^()]*?(?P<free>\d+)\s*MiB\s*free)?[^()]*\)\s*$", re.IGNORECASE
 )
@@ -40,13 +43,22 @@ class ListedDevice(NamedTuple):
 
 def parse_devices(text: str) -> tuple[ListedDevice, ...]:
     """Read the list; log lines before its heading are passed over, ``(none)`` is empty."""
-    header = _HEADER.search(text)
-    return tuple(_devices(text[header.end() :].splitlines() if header else []))
+    lines = _lines(text)
+    return tuple(_devices(lines)) if _skip_header(lines) else ()
 
 
 def has_list(text: str) -> bool:
     """Whether there is a list in a text, be it an empty one."""
-    return _HEADER.search(text) is not None
+    return _skip_header(_lines(text))
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line[:_LONGEST].rstrip() for line in text.splitlines())
+
+
+def _skip_header(lines: Iterator[str]) -> bool:
+    """Take lines up to the heading; whether there is one."""
+    return any(_HEADER.fullmatch(line) for line in lines)
 
 
 def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDevice, ...]:
@@ -81,7 +93,7 @@ def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:
     return ",".join(equal or alike) or None
 
 
-def _devices(lines: Sequence[str]) -> Iterator[ListedDevice]:
+def _devices(lines: Iterator[str]) -> Iterator[ListedDevice]:
     for line in lines:
         found = _LINE.match(line)
         if found:

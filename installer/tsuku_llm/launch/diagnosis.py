@@ -22,6 +22,9 @@ __all__ = ["CPU_OVERRIDE", "Diagnosis", "diagnose", "signal_name"]
 _LONGEST = 300
 """Characters of a line that is quoted."""
 
+_LONGEST_LINE = 1000
+"""Characters of a line that are looked at: some patterns take more than its square."""
+
 
 def diagnose(
     code: int, tail: str, *, distribution: str = "", oom_killed: bool = False
@@ -45,6 +48,7 @@ def signal_name(code: int) -> str | None:
 
 
 def _by_text(tail: str, distribution: str) -> Diagnosis | None:
+    tail = "\n".join(line[:_LONGEST_LINE] for line in tail.split("\n"))
     for row in TABLE:
         found = re.search(row.pattern, tail, re.IGNORECASE)
         if found:

@@ -15,6 +15,9 @@ _MIB = 1024 * 1024
 _LONGEST = 4096
 """Bytes of one line that are looked at."""
 
+_MOST = 256
+"""Backends and buffers that are remembered; a server with many cards names dozens."""
+
 _BUFFER = re.compile(
     r"(?P<where>[A-Za-z]\w*(?:\[[^\]]*\])?)\s+(?P<what>model|KV|RS)\s+buffer size\s*="
     r"\s*(?P<size>[\d.]+)\s*MiB",
@@ -52,13 +55,17 @@ class LogFacts(NamedTuple):
 
 def read_line(facts: LogFacts, line: str) -> LogFacts:
     """The facts after one more line."""
-    for pattern, add in _RULES:
-        if found := pattern.search(line):
+    low = line.lower()
+    for words, pattern, add in _RULES:
+        # The fixed words first: without them a pattern is tried at each letter of a long line.
+        if words in low and (found := pattern.search(line)):
             return add(facts, found)
     return facts
 
 
 def _add_buffer(facts: LogFacts, found: re.Match[str]) -> LogFacts:
+    if len(facts.buffers) == _MOST:
+        return facts
     size = int(float(found["size"]) * _MIB)
     return facts._replace(buffers=(*facts.buffers, (found["where"], size)))
 
@@ -68,6 +75,8 @@ def _add_layers(facts: LogFacts, found: re.Match[str]) -> LogFacts:
 
 
 def _add_loaded(facts: LogFacts, found: re.Match[str]) -> LogFacts:
+    if len(facts.loaded) == _MOST:
+        return facts
     return facts._replace(loaded=(*facts.loaded, found["backend"]))
 
 
@@ -84,13 +93,13 @@ def _add_complaint(facts: LogFacts, found: re.Match[str]) -> LogFacts:
     return facts._replace(complaint=facts.complaint or found.string.strip())
 
 
-_RULES: tuple[tuple[re.Pattern[str], Callable[[LogFacts, re.Match[str]], LogFacts]], ...] = (
-    (_BUFFER, _add_buffer),
-    (_LAYERS, _add_layers),
-    (_LOADED, _add_loaded),
-    (_DEVICE, _add_device),
-    (_LISTENS, _add_address),
-    (_COMPLAINT, _add_complaint),
+_RULES: tuple[tuple[str, re.Pattern[str], Callable[[LogFacts, re.Match[str]], LogFacts]], ...] = (
+    ("buffer size", _BUFFER, _add_buffer),
+    ("offloaded", _LAYERS, _add_layers),
+    ("load_backend", _LOADED, _add_loaded),
+    ("using device", _DEVICE, _add_device),
+    ("listening on", _LISTENS, _add_address),
+    ("", _COMPLAINT, _add_complaint),
 )
 
 

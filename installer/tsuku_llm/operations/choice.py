@@ -73,26 +73,29 @@ def choose(
 
     ``release`` names one ("b11429", "v0.6.0"); otherwise it is the newest of ``channel``, of
     the session's channel, or of ``stable`` that has a variant for this machine and request;
-    if none has, the newest. A revoked release is taken only by its name. Raises
-    ``UnknownRequest`` for names that do not exist, ``Revoked`` where a channel has nothing
-    else or the release was revoked and dropped, ``TrustError`` for metadata that does not
-    verify.
+    if none has, the newest. A revoked release is taken only by its name, and one that cannot be
+    read is passed over with a note. Raises ``UnknownRequest`` for names that do not exist,
+    ``Revoked`` where a channel has nothing else or the release was revoked and dropped,
+    ``TrustError`` for metadata that does not verify, and for a release file that cannot be
+    read and is asked for, or the only one.
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.host)
     if release:
         entry = _named(catalog, release)
         named = session.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
-        return _compared(session, catalog, named, entry, hardware)
+        return _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
     channel = channel or session.channel or DEFAULT_CHANNEL
     entries, avoided = _not_revoked(session, catalog, channel)
-    for entry in entries:
+    read: list[tuple[ReleaseEntry, Release]] = []
+    for found in catalog.readable(entries, session.note):
         with suppress(UnknownRequest):
-            choice = _compared(session, catalog, channel, entry, hardware)
+            choice = _compared(session, catalog, channel, found, hardware)
             if choice.selection.compatible:
-                _tell_skipped(session, entries, entry)
+                _tell_skipped(session, [each.release for each, _ in read], found[0])
                 return replace(choice, avoided=avoided)
-    choice = _compared(session, catalog, channel, entries[0], hardware)
+        read.append(found)
+    choice = _compared(session, catalog, channel, read[0], hardware)
     return replace(choice, avoided=avoided)
 
 
@@ -143,18 +146,22 @@ def _not_revoked(
 
 
 def _compared(
-    session: Session, catalog: Catalog, channel: str, entry: ReleaseEntry, hardware: Hardware
+    session: Session,
+    catalog: Catalog,
+    channel: str,
+    found: tuple[ReleaseEntry, Release],
+    hardware: Hardware,
 ) -> Choice:
-    release = catalog.read(entry)
+    entry, release = found
     selection = select(release, hardware, Request(session.backend, session.prefer))
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
 
 
-def _tell_skipped(session: Session, entries: tuple[ReleaseEntry, ...], taken: ReleaseEntry) -> None:
-    skipped = ", ".join(entry.release for entry in entries[: entries.index(taken)])
+def _tell_skipped(session: Session, skipped: list[str], taken: ReleaseEntry) -> None:
     if skipped:
-        session.note(f"{taken.release} is the newest that fits this machine, not {skipped}")
+        newer = ", ".join(skipped)
+        session.note(f"{taken.release} is the newest that fits this machine, not {newer}")
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:
@@ -170,10 +177,12 @@ def tell_temporary(session: Session, choice: Choice) -> None:
 def check_backend(session: Session, word: str) -> None:
     """Refuse a value of ``llm.backend`` that no release has for this platform.
 
-    Raises ``UnknownRequest``, whose facts list what exists.
+    Raises ``UnknownRequest``, whose facts list what exists, and ``TrustError`` where no release
+    can be read.
     """
     platform = platform_key(session.host)
     catalog = load_catalog(session)
-    found = (catalog.read(entry).platforms.get(platform) for entry in catalog.entries)
+    releases = catalog.readable(catalog.entries, session.note)
+    found = (release.platforms.get(platform) for _, release in releases)
     names = {variant.name for each in found if each for variant in each.variants}
     require_known(word, sorted(names))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tsuku_llm import launch
-from tsuku_llm.errors import GateFailed, TsukuError, UnknownRequest
+from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
 from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
 from tsuku_llm.store import Installed, Shelf
@@ -100,7 +100,7 @@ def choice_beside(
     session = session._replace(channel=preferred.receipt.channel)
     try:
         return choose(session, release=preferred.receipt.release, catalog=catalog)
-    except UnknownRequest:
+    except (UnknownRequest, TrustError, StoreError):  # it is gone, or its file cannot be read
         return choose(session, catalog=catalog)
 
 

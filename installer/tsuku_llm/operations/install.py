@@ -12,13 +12,13 @@ from typing import Any
 
 from tsuku_llm import __version__, archive, fetch, launch
 from tsuku_llm.disk import require_space
+from tsuku_llm.durable import drop_tree
 from tsuku_llm.errors import (
     DigestMismatch,
     DownloadError,
     GateFailed,
     HostUnreachable,
     ProxyError,
-    Revoked,
     SelectionError,
     StoreError,
     TlsError,
@@ -44,6 +44,9 @@ from tsuku_llm.store import (
     Store,
     version_id,
 )
+
+_ASIDE = "aside"
+"""The folder beside a staged tree for archives whose layout is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
             session, channel=INDEX_CHANNEL, hardware=choice.hardware, catalog=choice.catalog
         )
         _ = other.selection.selected
-    except (SelectionError, Revoked) as nothing:
+    except (SelectionError, TrustError, StoreError) as nothing:
         error.facts += (f"channel {INDEX_CHANNEL} cannot stand in: {nothing.message}",)
         raise error from nothing
     session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
@@ -323,9 +326,9 @@ def _build(attempt: _Attempt) -> Installed:
                 locks.enter_context(store.lock(digest))
             store.sweep()  # whoever had the lock may have been killed over a half-filled folder
             with store.staging() as staging:
-                contents, sizes = _put_together(attempt, staging)
-                device = _gate(attempt, staging.tree)
-                installed = store.commit(staging, _receipt(attempt, sizes, contents, device))
+                built = _put_together(attempt, staging)
+                device = _gate(attempt, staging.tree, built.server)
+                installed = store.commit(staging, _receipt(attempt, built, device))
     except TrustError as error:
         if not isinstance(error, DigestMismatch):  # of that, the pieces that are right are kept
             store.drop_downloads(digests)  # as signed, and refused: another fetch gives the same
@@ -333,31 +336,47 @@ def _build(attempt: _Attempt) -> Installed:
     return installed
 
 
-def _put_together(
-    attempt: _Attempt, staging: Staging
-) -> tuple[tuple[archive.Unpacked, ...], dict[str, int]]:
-    """Fill the staged tree; what is in it, and the sizes of what was fetched, by digest.
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A staged tree: its ``server``, its contents, the sizes of fetched archives by digest."""
+
+    server: str
+    contents: tuple[archive.Unpacked, ...]
+    sizes: Mapping[str, int]
+
+
+def _put_together(attempt: _Attempt, staging: Staging) -> _Built:
+    """Fill the staged tree.
 
     What other versions have is linked, and hashed while the rest comes, before that is
-    unpacked. What is not as it was then is fetched after all.
+    unpacked. What is not as it was then is fetched after all. Archives without a signed list
+    are unpacked aside, and put into the tree when all of them are known.
     """
     store, waiting = attempt.store, attempt.candidate.variant.artifacts
     held = supplied(store, staging, waiting)
     contents: dict[str, archive.Unpacked] = {}
     sizes: dict[str, int] = {}
+    aside: list[archive.Aside] = []
     while waiting:
         missing = [artifact for artifact in waiting if artifact not in held]
         with _delivered(attempt, missing) as arrivals:
             right = confirmed(store, staging, held)
             brought = [
-                _unpack(arrival, artifact, staging.tree, _threads(arrival, artifact, arrivals))
+                _unpack(arrival, artifact, staging, _threads(arrival, artifact, arrivals))
                 for artifact, arrival in zip(missing, arrivals, strict=True)
             ]
-        contents |= {item.path: item for item in chain(*right.values(), *brought)}
+        aside += [each for each in brought if each.artifact.files is None]
+        listed = (each.items for each in brought if each.artifact.files is not None)
+        contents |= {item.path: item for item in chain(*right.values(), *listed)}
         sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
         waiting = tuple(artifact for artifact in held if artifact.sha256 not in right)
         held = ()
-    return tuple(contents.values()), sizes
+    server = attempt.candidate.variant.server
+    if aside:
+        server, placed = archive.place(aside, staging.tree, server, contents)
+        contents |= {item.path: item for item in placed}
+        drop_tree(staging.path / _ASIDE)
+    return _Built(server, tuple(contents.values()), sizes)
 
 
 @contextmanager
@@ -394,31 +413,33 @@ def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetc
 
 
 def _unpack(
-    arrival: fetch.Arrival, artifact: Artifact, tree: Path, threads: int
-) -> tuple[archive.Unpacked, ...]:
+    arrival: fetch.Arrival, artifact: Artifact, staging: Staging, threads: int
+) -> archive.Aside:
+    """Unpack an archive with a signed list into the tree, another one aside."""
+    folder = staging.tree
+    wanted = artifact
+    if artifact.files is None:
+        folder = staging.path / _ASIDE / artifact.sha256
+        wanted = archive.as_it_is(artifact)
     budget = archive.Budget.of(artifact, arrival.size())
     with arrival.file() as file:
-        return archive.unpack(file, artifact, tree, budget, threads)
+        items = archive.unpack(file, wanted, folder, budget, threads)
+    return archive.Aside(artifact, folder, items)
 
 
-def _gate(attempt: _Attempt, tree: Path) -> str | None:
+def _gate(attempt: _Attempt, tree: Path, server: str) -> str | None:
     """Start the staged server; the name of the device to hand over to it.
 
     Raises ``UnsafeLocation`` where another user could have replaced it.
     """
     check_path(tree)  # again, as unpacking takes time: nothing foreign is executed
     variant, gpu = attempt.candidate.variant, attempt.candidate.gpu
-    build = launch.Build(tree, variant.server, variant.backend, variant.arguments)
+    build = launch.Build(tree, server, variant.backend, variant.arguments)
     report = launch.gate(build, attempt.session.environ, expected=gpu.name if gpu else None)
     return report.device
 
 
-def _receipt(
-    attempt: _Attempt,
-    sizes: Mapping[str, int],
-    contents: Sequence[archive.Unpacked],
-    device: str | None,
-) -> Receipt:
+def _receipt(attempt: _Attempt, built: _Built, device: str | None) -> Receipt:
     choice, variant = attempt.choice, attempt.candidate.variant
     release = choice.release
     return Receipt(
@@ -431,7 +452,7 @@ def _receipt(
         publisher=release.publisher,
         variant=variant.name,
         backend=variant.backend,
-        server=variant.server,
+        server=built.server,
         arguments=variant.arguments,
         device=device,
         requested=choice.selection.requested,
@@ -440,17 +461,17 @@ def _receipt(
         reasons=attempt.passed_over,
         hardware=_hardware(choice),
         artifacts=tuple(
-            ArtifactRecord(artifact.url, artifact.sha256, _size(artifact, sizes))
+            ArtifactRecord(artifact.url, artifact.sha256, _size(artifact, built.sizes))
             for artifact in variant.artifacts
         ),
         files=tuple(
             FileRecord(item.path, item.size, item.sha256, item.executable)
-            for item in contents
+            for item in built.contents
             if isinstance(item, archive.UnpackedFile)
         ),
         links=tuple(
             LinkRecord(item.path, item.target)
-            for item in contents
+            for item in built.contents
             if isinstance(item, archive.UnpackedLink)
         ),
         installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),

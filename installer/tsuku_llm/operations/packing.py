@@ -14,7 +14,7 @@ from typing import Literal
 from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink, unpack
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import TEMPORARY_SUFFIX, rename, seal_file, unique
-from tsuku_llm.errors import UsageError
+from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.fetch.addresses import shown
 from tsuku_llm.manifest import Artifact, FileEntry, LinkEntry, Measured, can_fetch
 from tsuku_llm.operations.draft import Draft
@@ -64,8 +64,8 @@ def pack(
     is left out. ``platform`` is needed where several have such a variant.
 
     Raises ``UsageError`` for what cannot be packed and for a release file that clients would
-    not understand, ``BodyError`` and ``UnsafeArchive`` for an archive, and the errors of the
-    disk. The release file is replaced in one step, at the end.
+    not understand, ``UnsafeArchive`` for an archive, and the errors of the disk. The release
+    file is replaced in one step, at the end.
     """
     if not can_fetch(place.url):
         raise UsageError(
@@ -163,7 +163,11 @@ def _opened(build: Path, near: Path) -> Iterator[Path]:
             artifact = Artifact(
                 url=build.absolute().as_uri(), sha256=_measured(build).sha256, format=kind
             )
-            unpack(build, artifact, Path(folder))
+            try:
+                unpack(build, artifact, Path(folder))
+            except UnsafeArchive as error:
+                error.hint = "name another archive, or the folder that holds the server"
+                raise
             yield Path(folder)
 
 

@@ -6,7 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tsuku_llm import fetch
-from tsuku_llm.errors import NotInstalled, SelectionError, StoreError, UnknownRequest
+from tsuku_llm.errors import (
+    NotInstalled,
+    SelectionError,
+    StoreError,
+    TrustError,
+    UnknownRequest,
+)
 from tsuku_llm.operations.changes import FitChange, fit_changes
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
@@ -137,7 +143,7 @@ def _download(session: Session, choice: Choice) -> int | None:
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
     """What fits on this machine before and after, whatever backend is asked for."""
-    with suppress(UnknownRequest):
+    with suppress(UnknownRequest, TrustError, StoreError):
         before = choice.catalog.read(choice.catalog.entry(receipt.release))
         anything = Request()
         return fit_changes(

@@ -10,6 +10,7 @@ from tsuku_llm.host import Host
 from tsuku_llm.probe import reply
 
 CPUINFO, MEMINFO, CGROUP = "/proc/cpuinfo", "/proc/meminfo", "/sys/fs/cgroup/memory.max"
+_MOST_DIGITS = 20
 LEVELS = (
     frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"}),
     frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}),
@@ -41,12 +42,19 @@ def x86_level(features: frozenset[str]) -> int:
 
 def parse_memory(meminfo: str | None, limit: str | None) -> int | None:
     """Bytes of memory: the machine's, or this control group's limit if that is lower."""
-    total = _fields(meminfo or "").get("MemTotal", "").removesuffix("kB").strip()
-    if not total.isascii() or not total.isdecimal():
+    total = _count(_fields(meminfo or "").get("MemTotal", "").removesuffix("kB"))
+    if total is None:
         return None
-    size = int(total) * 1024
-    limit = (limit or "").strip()
-    return min(size, int(limit)) if limit.isascii() and limit.isdecimal() else size
+    limited = _count(limit or "")
+    return total * 1024 if limited is None else min(total * 1024, limited)
+
+
+def _count(text: str) -> int | None:
+    """Read a decimal number; None for anything else, and for more digits than 64 bits have."""
+    digits = text.strip()
+    if len(digits) > _MOST_DIGITS or not digits.isascii() or not digits.isdecimal():
+        return None
+    return int(digits)
 
 
 def collect_linux(host: Host, arch: str) -> tuple[Cpu, int | None]:

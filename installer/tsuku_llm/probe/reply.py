@@ -13,7 +13,8 @@ from tsuku_llm.hardware import ApiState, Evidence, Problem
 from tsuku_llm.host import Answer
 
 Codes = Mapping[int, str]
-_MISSING = re.compile(r"(\S+): cannot open shared object file|loading shared library (\S+):")
+_MISSING_GLIBC = ": cannot open shared object file"
+_MISSING_MUSL = "loading shared library "
 _LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
 
@@ -78,10 +79,17 @@ def missing_dependency(answer: Answer) -> str | None:
 
 
 def is_absence(name: str, error: str) -> bool:
-    """Whether a loader's message says that the library itself is not there."""
-    found = _MISSING.search(error)
-    if found:
-        return (found[1] or found[2]) == name
+    """Tell whether a loader's message says that the library itself is not there.
+
+    Both loaders name the library that they miss. A pattern that searches for the name takes
+    quadratic time on a long text, so only the fixed words are searched for.
+    """
+    before, glibc, _ = error.partition(_MISSING_GLIBC)
+    if glibc:
+        return before.endswith(name) and not before.removesuffix(name)[-1:].strip()
+    _, musl, after = error.partition(_MISSING_MUSL)
+    if musl:
+        return after.startswith(f"{name}:")
     return "Could not find module" in error or "image not found" in error or "no such file" in error
 
 

@@ -25,6 +25,7 @@ def data(catalog: Catalog) -> dict[str, Any]:
                 "unattested": catalog.unattested(entry),
                 "revoked": why is not None,
                 "revocation": why and revocation_data(why),
+                "readable": catalog.is_readable(entry),
             }
             for entry, why in _judged(catalog)
         ],
@@ -46,6 +47,7 @@ def lines(catalog: Catalog) -> tuple[str, ...]:
             origin(entry.publisher, catalog.repository.name),
             "unattested" if catalog.unattested(entry) else "",
             why.summary if why else "",
+            "" if catalog.is_readable(entry) else "cannot be read",
         )
         for entry, why in _judged(catalog)
     ]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import mmap
 import struct
+from itertools import islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHT_GNU_VERDEF = 0x6FFFFFFD
+MOST_NAMES, LONGEST_NAME = 4096, 256
+"""A C++ library defines about 60 versions, with names of 15 bytes."""
 
 
 def version_definitions(data: bytes | mmap.mmap) -> list[str]:
@@ -21,7 +24,7 @@ def version_definitions(data: bytes | mmap.mmap) -> list[str]:
     Raises ``ValueError`` for what is no 64-bit little-endian ELF file.
     """
     try:
-        return list(_definitions(data))
+        return list(islice(_definitions(data), MOST_NAMES))
     except (struct.error, IndexError) as error:
         raise ValueError(str(error)) from error
 
@@ -62,7 +65,7 @@ def _names(
         first, following = struct.unpack_from("<II", data, offset + 12)
         (name,) = struct.unpack_from("<I", data, offset + first)
         start = names + name
-        yield data[start : data.find(b"\0", start)].decode("ascii", "replace")
+        yield data[start : start + LONGEST_NAME].partition(b"\0")[0].decode("ascii", "replace")
         offset += following
         if not following or offset >= end:
             return

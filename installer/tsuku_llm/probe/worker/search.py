@@ -26,6 +26,7 @@ else:
 MACHINES = {"x86_64": 62, "aarch64": 183}
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 HEADER, ENTRY = 48, 24
+LONGEST_PATH = 4096
 
 
 def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
@@ -71,14 +72,12 @@ def _cached(root: str, name: str) -> Iterator[str]:
         return
     (count,) = struct.unpack_from("<I", data, start + len(CACHE_MAGIC))
     room = (len(data) - start - HEADER) // ENTRY
+    wanted = name.encode() + b"\0"
     for index in range(min(count, room)):
         key, value = struct.unpack_from("<II", data, start + HEADER + index * ENTRY + 4)
-        if _string(data, start + key) == name.encode():
-            yield _string(data, start + value).decode("utf-8", "surrogateescape")
-
-
-def _string(data: bytes, start: int) -> bytes:
-    return data[start : data.find(b"\0", start)]
+        if data.startswith(wanted, start + key):
+            path = data[start + value : start + value + LONGEST_PATH].partition(b"\0")[0]
+            yield path.decode("utf-8", "surrogateescape")
 
 
 def _map(path: str) -> mmap.mmap | None:

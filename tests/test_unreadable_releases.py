@@ -1,0 +1,160 @@
+"""Row S13: one release file that cannot be read stops no work on the others."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.folder_shop import FolderShop
+from support.release_server import NAME, User
+from support.repository import cpu_platform, release_document
+
+Document = dict[str, Any]
+
+
+def unknown_backend(document: Document) -> None:
+    document["platforms"]["linux-amd64"]["variants"]["cpu"]["backend"] = "npu"
+
+
+def unknown_format_of_archive(document: Document) -> None:
+    document["platforms"]["linux-amd64"]["variants"]["cpu"]["artifacts"][0]["format"] = "tar.zst"
+
+
+def newer_format(document: Document) -> None:
+    document["format"] = 2
+
+
+def another_release(document: Document) -> None:
+    document["release"] = "b7"
+
+
+SIGNED: dict[str, Callable[[Document], None]] = {
+    "newer_format": newer_format,
+    "unknown_backend": unknown_backend,
+    "unknown_format_of_archive": unknown_format_of_archive,
+    "another_release": another_release,
+}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_suffix(".away"))
+    path.symlink_to(path.with_suffix(".away"))
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "cut": cut,
+    "missing": Path.unlink,
+    "fifo": fifo,
+    "link": link,
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> FolderShop:
+    shop = FolderShop(tmp_path / "shop")
+    shop.publish("b1", {"cpu": shop.variant(shop.stand_in("b1"))})
+    return shop
+
+
+def publish_unreadable(shop: FolderShop, change: Callable[[Document], None]) -> None:
+    """Sign b2, newer than b1 and in the same channel, with a file that is not understood."""
+    document = release_document("b2", platforms={"linux-amd64": cpu_platform()})
+    entry = {**document, "sequence": 2, "channels": ["stable"]}
+    changed = json.loads(json.dumps(document))
+    change(changed)
+    data = json.dumps(changed).encode()
+    keys = ("release", "publisher", "published", "sequence", "channels")
+    shop.simulator.add_target("releases/b2.json", data, {key: entry[key] for key in keys})
+    shop.simulator.bump()
+    shop.write()
+
+
+def with_unreadable(shop: FolderShop, home: Path, kind: str) -> User:
+    """Somebody whose metadata has b1, and b2 with a file of that kind."""
+    publish_unreadable(shop, SIGNED.get(kind, lambda _: None))
+    user = shop.user(home)
+    done = user.run("repository", "refresh", NAME)
+    assert done.code == 0, done.stderr
+    if kind in DAMAGED:
+        (file,) = (user.data / "metadata").rglob("*.b2.json")
+        DAMAGED[kind](file)
+    return user
+
+
+@pytest.mark.parametrize("kind", [*SIGNED, *DAMAGED])
+def test_S13_the_others_are_worked_with(shop: FolderShop, tmp_path: Path, kind: str) -> None:
+    user = with_unreadable(shop, tmp_path / "home", kind)
+    done = user.run("install", "--json")
+    assert done.code == 0, done.stderr
+    assert done.document["data"]["release"] == "b1"
+    assert "b2 is passed over" in done.stderr
+    named = user.run("install", "--release", "b2", "--json")
+    assert named.code in (5, 6)
+    assert "b2" in str(named.document["error"]), "asked for by its name, it is an error"
+    assert user.run("config", "set", "llm.backend", "cpu").code == 0
+
+
+COMMANDS = (
+    ("install",),
+    ("install", "--dry-run"),
+    ("update", "--check"),
+    ("update",),
+    ("list",),
+    ("list", "--available"),
+    ("explain",),
+    ("backends",),
+    ("doctor",),
+    ("config", "set", "llm.backend", "cpu"),
+    ("serve", "--dry-run"),
+    ("verify",),
+)
+
+
+def test_S13_every_command_works_beside_it(shop: FolderShop, tmp_path: Path) -> None:
+    user = with_unreadable(shop, tmp_path / "home", "unknown_backend")
+    for words in COMMANDS:
+        done = user.run(*words, "--json")
+        assert done.code == 0, (words, done.stderr)
+    listed = user.run("list", "--available", "--json").document["data"]["releases"]
+    assert [(each["release"], each["readable"]) for each in listed] == [("b2", False), ("b1", True)]
+    assert "cannot be read" in user.run("list", "--available").stdout
+
+
+def test_S13_where_none_can_be_read_the_first_says_why(shop: FolderShop, tmp_path: Path) -> None:
+    del shop.simulator.targets.targets["releases/b1.json"]
+    user = with_unreadable(shop, tmp_path / "home", "newer_format")
+    for words in (("install",), ("explain",), ("config", "set", "llm.backend", "cpu")):
+        done = user.run(*words, "--json")
+        assert (done.code, done.document["error"]["code"]) == (5, "bad-manifest"), done.stderr
+        assert "b2" in done.document["error"]["message"]
+
+
+def test_S13_a_release_that_is_not_understood_can_still_be_revoked(
+    shop: FolderShop, tmp_path: Path
+) -> None:
+    user = shop.user(tmp_path / "home")
+    assert user.run("repository", "refresh", NAME).code == 0
+    assert user.run("install").code == 0
+    (name,) = (path for path in shop.simulator.targets.targets if path.endswith("b1.json"))
+    target = shop.simulator.targets.targets[name]
+    document = json.loads(shop.simulator.files[f"targets/{target.get_prefixed_paths()[0]}"])
+    document |= {"revoked": True, "format": 2}
+    shop.simulator.add_target(name, json.dumps(document).encode(), target.custom)
+    shop.simulator.bump()
+    shop.write()
+    assert user.run("repository", "refresh", NAME).code == 0
+    (listed,) = user.run("list", "--available", "--json").document["data"]["releases"]
+    assert (listed["revoked"], listed["readable"]) == (True, False)
+    done = user.run("serve", "--json")
+    assert (done.code, done.document["error"]["code"]) == (5, "revoked"), done.stderr
