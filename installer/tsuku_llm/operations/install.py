@@ -45,9 +45,6 @@ from tsuku_llm.store import (
     version_id,
 )
 
-_ASIDE = "aside"
-"""The folder beside a staged tree for archives whose layout is not known."""
-
 
 @dataclass(frozen=True, slots=True)
 class InstallReport:
@@ -375,7 +372,7 @@ def _put_together(attempt: _Attempt, staging: Staging) -> _Built:
     if aside:
         server, placed = archive.place(aside, staging.tree, server, contents)
         contents |= {item.path: item for item in placed}
-        drop_tree(staging.path / _ASIDE)
+        drop_tree(staging.unpacked)
     return _Built(server, tuple(contents.values()), sizes)
 
 
@@ -419,7 +416,7 @@ def _unpack(
     folder = staging.tree
     wanted = artifact
     if artifact.files is None:
-        folder = staging.path / _ASIDE / artifact.sha256
+        folder = staging.unpacked / artifact.sha256
         wanted = archive.as_it_is(artifact)
     budget = archive.Budget.of(artifact, arrival.size())
     with arrival.file() as file:

@@ -24,7 +24,8 @@ from tsuku_llm.store.receipt import RECEIPT
 _TRIES = 5
 ASIDE = "aside"
 REMOVED = "removed"
-_PARTS = (TREE, ASIDE, REMOVED)
+_UNPACKED = "unpacked"
+_PARTS = (TREE, _UNPACKED, ASIDE, REMOVED)
 _FILES = (IN_USE, RECEIPT, FINGERPRINT)
 """All that this program makes in a folder of its own here."""
 
@@ -46,6 +47,11 @@ class Staging:
     def tree(self) -> Path:
         """Where the build is unpacked."""
         return self.path / TREE
+
+    @property
+    def unpacked(self) -> Path:
+        """Where archives without a signed list are unpacked before they are put in place."""
+        return self.path / _UNPACKED
 
 
 @contextmanager
