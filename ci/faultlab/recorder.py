@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-_ID = re.compile(r"(?<![A-Za-z0-9])[AHCLMXR]\d\d(?![A-Za-z0-9])")
+_ID = re.compile(r"(?<![A-Za-z0-9])[AHCLMXRST]\d\d(?![A-Za-z0-9])")
 _WANTED = frozenset(os.environ.get("FAULT_ROWS", "").split())
 _LIMIT = float(os.environ.get("FAULT_LIMIT", "3600"))
 _STDERR = pytest.StashKey[int]()
