@@ -218,6 +218,30 @@ def test_T06_a_state_that_strangers_signed_is_replaced(
     assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
 
 
+def test_T06_what_is_older_does_not_get_into_a_state_that_was_lost(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    repository = simulator.repository()
+    later = revoked(simulator)
+    catalog.refresh(repository, tmp_path, later.download)
+    forget(tmp_path)
+    refused(repository, tmp_path, simulator)
+    kept = place(tmp_path) / "client" / "timestamp.json"
+    assert kept.read_bytes() == later.files["metadata/timestamp.json"]
+
+
+def test_T06_a_refresh_without_news_leaves_the_kept_copy_alone(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """A reader may be in it, and a crash while it is replaced would leave none."""
+    repository = simulator.repository()
+    catalog.refresh(repository, tmp_path, simulator.download)
+    (copy,) = (place(tmp_path) / "copies").iterdir()
+    before = copy.stat()
+    catalog.refresh(repository, tmp_path, simulator.download)
+    assert copy.stat() == before
+
+
 # --- a newer package over an updated copy -------------------------------------------------------
 
 
