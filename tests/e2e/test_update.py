@@ -69,6 +69,9 @@ def test_a_check_without_anything_newer(owner: User) -> None:
         "version": "b1",
         "variant": "vulkan",
         "revoked": False,
+        "publisher": "simulator",
+        "repository": NAME,
+        "unattested": None,
     }
     assert owner.run("update", "--check").stdout.endswith("up to date\n")
 
