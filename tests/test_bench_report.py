@@ -13,7 +13,10 @@ from tsuku_llm.store import Store
 
 def measured(variant: str, generation: float, prompt: float = 100.0) -> Measured:
     backend = variant.partition("-")[0]
-    return Measured(variant, f"b1-{variant}", "b1", backend, None, prompt, generation, ())
+    return Measured(
+        *(variant, f"b1-{variant}", "b1", backend, None, prompt, generation, ()),
+        *("simulator", "test", None),
+    )
 
 
 def report(*results: Measured, skipped: tuple[Skipped, ...] = ()) -> Report:

@@ -139,8 +139,8 @@ def test_every_option_that_takes_a_path_is_known(tree: Path) -> None:
     )
     options = {option for names in documented for option in re.split(r",\s*", names)}
     assert {"-m", "--mmproj", "--chat-template-file", "--models-dir"} <= options
-    # A file's name inside a repository, not a path of this machine.
-    assert options - {"-hff", "--hf-file"} <= _ONE_PATH | _PATH_LISTS
+    # Names of files inside a repository, not paths of this machine.
+    assert options - {"-hff", "--hf-file", "-hffv", "--hf-file-v"} <= _ONE_PATH | _PATH_LISTS
 
 
 WITNESS = """

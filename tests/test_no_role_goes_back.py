@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.packaged import packaged
 from support.program import Result, environment, run_program
-from support.repository import RepositorySimulator, release_document
+from support.repository import RepositorySimulator, cpu_platform, release_document
 from tuf.api.metadata import MetaFile
 
 from tsuku_llm import catalog, trust
@@ -22,17 +22,23 @@ from tsuku_llm.errors import HttpStatusError, MetadataError
 ROLES = ("timestamp", "snapshot", "targets")
 
 
+OTHER_BUILD = {"linux-amd64": cpu_platform()}
+"""Not the archive of ``b1``: a revocation counts for the same archive under any name."""
+for artifact in OTHER_BUILD["linux-amd64"]["variants"]["cpu"]["artifacts"]:
+    artifact["sha256"] = "2" * 64
+
+
 @pytest.fixture
 def simulator() -> RepositorySimulator:
     simulator = RepositorySimulator()
-    simulator.publish(release_document("b1"), release_document("b2"))
+    simulator.publish(release_document("b1"), release_document("b2", platforms=OTHER_BUILD))
     return simulator
 
 
 def revoked(simulator: RepositorySimulator) -> RepositorySimulator:
     """The repository after its newest release was revoked, and that twice signed again."""
     later = simulator.fork()
-    later.publish(release_document("b2", revoked=True))
+    later.publish(release_document("b2", platforms=OTHER_BUILD, revoked=True))
     for _ in range(2):
         later.bump()
     return later
@@ -52,7 +58,7 @@ def place(data: Path) -> Path:
 
 
 def is_revoked(found: catalog.Catalog) -> bool:
-    return found.is_revoked(found.entry("b2"))
+    return found.revocation(found.entry("b2")) is not None
 
 
 def refused(repository: catalog.Repository, data: Path, host: RepositorySimulator) -> str:

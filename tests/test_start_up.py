@@ -31,13 +31,12 @@ WATCHING = {"ctypes", "selectors", "subprocess", "threading"}
 BUDGETS = {
     "--version": (3, 20),
     "--help": (14, 95),
-    "list": (37, 128),
+    "list": (41, 128),
     "which": (41, 128),
     "serve --exec -- -m x": (40, 96),
     "serve --exec --fallback -- -m x": (43, 132),
     "serve -- -m x": (53, 126),
     "run llama-server": (43, 132),
-    "verify": (36, 128),
     "config list": (21, 100),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end."""

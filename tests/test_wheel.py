@@ -24,6 +24,7 @@ SDIST_TOP_LEVEL = {
     ".ci",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "LICENSE",
     "MANIFEST.in",
     "PKG-INFO",

@@ -24,6 +24,8 @@ class Operation:
     again: Collection[str | None]
     codes: Collection[int] = ()
     """Further exit codes: a fault may hit pip, which runs beside the program."""
+    stride: int = 1
+    """A sweep takes one in so many of its points, as each run takes seconds."""
 
     def again_in(self, home: Home) -> Iterator[str]:
         """What is wrong after the same command was run once more without a fault."""
@@ -76,4 +78,4 @@ def other_sources(bench: Bench) -> Iterator[Operation]:
     fresh = bench.customer(f"before-{tags[1]}")
     states = {None, tags[1]}
     argv = ("install", "--channel", "index")
-    yield Operation("install through the index", argv, fresh, states, tags[1], states, (4,))
+    yield Operation("install through the index", argv, fresh, states, tags[1], states, (4,), 10)

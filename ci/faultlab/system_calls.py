@@ -87,6 +87,6 @@ def _recorded(bench: Bench, operation: Operation) -> list[Point]:
 def _inject(attack: _Sweep, points: list[Point], one_in: int, tally: Tally) -> None:
     if attack.fault not in _CODES:
         points = [point for point in points if can_fail(point.call, attack.fault)]
-    for point, wrong in side_by_side(attack, sample(points, one_in)):
+    for point, wrong in side_by_side(attack, sample(points, one_in * attack.operation.stride)):
         if wrong is not None:
             tally.add(wrong, where=f"{attack.operation.name}, {attack.fault} at {point}")

@@ -216,7 +216,7 @@ def test_a_damaged_archive_is_told_as_in_an_install(
     broken = release.parent / "b1.tar.gz"
     tarball(build, broken)
     broken.write_bytes(broken.read_bytes()[:-20])
-    assert program(*words(broken, release)).code == 4
+    assert program(*words(broken, release)).code == 5
     evil = io.BytesIO()
     with tarfile.open(fileobj=evil, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("../evil"))

@@ -52,7 +52,7 @@ def twice(simulator: RepositorySimulator) -> None:
         (weak("ec" + "ff" * 30 + "7f"), "small order"),
         (weak("ee" + "ff" * 30 + "7f"), "small order"),
         (weak("5" * 62), "malformed"),
-        (weak("04" + "5" * 128, "ecdsa", "ecdsa-sha2-nistp256"), "not Ed25519"),
+        (weak("04" + "5" * 128, "ecdsa", "ecdsa-sha2-nistp256"), "malformed"),
         (unsigned, "1 valid signatures, 2 are needed"),
         (zero, "threshold"),
         (twice, "one public key twice"),

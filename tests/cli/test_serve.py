@@ -73,7 +73,7 @@ def test_a_start_that_requires_a_gpu_ends_with_8_where_none_is_listed(
     install_stand_in(home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started",))
     done = serve(home, "--require-gpu", *flags, VK_DRIVER_FILES="/nowhere.json")
     assert done.code == 8
-    _, error, *facts, hint = done.stderr.splitlines()
+    _, _, error, *facts, hint = done.stderr.splitlines()
     assert error.startswith("error[silent-cpu]: the vulkan build would run on the CPU: it lists no")
     assert "  VK_DRIVER_FILES=/nowhere.json is set and can hide devices" in facts
     assert hint.endswith("tsuku-llm config set llm.backend cpu")

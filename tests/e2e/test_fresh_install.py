@@ -29,7 +29,7 @@ def asked(shop: ReleaseServer) -> int:
 def test_T30_an_install_knows_what_was_revoked_meanwhile(late: User) -> None:
     refused = late.run("install", "--release", "b1", "--json", **ALWAYS)
     assert (refused.code, refused.document["error"]["code"]) == (5, "revoked")
-    assert refused.document["error"]["hint"].startswith("leave out --release")
+    assert refused.document["error"]["hint"].startswith("take b2, the newest that is not revoked")
     done = late.run("install", "--json", **ALWAYS)
     assert (done.code, done.document["data"]["release"]) == (0, "b2"), done.stderr
 

@@ -69,6 +69,7 @@ def test_a_check_without_anything_newer(owner: User) -> None:
         "version": "b1",
         "variant": "vulkan",
         "revoked": False,
+        "revocation": None,
         "publisher": "simulator",
         "repository": NAME,
         "unattested": None,

@@ -127,7 +127,8 @@ def _update(
     except exceptions.RepositoryError as error:
         _require_known_root(repository, roots, download)
         served = {role: v for each in seen.values() for role, v in each.versions.items()}
-        for each in known:
+        too_low = isinstance(error, exceptions.BadVersionNumberError)
+        for each in known if too_low else ():
             here = versions_under(each, state, roots)
             if trust.setbacks({role: here[role] for role in served if role in here}, served):
                 raise _rollback(each, here, served) from error

@@ -19,8 +19,8 @@ from tsuku_llm.launch.planning import Plan
 def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
     """Raise BackendFailed or LaunchError with the cause of an end; nothing where none is known."""
     diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
-    if diagnosis is None and not tail.strip():
-        diagnosis = _without_a_word(plan)
+    if diagnosis is None:
+        diagnosis = _port_in_use(plan)
     if diagnosis is None:
         return
     failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
@@ -31,8 +31,11 @@ def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
     )
 
 
-def _without_a_word(plan: Plan) -> Diagnosis | None:
-    """Explain an end in silence: upstream's log may be lost where it cannot listen."""
+def _port_in_use(plan: Plan) -> Diagnosis | None:
+    """Explain an end without a cause: upstream may lose the end of its log where it cannot listen.
+
+    The server has ended, so what accepts connections at its address now is another program.
+    """
     address = address_of(plan.argv, plan.env)
     if not is_taken(address):
         return None

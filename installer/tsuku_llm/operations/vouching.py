@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tsuku_llm import revocations, standing
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError
 from tsuku_llm.operations.session import Session
+from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.standing import Standing
 from tsuku_llm.store import Receipt
@@ -165,6 +166,7 @@ def _anew(session: Session, name: str) -> Standing:
 
 
 def note_standing(session: Session, found: Standing) -> None:
-    """Note it for the next start; who may not write there verifies at each start."""
+    """Note it for the next start, where this user may write and other users may not."""
     with suppress(StoreError):
+        check_path(session.data)
         standing.write(session.data, found)
