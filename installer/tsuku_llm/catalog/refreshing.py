@@ -125,13 +125,14 @@ def _update(
         states = {role: stated.state for role, stated in seen.items()}
         raise _stale(repository, str(error), states) from error
     except exceptions.RepositoryError as error:
-        _require_known_root(repository, roots, download)
-        served = {role: v for each in seen.values() for role, v in each.versions.items()}
-        too_low = isinstance(error, exceptions.BadVersionNumberError)
-        for each in known if too_low else ():
-            here = versions_under(each, state, roots)
-            if trust.setbacks({role: here[role] for role in served if role in here}, served):
-                raise _rollback(each, here, served) from error
+        if isinstance(error, exceptions.BadVersionNumberError):
+            served = {role: v for each in seen.values() for role, v in each.versions.items()}
+            for each in known:
+                here = versions_under(each, state, roots)
+                if trust.setbacks({role: here[role] for role in served if role in here}, served):
+                    raise _rollback(each, here, served) from error
+        else:
+            _require_known_root(repository, roots, download)
         raise MetadataError(
             f"the metadata that {repository.name} serves is not trusted",
             facts=(str(error)[:300],),
