@@ -138,7 +138,7 @@ def require_ours(data: Path) -> None:
 
 
 def _is_evident(folder: Folder, where: str, name: str) -> bool:
-    """Tell whether only this program can have made it; a folder's name alone is no proof."""
+    """Tell whether only this program can have made it; a folder's name alone proves nothing."""
     if where == "versions":
         return is_version(folder, name)
     if where != "metadata":

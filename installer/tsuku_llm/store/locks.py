@@ -85,7 +85,7 @@ def exclusive(
         # From here on, processes that respect flock wait for us.
         lock = _acquire(waiting)
     try:
-        # Where flock works, only dead holders' notes can be here. Elsewhere, this is where we wait.
+        # If flock works, a note that is here now is a dead holder's. If not, we wait here.
         named = _name_us(waiting)
         try:
             yield lock.is_locked

@@ -129,6 +129,7 @@ class Store(Shelf):
         If the same files are installed and intact, they stay and only the receipt is replaced.
         Raises TamperedInstall unless the tree holds exactly what the receipt lists.
         """
+        # The caller holds the version's lock, so no other process commits or removes it meanwhile.
         installed = self._intact(receipt)
         if installed:
             installed = self.restate(installed, receipt)
@@ -169,7 +170,7 @@ class Store(Shelf):
         """Rename it into place, unless another process that ignored our lock was first."""
         target = self._made(self._versions) / receipt.id
         with disk_errors(f"putting {receipt.id} in its place", self._versions):
-            # What has this name is damaged or foreign, or its files differ: move it out of the way.
+            # A damaged version, or a foreign folder of this name: move it out of the way.
             if os.path.lexists(target) and not self._intact(receipt):
                 self._discard(receipt.id)
             try:
@@ -324,6 +325,8 @@ class Store(Shelf):
         require_ours(self.data)
         now = time.time() if now is None else now
         with suppress(StoreError):
+            # Live processes hold locks on their staging folders, downloads and notes. Each of these
+            # steps removes only files whose lock it gets at once.
             sweep_staging(self.data, now)
             self._sweep_partials(newest=now - PARTIAL_LIFETIME)
             forget_dead_holders(self.data)
@@ -361,7 +364,7 @@ class Store(Shelf):
             write_pointer(self.data, pointer)
 
     def _is_gone(self, name: str) -> bool:
-        """Tell whether a version surely does not exist; other errors of a lookup are no proof."""
+        """Tell whether a version surely does not exist; other lookup errors prove nothing."""
         with disk_errors(f"looking for {name}", self._versions):
             try:
                 (self._versions / name).lstat()
@@ -386,6 +389,7 @@ class Store(Shelf):
 
     def _drop_partial(self, folder: Folder, name: str) -> None:
         """Remove a download, unless another process holds its lock or it cannot be removed."""
+        # A download holds the lock of its digest all the time.
         with suppress(OSError, StoreError), self.lock(name.partition(".")[0], timeout=0):
             (folder.remove_tree if folder.is_folder(name) else folder.unlink)(name)
 

@@ -172,6 +172,7 @@ def _parse(data: bytes, role: str) -> Metadata[Any]:
     try:
         decode_json(data)
         metadata: Metadata[Any] = Metadata.from_bytes(data)
+        # Raise for the first objection.
         for fact in _objections(metadata.signed):
             raise refusal(role, fact)
     except (DeserializationError, ValueError, TypeError, RecursionError) as error:
