@@ -2,8 +2,8 @@
 
 A file is replaced, never edited. The new content is written under a temporary name in the same
 folder, flushed to the disk and renamed over the old file; then the folder is flushed. So every
-process sees the old bytes or the new ones, at any moment. No function here follows a symbolic
-link in the last part of a path.
+process sees the old bytes or the new ones, at any moment. No file is read or written through a
+symbolic link in the last part of its path, on systems with ``O_NOFOLLOW`` (not Windows).
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ class Process:
     def send(self, number: int) -> bool:
         """Send a signal to it and to no other process; False if it has ended.
 
-        Raises ``OSError`` if this user may not signal it.
+        Without pidfd (not Linux, or before 5.3) a short race is left. Raises ``OSError`` if this
+        user may not signal it.
         """
         try:
             return _send(self, number)
@@ -110,7 +111,7 @@ else:
 
 
 def _send_by_number(process: Process, number: int) -> bool:
-    # Without a pidfd a short race is left: the process can end here and its pid be reused.
+    # The race: the process can end after this check, and its pid be reused.
     if process.is_alive:
         os.kill(process.pid, number)
         return True
