@@ -1,4 +1,4 @@
-"""``python -m tsuku_llm`` is ``tsuku-llm``."""
+"""The entry point of ``python -m tsuku_llm``, the same as the command ``tsuku-llm``."""
 
 from tsuku_llm.cli import main
 

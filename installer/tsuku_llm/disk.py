@@ -1,4 +1,4 @@
-"""What the file system refuses, as errors of ours."""
+"""Errors of the file system, translated into this program's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 def disk_errors(doing: str, folder: Path) -> Iterator[None]:
     """Turn an ``OSError`` into ``NoSpace``, ``NotWritable`` or ``StoreError``.
 
-    ``doing`` completes "while ..."; ``folder`` is where it happened.
+    ``doing`` completes "while ..."; ``folder`` is the place of the error.
     """
     try:
         yield
@@ -26,11 +26,12 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
 
 
 def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> None:
-    """Refuse to begin what cannot end: ``needed`` bytes more, for what ``facts`` say.
+    """Refuse to start if fewer than ``needed`` bytes are free; ``facts`` say what for.
 
-    The folder need not exist yet. Raises ``NoSpace``, or ``StoreError`` if nothing tells.
+    The folder need not exist yet. Raises ``NoSpace``, or ``StoreError`` if the free space is not
+    known.
     """
-    from shutil import disk_usage  # noqa: PLC0415  # imports every compression there is
+    from shutil import disk_usage  # noqa: PLC0415  # imports all compression modules
 
     with disk_errors("asking for the free space", folder):
         existing = next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,9 +1,9 @@
 """Reads and writes that survive a crash.
 
-A file is replaced, never edited: written beside under a name of its own, flushed to the
-disk, renamed over the old one, and then the folder is flushed. Whoever looks, at any
-moment, sees the old bytes or the new ones. Nothing here follows a symbolic link in the
-last part of a path.
+A file is replaced, never edited. The new content is written under a temporary name in the same
+folder, flushed to the disk and renamed over the old file; then the folder is flushed. So every
+process sees the old bytes or the new ones, at any moment. No file is read or written through a
+symbolic link in the last part of its path, on systems with ``O_NOFOLLOW`` (not Windows).
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC | _BINARY
 
-# Some network file systems cannot flush a folder; their server keeps its names itself.
+# Some network file systems cannot flush a folder: there the server keeps the names safe.
 _NO_FOLDER_FLUSH = {errno.EINVAL, errno.ENOTSUP}
 
-# An antivirus or an indexer holds a fresh file for moments, not for seconds.
+# On Windows an antivirus program or an indexer opens a new file and holds it, but not for long:
+# 40 tries with 50 ms between them are enough.
 _REPLACE_TRIES = 40
 _REPLACE_PAUSE = 0.05
 
 
 def read_small(path: Path, limit: int) -> bytes | None:
-    """The bytes of a small state file; None where there is none.
+    """Read a small state file; None if it does not exist.
 
-    A link, a folder, a fifo, a file of somebody else or one of more than ``limit`` bytes
-    is refused: it is not what was written here. Raises CorruptStore, UnsafeLocation.
+    This program did not write it if it is a link, a folder, a fifo, another user's file or
+    larger than ``limit`` bytes: these are refused. Raises CorruptStore, UnsafeLocation.
     """
     with disk_errors(f"reading {path.name}", path.parent):
         try:
@@ -60,6 +61,7 @@ def read_small(path: Path, limit: int) -> bytes | None:
             raise
         try:
             status = os.fstat(fd)
+            # Check the open file and not the path: another process may replace the path meanwhile.
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 raise _not_ours(path)
             require_trusted_owner(path, status)
@@ -78,21 +80,21 @@ def _not_ours(path: Path) -> CorruptStore:
 
 
 def open_to_read(path: Path) -> int:
-    """A descriptor that reads ``path`` itself, never what a link names. Raises ``OSError``."""
+    """Open ``path`` itself for reading, never a link's target. Raises ``OSError``."""
     return os.open(path, _READ)
 
 
 def open_to_lock(path: Path) -> int:
-    """As ``open_to_read``, for a lock that excludes everybody: NFS wants the right to write."""
+    """Open ``path`` for an exclusive lock, as ``open_to_read``; NFS demands write permission."""
     return os.open(path, _READ | os.O_RDWR)
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
-    """Make a folder and its missing parents durably, 0755 whatever the umask.
+    """Make a folder and its missing parents durably, with mode 0755 under any umask.
 
-    A ``private`` folder is 0700, also where it was there with another mode; its parents are
-    not. Raises CorruptStore where something else (a link, a file) has the name of one,
-    UnsafeLocation where another user owns it.
+    A ``private`` folder gets 0700, even if it exists with another mode; its parents do not.
+    Raises CorruptStore if a link or file has the name of a folder, UnsafeLocation if another
+    user owns a folder.
     """
     mode = _PRIVATE_FOLDER_MODE if private else FOLDER_MODE
     with disk_errors(f"making the folder {path.name}", path.parent):
@@ -100,7 +102,8 @@ def make_folder(path: Path, *, private: bool = False) -> None:
         for folder in reversed(missing):
             with suppress(FileExistsError):
                 folder.mkdir(mode if folder == path else FOLDER_MODE)
-            # In a sticky folder another user may have been first: look before going on into it.
+            # Another process may have made the folder first. In a sticky folder (/tmp) that may be
+            # another user's: check the owner before we use it.
             _require_own_folder(folder)
             folder.chmod(mode if folder == path else FOLDER_MODE)
             flush_folder(folder.parent)
@@ -122,7 +125,7 @@ def _require_own_folder(path: Path) -> None:
 
 
 def write_new(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
-    """Write a file that must not exist yet, flushed. Raises ``OSError``."""
+    """Write and flush a file that must not exist yet. Raises ``OSError``."""
     with open(os.open(path, _CREATE, mode), "wb") as file:  # noqa: PTH123  # opened with flags
         file.write(content)
         file.flush()
@@ -131,14 +134,18 @@ def write_new(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
-    """Put ``content`` in the place of ``path``: old bytes or new ones, also after a crash.
+    """Replace ``path`` by ``content``: it has the old or the new bytes, also after a crash.
 
-    Raises ``OSError``; the old file is then still there, unless the flush of the folder
-    failed after the rename.
+    Raises ``OSError``. The old file is then still there, unless the flush of the folder failed
+    after the rename.
     """
+    # A random name: other processes may replace the same file at this moment, and the last rename
+    # wins. Sweeps recognise such names after a crash (``folders.temporaries``).
     beside = path.with_name(f".{path.name}.{unique()}{TEMPORARY_SUFFIX}")
     try:
         write_new(beside, content, mode)
+        # Flushed already: a rename that reaches the disk before the content would leave an empty
+        # file.
         rename(beside, path)
     except BaseException:
         with suppress(OSError):
@@ -148,9 +155,9 @@ def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
 
 
 def write_note(path: Path, content: bytes) -> None:
-    """Write over a file that may be torn or lost, 0644; whoever reads it must be able to tell.
+    """Overwrite a file of mode 0644 that may be lost; its readers must detect damage.
 
-    So nothing is flushed, and a crash leaves nothing beside it. Raises ``OSError``.
+    It is not flushed, and a crash leaves no temporary file. Raises ``OSError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NOFOLLOW | _CLOEXEC | _BINARY
     with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
@@ -159,14 +166,14 @@ def write_note(path: Path, content: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and what is in it, following no link. Raises ``OSError``."""
-    from shutil import rmtree  # noqa: PLC0415  # imports every compression there is
+    """Remove a folder and its content without following links. Raises ``OSError``."""
+    from shutil import rmtree  # noqa: PLC0415  # imports all compression modules
 
     rmtree(path)
 
 
 def remove(path: Path) -> None:
-    """Remove whatever has that name, if anything has; a link is not followed.
+    """Remove the file, link or folder at a path, if there is one; do not follow a link.
 
     Raises ``OSError``.
     """
@@ -177,15 +184,19 @@ def remove(path: Path) -> None:
 
 
 def drop_tree(path: Path) -> None:
-    """Remove of a folder what can be removed; the rest is for a later sweep."""
+    """Remove a folder as far as possible; a later sweep removes the rest."""
     from shutil import rmtree  # noqa: PLC0415
 
-    with suppress(OSError):  # not all that rmtree does is covered by its own ignore_errors
+    with suppress(OSError):  # ignore_errors does not cover everything that rmtree does
         rmtree(path, ignore_errors=True)
 
 
 def rename(source: Path, target: Path) -> None:
-    """``os.replace``, repeated on Windows while something holds the file."""
+    """Call ``os.replace``; on Windows, retry while another program holds the file.
+
+    Raises ``OSError``.
+    """
+    # Windows refuses to replace a file that another program has open.
     for _ in range(_REPLACE_TRIES if sys.platform == "win32" else 0):
         with suppress(PermissionError):
             os.replace(source, target)  # noqa: PTH105  # a folder too
@@ -195,8 +206,8 @@ def rename(source: Path, target: Path) -> None:
 
 
 def seal_file(path: Path, mode: int) -> None:
-    """Give a written file its mode, whatever the umask was, and flush it. Raises ``OSError``."""
-    # Windows flushes only what is open for writing.
+    """Set the mode of a written file under any umask, and flush it. Raises ``OSError``."""
+    # Windows flushes only files that are open for writing.
     flags = (os.O_RDWR | _BINARY) if sys.platform == "win32" else _READ
     fd = os.open(path, flags)
     try:
@@ -207,8 +218,8 @@ def seal_file(path: Path, mode: int) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Make the names in a folder durable; Windows has no such call. Raises ``OSError``."""
-    if sys.platform == "win32":
+    """Make the names in a folder durable; do nothing on Windows. Raises ``OSError``."""
+    if sys.platform == "win32":  # it has no such call
         return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
     try:
@@ -221,8 +232,8 @@ def flush_folder(path: Path) -> None:
 
 
 def flush(fd: int) -> None:
-    """Flush to the medium: macOS's fsync stops at the drive's cache. Raises ``OSError``."""
-    if sys.platform == "darwin":
+    """Flush a file or folder to the drive's medium. Raises ``OSError``."""
+    if sys.platform == "darwin":  # fsync stops at the drive's cache there
         with suppress(OSError):  # a network file system may not know the call
             fcntl(fd, F_FULLFSYNC)
             return
@@ -230,11 +241,11 @@ def flush(fd: int) -> None:
 
 
 def unique() -> str:
-    """A name that no other process picks."""
+    """Make a random name that no other process picks: 16 hexadecimal digits."""
     return os.urandom(8).hex()
 
 
 def set_mode(fd: int, mode: int) -> None:
-    """Give an open file its mode, whatever the umask was. Raises ``OSError``."""
+    """Set the mode of an open file, under any umask. Raises ``OSError``."""
     if sys.platform != "win32" and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         os.fchmod(fd, mode)

@@ -1,4 +1,4 @@
-"""The files of the signed repository that the package carries."""
+"""The files of the signed repository that are in this package."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from importlib import import_module
 
 REPOSITORY = "official"
-"""Whose files they are."""
+"""The name of the repository that the files belong to."""
 
 
 def read(name: str) -> bytes | None:
-    """The file of that path relative to the repository, None if it is not there.
+    """Read the file at a path relative to the repository; None if it does not exist.
 
-    Through the package's own loader, as the package may be a zipped wheel, and without
-    ``importlib.resources``, which takes longer to import than ``serve`` may.
+    The package's loader reads it, because the package may be a zipped wheel.
+    ``importlib.resources`` is not used: importing it takes too long for ``serve``.
     """
     manifests = import_module("tsuku_llm.manifests")
     path = os.path.join(manifests.__path__[0], *name.split("/"))  # noqa: PTH118 - may be in a zip

@@ -40,8 +40,8 @@ TsukuError
 ├── SilentCpu             8  silent-cpu
 └── Interrupted         130  interrupted
 
-The library says what happened; only ``cli`` prints and exits. Foreign exceptions are
-wrapped in the module that owns the library, always with ``from``.
+The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
+library wraps its exceptions, always with ``from``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from typing import ClassVar
 
 
 class TsukuError(Exception):
-    """What happened, the facts, and what to do about it.
+    """An error with its message, the facts, and a hint.
 
     ``message`` is one sentence without a final full stop; ``facts`` are further lines
     (one each, already worded); ``hint`` is one line of what to do.
@@ -67,26 +67,26 @@ class TsukuError(Exception):
 
 
 class UsageError(TsukuError):
-    """The request itself is wrong, whatever the machine."""
+    """A request that is wrong on every machine."""
 
     slug = "bad-usage"
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """A setting is unreadable, malformed or has a value that does not exist."""
+    """A setting that is unreadable, malformed or has a value that does not exist."""
 
     slug = "bad-config"
 
 
 class SnapshotError(UsageError):
-    """A recorded machine cannot be read or written."""
+    """A recorded machine that cannot be read or written."""
 
     slug = "bad-snapshot"
 
 
 class SelectionError(TsukuError):
-    """No variant fits this machine, or none fits the request; ``facts`` has every reason."""
+    """No variant that fits this machine or the request; ``facts`` has every reason."""
 
     slug = "no-variant"
     exit_code = 3
@@ -99,20 +99,20 @@ class UnknownRequest(SelectionError):
 
 
 class DownloadError(TsukuError):
-    """An artifact or metadata file could not be fetched."""
+    """An artifact or metadata file that could not be downloaded."""
 
     slug = "download-failed"
     exit_code = 4
 
 
 class HostUnreachable(DownloadError):
-    """No connection: name resolution, refusal, time-out or no route."""
+    """No connection: name resolution, refusal, timeout or no route."""
 
     slug = "host-unreachable"
 
 
 class HttpStatusError(DownloadError):
-    """The server answered with a status that is not the one asked for."""
+    """An HTTP status other than the expected one; ``status`` has it."""
 
     slug = "http-status"
 
@@ -124,50 +124,50 @@ class HttpStatusError(DownloadError):
 
 
 class ProxyError(DownloadError):
-    """A proxy setting is unusable, or the proxy refused."""
+    """A proxy setting that cannot be used, or a proxy that refused."""
 
     slug = "proxy"
 
 
 class TlsError(DownloadError):
-    """No trusted connection: certificate, host name, or CA settings."""
+    """No trusted connection: certificate, host name or CA settings."""
 
     slug = "tls"
 
 
 class BodyError(DownloadError):
-    """The body is short, over-long, or a page instead of an archive."""
+    """A body that is too short, too long, or a web page instead of an archive."""
 
     slug = "bad-body"
 
 
 class PackageIndexError(DownloadError):
-    """pip could not fetch the file through the configured package index."""
+    """A download that pip could not make through the configured package index."""
 
     slug = "package-index"
 
 
 class TrustError(TsukuError):
-    """Something is not what was signed."""
+    """Data that is not what was signed."""
 
     slug = "untrusted"
     exit_code = 5
 
 
 class MetadataError(TrustError):
-    """TUF metadata failed a signature, threshold or rollback check."""
+    """TUF metadata that failed a signature, threshold or rollback check."""
 
     slug = "bad-metadata"
 
 
 class StaleMetadata(MetadataError):
-    """Metadata that has expired where fresh metadata is needed."""
+    """Expired metadata where fresh metadata is required."""
 
     slug = "stale-metadata"
 
 
 class ClockBehind(MetadataError):
-    """This machine's clock is before the date of signatures: nothing can be said of expiry."""
+    """A clock that is before the date of signatures: expiry cannot be decided."""
 
     slug = "clock-behind"
 
@@ -179,56 +179,56 @@ class Revoked(TrustError):
 
 
 class ManifestError(TrustError):
-    """A signed release file does not have the shape that this version understands."""
+    """A signed release file of a form that this version does not understand."""
 
     slug = "bad-manifest"
 
 
 class DigestMismatch(TrustError):
-    """Bytes whose SHA-256 or size is not the signed one."""
+    """Bytes whose SHA-256 or size differs from the signed one."""
 
     slug = "digest-mismatch"
 
 
 class UnsafeArchive(TrustError):
-    """An archive that is malformed, has what must not be written, or lacks the server."""
+    """An archive that is malformed, has entries that must not be written, or lacks the server."""
 
     slug = "unsafe-archive"
 
 
 class TamperedInstall(TrustError):
-    """An installed tree that is no longer what its receipt says."""
+    """An installed tree that differs from its receipt."""
 
     slug = "tampered-install"
 
 
 class StoreError(TsukuError):
-    """The store on disk could not be read or changed."""
+    """A store on disk that could not be read or changed."""
 
     slug = "store"
     exit_code = 6
 
 
 class LockTimeout(StoreError):
-    """Another process holds the lock."""
+    """A lock that another process held until the timeout."""
 
     slug = "lock-timeout"
 
 
 class NoSpace(StoreError):
-    """The file system or quota is full."""
+    """A file system or quota that is full."""
 
     slug = "no-space"
 
 
 class NotWritable(StoreError):
-    """A folder is read-only or belongs to somebody else."""
+    """A folder that is read-only or belongs to another user."""
 
     slug = "not-writable"
 
 
 class InUse(StoreError):
-    """A version that a running server uses is not removed."""
+    """A version that cannot be removed because a running server uses it."""
 
     slug = "in-use"
 
@@ -240,69 +240,69 @@ class CorruptStore(StoreError):
 
 
 class UnsafeLocation(StoreError):
-    """Another user could change what would be run from there."""
+    """A place where another user could change the files to run."""
 
     slug = "unsafe-location"
 
 
 class LaunchError(TsukuError):
-    """The server would not start."""
+    """A server that does not start."""
 
     slug = "launch-failed"
     exit_code = 7
 
 
 class NotInstalled(LaunchError):
-    """Nothing is installed, or not what was asked for."""
+    """No installed version, or not the requested one."""
 
     slug = "not-installed"
 
 
 class BackendFailed(LaunchError):
-    """The server would not start because of its GPU backend: another variant may."""
+    """A server that does not start because of its GPU backend; another variant may start."""
 
     slug = "backend-failed"
 
 
 class GateFailed(LaunchError):
-    """A staged server does not run here, or does not offer its backend."""
+    """A staged server that does not run here, or does not offer its backend."""
 
     slug = "gate-failed"
 
 
 class BadModel(LaunchError):
-    """A model that is not there, may not be read, or is no GGUF file."""
+    """A model that does not exist, may not be read, or is not a GGUF file."""
 
     slug = "bad-model"
 
 
 class AlreadyRunning(LaunchError):
-    """A server in the background has the name, or the place to listen at."""
+    """A background server that already has the name or the address."""
 
     slug = "already-running"
 
 
 class NotRunning(LaunchError):
-    """There is no server in the background of that name."""
+    """A name that no background server has."""
 
     slug = "not-running"
 
 
 class StillRunning(LaunchError):
-    """A server in the background does not end, or may not be ended."""
+    """A background server that does not end, or that this user may not end."""
 
     slug = "still-running"
 
 
 class SilentCpu(TsukuError):
-    """The server runs, but not on the requested GPU."""
+    """A server that runs, but not on the requested GPU."""
 
     slug = "silent-cpu"
     exit_code = 8
 
 
 class Interrupted(TsukuError):
-    """Stopped by the user."""
+    """A command that the user stopped."""
 
     slug = "interrupted"
     exit_code = 130

@@ -1,9 +1,9 @@
-"""Folders that are opened before anything in them is removed.
+"""Open folders: a folder is opened before anything in it is removed.
 
-A path can come to mean another folder between two steps: a link, a rename. So a folder is
-opened once, without following a link, its owner is checked, and each removal names what it
-removes below that descriptor. Windows has no such calls; there the path is used, and links
-are refused just before.
+Between two steps, a path can start to name another folder, by a link or a rename. So a folder is
+opened once, without following a link. Its owner is checked, and each removal names a file below
+the open descriptor. Windows has no such calls: there the path is used, and links are refused
+just before each use.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _REPARSE_POINT = 0x400
 
 
 class Folder:
-    """An open folder of this user's or root's; its methods raise ``OSError``.
+    """An open folder that this user or root owns; its methods raise ``OSError``.
 
-    ``descriptor`` is None on Windows, where ``path`` takes its place.
+    ``descriptor`` is None on Windows, where ``path`` is used instead.
     """
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
@@ -44,26 +44,26 @@ class Folder:
         self._descriptor = descriptor
 
     def names(self) -> list[str]:
-        """Every name in it, sorted."""
+        """List the names in the folder, sorted."""
         place = self.path if self._descriptor is None else self._descriptor
         return sorted(os.listdir(place))  # noqa: PTH208  # of a descriptor
 
     def own_status(self) -> os.stat_result:
-        """The status of the folder itself."""
+        """Return the status of the folder itself."""
         if self._descriptor is None:
             return self.path.stat()
         return os.fstat(self._descriptor)
 
     def status(self, name: str) -> os.stat_result:
-        """The status of a name itself: a link is not followed."""
+        """Return the status of a name without following a link."""
         return os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def is_file(self, name: str) -> bool:
-        """Whether a name is a regular file of this user's or root's."""
+        """Tell whether a name is a regular file that this user or root owns."""
         return self._is(name, stat.S_ISREG)
 
     def is_folder(self, name: str) -> bool:
-        """Whether a name is a folder of this user's or root's, and no link to one."""
+        """Tell whether a name is a folder, not a link, that this user or root owns."""
         return self._is(name, stat.S_ISDIR)
 
     def _is(self, name: str, kind: Callable[[int], bool]) -> bool:
@@ -71,6 +71,7 @@ class Folder:
             status = self.status(name)
         except OSError:
             return False
+        # To Python a junction of Windows is a folder and not a link: its attribute shows it.
         linked = bool(getattr(status, "st_file_attributes", 0) & _REPARSE_POINT)
         owned = sys.platform == "win32" or status.st_uid in (0, os.geteuid())
         return owned and not linked and kind(status.st_mode)
@@ -84,23 +85,26 @@ class Folder:
         os.rmdir(self._at(name), dir_fd=self._descriptor)
 
     def remove_tree(self, name: str) -> None:
-        """Remove a folder and all that is in it, following no link."""
+        """Remove a folder and all its content without following links."""
         if sys.platform == "win32":
-            from shutil import rmtree  # noqa: PLC0415  # imports every compression there is
+            from shutil import rmtree  # noqa: PLC0415  # imports all compression modules
 
             rmtree(self.path / name)
             return
         with self.inner(name) as folder:
             with os.scandir(folder._descriptor) as entries:  # noqa: SLF001
+                # Read all names before the first removal: a changing folder may hide names from a
+                # scan.
                 kinds = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
             for entry, is_folder in kinds:
                 (folder.remove_tree if is_folder else folder.unlink)(entry)
         self.rmdir(name)
 
     def remove_matching(self, ours: re.Pattern[str], *, below: str = "") -> None:
-        """Remove what is of this program below the folder; the rest stays, and its folders.
+        """Remove this program's files below the folder; foreign files and their folders stay.
 
-        ``ours`` is for relative paths with ``/``: a whole folder, a file, a link.
+        ``ours`` matches relative paths with ``/``: of files, of links, and of folders, which end
+        with ``/``.
         """
         for name in self.names():
             path = below + name
@@ -108,14 +112,14 @@ class Folder:
                 if ours.fullmatch(path + "/"):
                     with self.inner(name) as folder:
                         folder.remove_matching(ours, below=path + "/")
-                    with suppress(OSError):  # something foreign is in it
+                    with suppress(OSError):  # foreign files are in it
                         self.rmdir(name)
             elif ours.fullmatch(path):
                 self.unlink(name)
 
     @contextmanager
     def inner(self, name: str) -> Iterator[Folder]:
-        """Open a folder in this one for the block, following no link."""
+        """Open a folder in this one for the block, without following a link."""
         path = self.path / name
         if sys.platform == "win32":
             if not self.is_folder(name):
@@ -129,10 +133,10 @@ class Folder:
             os.close(descriptor)
 
     def drop_temporaries(self, files: str, older_than: float) -> None:
-        """Remove what a crash of ``durable.replace_file`` left; what cannot go stays.
+        """Remove files that a crash of ``durable.replace_file`` left, as far as possible.
 
-        ``files`` is a regular expression for the files that were to be replaced;
-        ``older_than`` is in seconds since the epoch, infinity for all.
+        ``files`` is a regular expression for the names that were being replaced. ``older_than``
+        is in seconds since the epoch; infinity means all.
         """
         temporary = temporaries(files)
         with suppress(OSError):
@@ -146,16 +150,16 @@ class Folder:
 
 
 def temporaries(files: str) -> re.Pattern[str]:
-    """The names under which files are written before they get their own."""
+    """Make the pattern of the names under which ``durable.replace_file`` first writes."""
     return re.compile(rf"\.(?:{files})\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
 
 
 @contextmanager
 def opened(base: Path, *parts: str) -> Iterator[Folder | None]:
-    """Open the folder ``base``/``parts`` for the block; None where there is none.
+    """Open the folder ``base``/``parts`` for the block; None if it does not exist.
 
-    ``base`` may be reached by links, ``parts`` may not. Raises CorruptStore where one of them
-    is a link or no folder, UnsafeLocation where it is another user's, StoreError.
+    The way to ``base`` may contain links, ``parts`` may not. Raises CorruptStore if a part is a
+    link or not a folder, UnsafeLocation if another user owns it, StoreError.
     """
     with ExitStack() as stack:
         yield _opened(stack, base, parts)
@@ -169,6 +173,8 @@ def _opened(stack: ExitStack, base: Path, parts: Sequence[str]) -> Folder | None
             require_trusted_owner(base, folder.own_status())
             for part in parts:
                 path = folder.path / part
+                # Each step opens its folder below the descriptor of the one before: a rename on the
+                # way cannot lead us elsewhere.
                 folder = stack.enter_context(folder.inner(part))
                 require_trusted_owner(path, folder.own_status())
         except FileNotFoundError:
@@ -181,7 +187,7 @@ def _opened(stack: ExitStack, base: Path, parts: Sequence[str]) -> Folder | None
 
 
 def no_folder(path: Path, base: Path) -> CorruptStore:
-    """The error for a link or a file in the place of a folder below ``base``."""
+    """Make the error for a link or a file in the place of a folder below ``base``."""
     linked = path.is_symlink()
     hint = f"to use a larger disk, make {base} itself a link, or set TSUKU_HOME to a folder there"
     return CorruptStore(
@@ -193,7 +199,7 @@ def no_folder(path: Path, base: Path) -> CorruptStore:
 
 @contextmanager
 def _outermost(base: Path) -> Iterator[Folder]:
-    """Open a folder that may be a link, as the data folder may be."""
+    """Open a folder that may be a link; the data folder may be one."""
     if sys.platform == "win32":
         base.stat()
         yield Folder(base, None)

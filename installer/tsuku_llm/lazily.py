@@ -1,7 +1,8 @@
-"""A package whose names are loaded when they are asked for.
+"""A package whose modules are imported when one of their names is first used.
 
-Who becomes a server needs little of what watches one, and who reads the store little of what
-writes it: each part is a module, and the package offers them all without importing any.
+A process that only starts a server does not need the modules that monitor one. A process that
+only reads the store does not need those that write it. Each part is a module; the package offers
+all their names without importing any of them.
 """
 
 from importlib import import_module
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def loader(package: str, homes: "Mapping[str, tuple[str, ...]]") -> "Callable[[str], Any]":
-    """A package's ``__getattr__`` (PEP 562); ``homes`` has for each module its public names."""
+    """Make a package's ``__getattr__`` (PEP 562); ``homes`` maps modules to public names."""
     modules = {name: module for module, names in homes.items() for name in names}
 
     def load(name: str) -> "Any":

@@ -1,9 +1,9 @@
 """The release files of the signed manifest: platform → variant → artifacts.
 
-Types and one parser. The parser takes ``VerifiedBytes`` and nothing else: what is not
-signed is never interpreted. Fields that this version does not know are ignored, except
-inside ``requires``: there an unknown key is kept by name and makes the variant
-incompatible, as a requirement that cannot be checked is not met.
+This module has the types and one parser. The parser takes only ``VerifiedBytes``: unsigned data
+is never interpreted. Unknown fields are ignored, except inside ``requires``: an unknown key there
+is kept by name and makes the variant incompatible, because a requirement that cannot be checked
+is not met.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 FORMAT = 1
 
 PIECE = 4 << 20
-"""Bytes of a piece, as release files have them."""
+"""The size of a piece in release files, in bytes."""
 
 ARCHIVES = 8
 """The most archives of one variant."""
@@ -37,7 +37,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}\Z")]
 _PATH = r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*"
 RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{_PATH}\Z", max_length=255)]
 RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_PATH})?\Z", max_length=255)]
-# Everybody reads a manifest, and URLs are printed and kept: a user or password in one is refused.
+# A manifest is public, and URLs are printed and stored: a user or password in a URL is refused.
 _NO_USER = r"(?!.*://[^/?#]*@)"
 _URL = rf"^{_NO_USER}(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
 Url = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2000)]
@@ -50,11 +50,10 @@ Backend = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino",
 
 @dataclass(frozen=True, slots=True)
 class CudaRequirement:
-    """What a CUDA build carries: device code per compute capability, and its toolkit.
+    """The contents of a CUDA build: device code per compute capability, and its toolkit.
 
-    ``sass`` entries run as they are ("8.6", or "12.0a" for that device exactly);
-    ``ptx`` entries are compiled on the user's machine by a driver at least as new as
-    ``toolkit``.
+    ``sass`` entries run without compilation ("8.6", or "12.0a" for exactly that device). ``ptx``
+    entries are compiled on the user's machine, by a driver at least as new as ``toolkit``.
     """
 
     toolkit: Dotted
@@ -64,7 +63,7 @@ class CudaRequirement:
 
 @dataclass(frozen=True, slots=True)
 class RocmRequirement:
-    """``gfx``: the targets a ROCm build was compiled for; ``runtime``: its ROCm line."""
+    """The targets of a ROCm build: ``gfx`` targets, and ``runtime``, the ROCm version line."""
 
     runtime: Dotted
     gfx: tuple[GfxTarget, ...]
@@ -72,20 +71,20 @@ class RocmRequirement:
 
 @dataclass(frozen=True, slots=True)
 class OpenclRequirement:
-    """``device``: a text that the name of a usable OpenCL device contains."""
+    """The OpenCL device of a build: ``device`` must be a part of a usable device's name."""
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """What a machine must have for a variant. None: not required.
+    """The requirements of a variant on the machine. None means: not required.
 
-    ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are
-    lowest versions; ``x86_64_level`` is the psABI's, and ``cpu_features`` the instruction
-    sets beyond a level, in the names of Linux' /proc/cpuinfo; ``vulkan`` is the lowest
-    instance and device version; ``level_zero`` and ``openvino`` ask for an Intel device;
-    ``memory`` is in bytes. ``unknown`` holds the keys that this version cannot check.
+    ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are lowest
+    versions. ``x86_64_level`` is the level of the psABI. ``cpu_features`` are instruction sets
+    beyond that level, with the names of Linux' /proc/cpuinfo. ``vulkan`` is the lowest instance
+    and device version. ``level_zero`` and ``openvino`` require an Intel device. ``memory`` is in
+    bytes. ``unknown`` has the keys that this version cannot check.
     """
 
     glibc: Dotted | None = None
@@ -107,7 +106,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """One regular file of an artifact, after ``root`` was taken off its path."""
+    """One regular file of an artifact; ``path`` is without the artifact's ``root``."""
 
     path: RelativePath
     size: Bytes
@@ -125,7 +124,7 @@ class LinkEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """SHA-256 of every ``size`` bytes of the archive, the last piece being shorter."""
+    """The SHA-256 of every ``size`` bytes of the archive; the last piece may be shorter."""
 
     size: Annotated[int, msgspec.Meta(ge=65536, le=1 << 26)]
     sha256: tuple[Sha256, ...]
@@ -133,7 +132,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a release file says of an archive's bytes: ``size`` of them, digest and pieces."""
+    """The entries of a release file about an archive's bytes: size, digest and pieces."""
 
     size: int
     sha256: str
@@ -141,7 +140,7 @@ class Measured:
 
     @classmethod
     def of(cls, file: BinaryIO, piece_size: int = PIECE) -> Measured:
-        """Read a file from where it stands to its end, once."""
+        """Measure a file from its current position to the end, in one read."""
         whole, size, pieces = hashlib.sha256(), 0, []
         while piece := file.read(piece_size):
             whole.update(piece)
@@ -152,12 +151,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One archive to fetch.
+    """One archive to download.
 
-    ``size`` is in bytes, None where upstream published none. ``root`` is the folder
-    inside the archive whose content is installed; "" means all of it. ``pieces`` lets
-    every piece be used, or fetched again, before the others are there: the list has one
-    digest for each, neither more nor less.
+    ``size`` is in bytes, None if upstream published none. ``root`` is the folder inside the
+    archive whose content is installed; "" means all of it. With ``pieces``, each piece can be
+    verified and used, or downloaded again, before the others have arrived. The list has exactly
+    one digest for each piece.
     """
 
     url: Url
@@ -174,12 +173,13 @@ class Artifact:
             return
         if self.size is None:
             raise ValueError("an artifact with pieces has no size")
+        # Rounded up: the last piece may be shorter.
         count = -(-self.size // self.pieces.size)
         if len(self.pieces.sha256) != count:
             raise ValueError(f"{count} pieces are needed, {len(self.pieces.sha256)} are listed")
 
     def document(self) -> dict[str, Any]:
-        """Its entry in a release file; what says nothing is left out."""
+        """Build its entry for a release file, without fields that have their defaults."""
         entry = _said(self)
         if self.files is not None:
             entry["files"] = [_said(file) for file in self.files]
@@ -191,8 +191,8 @@ class Artifact:
 class Variant:
     """One build of a release for one platform.
 
-    ``server`` is the path of the executable in the installed tree; ``arguments`` always
-    come before the user's own (``--device none`` for the CPU variant of a GPU build).
+    ``server`` is the path of the executable in the installed tree. ``arguments`` always come
+    before the user's arguments (``--device none`` for the CPU variant of a GPU build).
     """
 
     name: Name
@@ -204,7 +204,7 @@ class Variant:
 
     @property
     def download_size(self) -> int | None:
-        """Bytes of all its archives; None if one of them is not known."""
+        """The bytes of all its archives; None if one size is not known."""
         total = 0
         for artifact in self.artifacts:
             if artifact.size is None:
@@ -226,7 +226,7 @@ class Platform:
     variants: tuple[Variant, ...]
 
     def variant(self, name: str) -> Variant | None:
-        """The variant of that name."""
+        """Find a variant by its name; None if there is none."""
         return next((variant for variant in self.variants if variant.name == name), None)
 
 
@@ -234,7 +234,7 @@ class Platform:
 class Release:
     """One release of one publisher. ``release`` is upstream's tag ("b11429").
 
-    ``unattested`` is why nobody verified who built its archives, None where somebody did.
+    ``unattested`` is the reason why the builder of its archives was not verified, None if it was.
     """
 
     release: str
@@ -253,6 +253,8 @@ class Release:
         return tuple(sorted(found))
 
 
+# The next three are the form of the file as msgspec reads it. ``_release`` turns them into the
+# public types above.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variant:
     backend: Backend
@@ -283,7 +285,7 @@ class _Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseEntry:
-    """What is signed about a release beside its file: enough to list and to order it.
+    """The signed entry of a release, apart from its file: enough to list and to order it.
 
     ``sequence`` is greater for newer releases; ``channels`` may be empty.
     """
@@ -307,9 +309,8 @@ def parse_entry(target: Target) -> ReleaseEntry:
 def parse_release(data: VerifiedBytes) -> Release:
     """Read one release file.
 
-    Raises ``ManifestError`` for anything that is not a release file of format 1: wrong
-    types, duplicate keys, floats, digests or paths of the wrong form, a default that is
-    no variant.
+    Raises ``ManifestError`` for anything that is not a release file of format 1: wrong types,
+    repeated keys, floats, malformed digests or paths, a default that is not a variant.
     """
     try:
         return _release(decode_json(data))
@@ -320,8 +321,8 @@ def parse_release(data: VerifiedBytes) -> Release:
 def says_revoked(data: VerifiedBytes) -> bool:
     """Tell whether a release file says that its release was revoked.
 
-    This holds for a file that ``parse_release`` refuses too: a newer format, or a word that
-    this version does not know, must not hide a revocation.
+    It also reads files that ``parse_release`` refuses: a newer format, or an unknown word, must
+    not hide a revocation.
     """
     try:
         document = decode_json(data)
@@ -331,9 +332,9 @@ def says_revoked(data: VerifiedBytes) -> bool:
 
 
 def require_release(document: object) -> None:
-    """Raise ``ManifestError`` where no program would understand this as a release file.
+    """Raise ``ManifestError`` unless this is the document of a release file.
 
-    For whoever makes one, before it is signed; what is to be used is verified and parsed.
+    A publisher calls it before signing. A file to use goes through ``parse_release``, verified.
     """
     try:
         _release(document)
@@ -342,7 +343,7 @@ def require_release(document: object) -> None:
 
 
 def can_list(path: str) -> bool:
-    """Whether a release file can name a file of this path, or a link with this target."""
+    """Tell whether a release file can name a file of this path, or a link with this target."""
     try:
         msgspec.convert(path, RelativePath)
     except msgspec.ValidationError:
@@ -351,7 +352,7 @@ def can_list(path: str) -> bool:
 
 
 def can_fetch(url: str) -> bool:
-    """Whether a release file can name an archive at this URL: https, without a user."""
+    """Tell whether a release file can name an archive at this URL: https, without a user."""
     try:
         msgspec.convert(url, Url)
     except msgspec.ValidationError:
@@ -360,7 +361,7 @@ def can_fetch(url: str) -> bool:
 
 
 def _said(entry: Artifact | FileEntry) -> dict[str, Any]:
-    """Its fields without those that have their defaults."""
+    """Return its fields without those that have their defaults."""
     values = ((field.default, field.name, getattr(entry, field.name)) for field in fields(entry))
     return {name: value for default, name, value in values if value != default}
 

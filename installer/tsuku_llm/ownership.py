@@ -1,14 +1,14 @@
-"""Whether another user could replace what is run, written or obeyed here.
+"""The check that no other user can replace files that are run, written or obeyed here.
 
-A path is as safe as each folder on the way to it: a user who may write in one of them can
-rename the next one and put another in its place. The rule is that of sshd's StrictModes: each
-step belongs to root or to this user, and no other user may write to it. A sticky folder
-(/tmp) is accepted, as users can rename only their own files there. So is a group in which
-nobody else is: with umask 002 (Debian, Fedora) everything belongs to such a private group.
+A path is only as safe as each folder above it: a user who may write in one of them can replace
+the next one. The rule is that of sshd's StrictModes: each step belongs to root or to this user,
+and no other user may write to it. A sticky folder (/tmp) is accepted, because users can rename
+only their own files there. Write permission for a group without other members is accepted too:
+with umask 002 (Debian, Fedora) all files belong to such a private group.
 
-What holds at one moment holds until root or this user changes a mode: each step is named by
-a folder that no other user can write to. A name that is missing in a sticky folder is the
-exception; ``durable.make_folder`` checks the owner of each folder that it wanted to make.
+The result stays valid until root or this user changes a mode, because no other user can write to
+the folders above. The exception is a missing name in a sticky folder: any user can create it.
+For that, ``durable.make_folder`` checks the owner of each folder that it makes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _MOST_LINKS = 40
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that another user could replace, or a step on the way to it.
+    """Refuse a path if another user could replace it or a step on the way to it.
 
-    Links are followed one by one: a link, the folder that it lies in and the path that it
-    leads to are all checked. The check ends at a name that is not there. Raises UnsafeLocation
-    with the command that mends it, and the errors of a lookup.
+    Links are followed one by one: the link, its folder and the path of its target are all
+    checked. The check ends at the first name that does not exist. Raises UnsafeLocation with the
+    command that fixes it, and StoreError if a lookup fails.
     """
-    if sys.platform == "win32":  # no such modes there
+    if sys.platform == "win32":  # it has no such modes
         return
     with disk_errors("checking who owns the path", path):
         for step, status in _steps(path):
@@ -48,9 +48,9 @@ def check_path(path: Path) -> None:
 
 
 def require_trusted_owner(path: Path, status: os.stat_result, *, alone: bool = False) -> None:
-    """Refuse what neither root nor this user owns.
+    """Refuse a file or folder that neither root nor this user owns.
 
-    ``alone`` keeps what lies in a folder out of the command of the hint. Raises UnsafeLocation.
+    With ``alone``, the hint's command leaves out the folder's content. Raises UnsafeLocation.
     """
     if sys.platform == "win32" or status.st_uid in (0, os.geteuid()):
         return
@@ -64,11 +64,12 @@ def require_trusted_owner(path: Path, status: os.stat_result, *, alone: bool = F
 
 
 def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every folder and link from the root to ``path``, as far as they exist.
+    """Yield every folder and link from the root to ``path``, as far as they exist.
 
     Raises ``OSError``.
     """
     here = Path(os.sep)
+    # A stack: the next part of the path is at the end, and a link's target is put on top.
     ahead = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100  # keeps links
     yield here, here.lstat()
     links = 0
@@ -116,10 +117,10 @@ def _require_unwritable(path: Path, status: os.stat_result) -> None:
 
 @cache  # one group owns most of a path, and a directory service answers slowly
 def _is_private(gid: int, uid: int) -> bool:
-    """Whether only root and the user ``uid`` are in a group, by all that the system lists.
+    """Tell whether only root and the user ``uid`` are in a group, by the system's lists.
 
-    Of root's own group only the listed members count: some systems give it to system accounts
-    that nobody can log in to.
+    In root's own group, only the listed members count: some systems give this group to system
+    accounts without a login.
     """
     if sys.platform == "win32":
         return True
@@ -132,20 +133,21 @@ def _is_private(gid: int, uid: int) -> bool:
         return False
     if gid == 0:
         return True
-    # The name counts because a directory service may list none of a shared group's members.
+    # Demand the user's own group of the user's name: a directory service may list no members of
+    # a shared group.
     if (gid, group.gr_name) != (user.pw_gid, user.pw_name):
         return False
-    # Users whose own entry names the group are not among the group's members.
+    # A group does not list the users who have it as their primary group: look at every user.
     return all(each.pw_uid in (0, user.pw_uid) for each in pwd.getpwall() if each.pw_gid == gid)
 
 
 def _has_acl(path: Path) -> bool:
-    """Whether an access list may let more users write than the mode shows."""
+    """Tell whether an access list may let more users write than the mode shows."""
     if sys.platform != "linux":
         return False
     try:
         return "system.posix_acl_access" in os.listxattr(path)
-    except OSError:  # a file system without them
+    except OSError:  # a file system without access lists
         return False
 
 

@@ -1,8 +1,8 @@
-"""Which process it was: a number alone is soon another's.
+"""The identity of a process: its pid and its start time, because the system reuses pids.
 
-A process is known by its number and the moment it started, so that what was written down about
-one is never taken for another, and no signal reaches a stranger. Linux is asked directly: its
-own clock of starts does not move when somebody sets the time. Elsewhere psutil asks.
+So a stored note about one process is never taken for another, and no signal reaches a foreign
+process. On Linux, /proc has the start in ticks since boot, which does not change when the time is
+set. On other systems, psutil gives the start time.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """``started`` means something only to this machine, and only for a comparison."""
+    """A process; ``started`` is only for comparison, on this machine."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this number now; None where there is none."""
+        """Return the process that has this pid now; None if there is none."""
         started = _started(pid)
         return None if started is None else cls(pid, started)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs: one that only waits to be collected does not."""
+        """True if it still runs; a zombie does not."""
         return _started(self.pid) == self.started
 
     def send(self, number: int) -> bool:
-        """Send a signal to it, and surely to no other; False where it is gone.
+        """Send a signal to it and to no other process; False if it has ended.
 
-        Raises ``OSError`` where it may not be signalled.
+        Without pidfd (not Linux, or before 5.3) a short race is left. Raises ``OSError`` if this
+        user may not signal it.
         """
         try:
             return _send(self, number)
@@ -50,7 +51,7 @@ class Process:
             return False
 
     def is_gone_within(self, limit: float, pause: Callable[[float], None] = time.sleep) -> bool:
-        """Wait for its end, ``limit`` seconds at most; whether it came."""
+        """Wait at most ``limit`` seconds for its end; return whether it ended."""
         end = time.monotonic() + limit
         while self.is_alive:
             if time.monotonic() >= end:
@@ -65,18 +66,24 @@ if sys.platform == "linux":
         with suppress(OSError):
             state, ticks = _fields(pid)
             if state not in (b"Z", b"X"):
+                # Each boot counts ticks from zero: the boot id tells one boot from another.
                 return f"{_BOOT.read_bytes().strip().decode()}:{ticks}"
         return None
 
     def _fields(pid: int) -> tuple[bytes, int]:
-        """The state and the start of a process, in ticks since boot (proc_pid_stat(5))."""
+        """Read the state of a process, and its start in ticks since boot (proc_pid_stat(5))."""
+        # The name in parentheses may contain spaces and parentheses: split after the last one.
         words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return words[0], int(words[19])
 
     def _send(process: Process, number: int) -> bool:
         try:
-            descriptor = os.pidfd_open(process.pid)  # what has this number now, and stays it
+            # The descriptor stays with the process that has this pid now, even if that ends and
+            # the pid is reused. So check the identity after opening, then signal: both mean the
+            # same process.
+            descriptor = os.pidfd_open(process.pid)
         except OSError as error:
+            # Linux before 5.3 has no pidfd.
             if error.errno != errno.ENOSYS:
                 raise
             return _send_by_number(process, number)
@@ -104,6 +111,7 @@ else:
 
 
 def _send_by_number(process: Process, number: int) -> bool:
+    # The race: the process can end after this check, and its pid be reused.
     if process.is_alive:
         os.kill(process.pid, number)
         return True

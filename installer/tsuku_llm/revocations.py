@@ -1,9 +1,9 @@
-"""Which releases were revoked: the values, and the file that remembers them for good.
+"""Revoked releases: the values, and the file that keeps them for ever.
 
-A publisher signs a list of what it revoked. Once this machine has seen an entry, it stays in
-``revoked.json`` beside the repository's metadata. It counts also when the publisher drops it,
-when every copy of the metadata is lost, and when the repository was removed. Only a signed
-withdrawal ends it. Every start reads these files, so nothing heavy is imported here.
+A publisher signs a list of revoked releases. Once this machine has seen an entry, it stays in
+``revoked.json`` in the repository's folder. It still counts if the publisher drops it, if every
+copy of the metadata is lost, and if the repository is removed. Only a signed withdrawal ends it.
+Every start reads these files, so this module imports no large library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tsuku_llm.errors import CorruptStore, StoreError
 FILE = "revoked.json"
 
 LONGEST_REASON = 300
-"""Characters of a publisher's reason."""
+"""The longest reason of a publisher, in characters."""
 
 _FORMAT = 1
 _LIMIT = 8 << 20
@@ -34,10 +34,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class Revocation(NamedTuple):
     """One release that a repository's publisher revoked.
 
-    ``reason`` and ``date`` (UTC, "2026-11-22") are empty where the publisher does not say.
-    ``builds`` has the sorted SHA-256 digests of the archives of each variant: the same archives
-    are the same build in every repository. ``withdrawn`` is the day on which the publisher took
-    the revocation back, empty for one that holds.
+    ``reason`` and ``date`` (UTC, "2026-11-22") are empty if the publisher does not say.
+    ``builds`` has, for each variant, the sorted SHA-256 digests of its archives: the same archives
+    are the same build in every repository. ``withdrawn`` is the day on which the publisher
+    withdrew the revocation, empty if it is in force.
     """
 
     repository: str
@@ -49,19 +49,19 @@ class Revocation(NamedTuple):
 
     @property
     def day(self) -> str:
-        """When the publisher said this; a release file has no day, and counts as the oldest."""
+        """The day of the entry; empty for one from a release file, which counts as the oldest."""
         return max(self.date, self.withdrawn)
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Who revoked it, when and why, for an error's facts."""
+        """The publisher, day and reason of the revocation, as facts for an error."""
         day = f" on {self.date}" if self.date else ""
         by = f"revoked{day} by the publisher of repository {self.repository}"
         return (by, f"reason: {self.reason or 'none is given'}")
 
     @property
     def summary(self) -> str:
-        """The same in one line of a table."""
+        """The day and reason of the revocation, in one line for a table."""
         day = f" on {self.date}" if self.date else ""
         why = f": {self.reason}" if self.reason else ""
         return f"revoked by its publisher{day}{why}"
@@ -69,10 +69,10 @@ class Revocation(NamedTuple):
     def is_of(
         self, repositories: Iterable[str], release: str, builds: Iterable[tuple[str, ...]]
     ) -> bool:
-        """Whether it holds for a release of these repositories, or for one of these builds.
+        """Tell whether it is in force for a release of these repositories or for these builds.
 
-        A release's name means something within its repository only. A build is the same
-        wherever it comes from. ``builds`` are sorted digests.
+        A release's name counts only within its repository. A build is the same in every
+        repository. ``builds`` are sorted digests.
         """
         if self.withdrawn:
             return False
@@ -81,9 +81,10 @@ class Revocation(NamedTuple):
 
 
 def parse(repository: str, raw: object) -> tuple[Revocation, ...]:
-    """Read a list of revocations, signed or remembered; unknown fields are ignored.
+    """Read a list of revocations, signed or stored; unknown fields are ignored.
 
-    Raises ``ValueError`` for anything else: what cannot be read could be a revocation.
+    Raises ``ValueError`` for anything else: an unreadable entry could be a revocation, so it is
+    not skipped.
     """
     if not isinstance(raw, list):
         raise ValueError("the list of revoked releases is not a list")  # noqa: TRY004
@@ -94,7 +95,7 @@ def parse(repository: str, raw: object) -> tuple[Revocation, ...]:
 
 
 def plain(revocations: Iterable[Revocation]) -> list[dict[str, Any]]:
-    """The list as ``parse`` reads it."""
+    """Convert revocations to the list that ``parse`` reads."""
     return [
         {
             "release": each.release,
@@ -108,10 +109,11 @@ def plain(revocations: Iterable[Revocation]) -> list[dict[str, Any]]:
 
 
 def merged(*lists: Iterable[Revocation]) -> tuple[Revocation, ...]:
-    """Put lists of one repository together: of each release the latest word, a later list's first.
+    """Merge lists of one repository; the entry with the latest day counts for each release.
 
-    So an older list, or one without the release, changes nothing: neither older metadata nor a
-    publisher's silence ends a revocation. Builds that were revoked under one name add up.
+    On the same day, the later list counts. An older list, or one without the release, changes
+    nothing: neither older metadata nor a missing entry ends a revocation. Builds that were
+    revoked under one name add up.
     """
     held: dict[str, Revocation] = {}
     for each in chain(*lists):
@@ -123,7 +125,7 @@ def merged(*lists: Iterable[Revocation]) -> tuple[Revocation, ...]:
 
 
 def read(data: Path, repository: str) -> tuple[Revocation, ...]:
-    """What this machine remembers of a repository. Raises ``StoreError``."""
+    """Read the stored revocations of a repository. Raises ``StoreError``."""
     path = data / "metadata" / repository / FILE
     content = read_small(path, _LIMIT)
     if content is None:
@@ -140,22 +142,22 @@ def read(data: Path, repository: str) -> tuple[Revocation, ...]:
 
 
 def read_all(data: Path) -> tuple[dict[str, tuple[Revocation, ...]], list[StoreError]]:
-    """What this machine remembers, by repository, and why some of it cannot be read.
+    """Read all stored revocations by repository; also return the errors of unreadable files.
 
-    Removed repositories are among them.
+    Removed repositories are included.
     """
     held: dict[str, tuple[Revocation, ...]] = {}
     damaged: list[StoreError] = []
     for name in repository_names(data):
         try:
             held[name] = read(data, name)
-        except StoreError as error:  # noqa: PERF203 - one by one, as one that is damaged hides none
+        except StoreError as error:  # noqa: PERF203 - a damaged file must not hide the others
             damaged.append(error)
     return held, damaged
 
 
 def repository_names(data: Path) -> list[str]:
-    """The repositories that have a folder here; some of them may be removed ones."""
+    """List the repositories that have a folder here; removed ones may be among them."""
     try:
         return sorted(path.name for path in (data / "metadata").iterdir())
     except OSError:
@@ -163,13 +165,14 @@ def repository_names(data: Path) -> list[str]:
 
 
 def remember(data: Path, repository: str, revocations: Iterable[Revocation]) -> None:
-    """Keep for good what was seen now, beside what was seen before. Raises ``StoreError``.
+    """Store new revocations together with the earlier ones, for ever. Raises ``StoreError``.
 
-    Another process may write at the same moment, and the entries of one of them get lost then.
-    They are in signed metadata, and the next look at it brings them back.
+    Another process may write at the same moment; then the entries of one of the two get lost.
+    They are in signed metadata, so the next verification stores them again.
     """
     folder = data / "metadata" / repository
     try:
+        # No lock: a reader sees the old file or the new one, and of two writers the last one wins.
         before = read(data, repository)
         after = merged(before, revocations)
         if after == before:

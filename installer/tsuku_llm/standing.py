@@ -1,14 +1,13 @@
-"""What a start wants to know of signed metadata, without loading what verifies it.
+"""A cache of verified metadata for starts: revocations, releases on offer, and age.
 
-``serve`` asks what was revoked, what is still offered and how old the metadata is. The
-answers lie in ``standing.json`` beside each repository's metadata. It is written from a
-verified catalog and good only for exactly the copies that it was made from: the timestamp of
-the embedded copy and the name of the updated one, which is the digest of its timestamp. Any
-other pair makes it void, and the metadata is verified anew. What was revoked is also kept for
-good (``revocations``).
+``serve`` reads it instead of loading the code that verifies. The cache is ``standing.json`` in
+each repository's folder. It is written from a verified catalog. It is valid only for exactly the
+copies that it was made from: the timestamp of the embedded copy and the name of the updated one,
+which is the digest of its timestamp. For any other pair it is ignored, and the metadata is
+verified again. Revocations are also kept for ever (``revocations``).
 
-It is no proof, and nothing is installed by it. Whoever can write it can write the server
-beside it as well; everybody else can only lead to metadata being verified once more.
+The cache proves nothing, and no install relies on it. A user who can write it can also replace
+the server. Other users can only cause one more verification.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from tsuku_llm.errors import ClockBehind, StaleMetadata, StoreError
 from tsuku_llm.revocations import Revocation
 
 CURRENT = "current"
-"""The file that names the updated copy that counts."""
+"""The file that names the current updated copy."""
 
 ADDED = "repository.json"
-"""The file that a repository has while it is one of the user's."""
+"""The file that a repository has as long as it is one that the user added."""
 
 SKEW = timedelta(days=1)
-"""How far a clock may be behind the date of a signature before it cannot be right."""
+"""The most that a clock may be behind the date of a signature; beyond that it is wrong."""
 
 _FILE = "standing.json"
 _REFRESHED = "refreshed.json"
@@ -43,10 +42,10 @@ _CLOCK_HINT = "set this machine's clock; without it nobody can tell what has exp
 
 
 class Freshness(NamedTuple):
-    """How old metadata is; times in UTC.
+    """The age of metadata; times in UTC.
 
-    ``signed`` is the newest date of a signature, None where the publisher does not say;
-    ``expires`` is when the first role expires.
+    ``signed`` is the newest date of a signature, None if the publisher does not say. ``expires``
+    is when the first role expires.
     """
 
     repository: str
@@ -54,7 +53,10 @@ class Freshness(NamedTuple):
     expires: datetime
 
     def clock_problem(self, now: datetime) -> str | None:
-        """Why this machine's clock cannot be right: it is before the signatures."""
+        """Explain why this machine's clock must be wrong; None if it is not before ``signed``.
+
+        A clock may be behind by ``SKEW``.
+        """
         if self.signed is None or now >= self.signed - SKEW:
             return None
         return (
@@ -63,17 +65,17 @@ class Freshness(NamedTuple):
         )
 
     def expired(self, now: datetime) -> bool:
-        """Whether a newer release or a revocation may be missing from it."""
+        """Tell whether it has expired: a newer release or a revocation may be missing."""
         return self.expires <= now
 
     def age(self, now: datetime) -> str:
-        """How old it is, for people."""
+        """Describe the age, for people."""
         if self.signed is None:
             return f"of unknown age, good until {self.expires:%Y-%m-%d}"
         return f"signed on {self.signed:%Y-%m-%d} ({days(now - self.signed)})"
 
     def warning(self, now: datetime) -> str | None:
-        """What to tell whoever goes on with this metadata; None where it is fresh."""
+        """Return the warning for a user of this metadata; None if it is fresh."""
         if problem := self.clock_problem(now):
             return problem
         if not self.expired(now):
@@ -85,12 +87,12 @@ class Freshness(NamedTuple):
         )
 
     def require_clock(self, now: datetime) -> None:
-        """Raise ``ClockBehind`` where the clock was set back."""
+        """Raise ``ClockBehind`` if the clock was set back."""
         if problem := self.clock_problem(now):
             raise ClockBehind(problem, hint=_CLOCK_HINT)
 
     def require(self, now: datetime) -> None:
-        """Raise ``ClockBehind`` or ``StaleMetadata`` for metadata that is not fresh."""
+        """Raise ``ClockBehind`` or ``StaleMetadata`` unless the metadata is fresh."""
         self.require_clock(now)
         if self.expired(now):
             raise StaleMetadata(
@@ -101,10 +103,10 @@ class Freshness(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a repository's metadata says of its releases.
+    """The content of a repository's metadata that a start needs.
 
-    ``revoked`` has also what the metadata says no more, and was seen before. ``offered`` are
-    the releases that a channel has.
+    ``revoked`` also has revocations that were seen before and are no longer in the metadata.
+    ``offered`` are the releases that are in a channel.
     """
 
     freshness: Freshness
@@ -113,33 +115,33 @@ class Standing(NamedTuple):
 
 
 def days(span: timedelta) -> str:
-    """A span of time in whole days, for people."""
+    """Describe a span of time in whole days, for people."""
     count = max(span.days, 0)
     return f"{count} day{'' if count == 1 else 's'} ago"
 
 
 def folder_of(data: Path, repository: str) -> Path:
-    """Where a repository's metadata lies."""
+    """Return the folder of a repository's metadata."""
     return data / "metadata" / repository
 
 
 def configured(data: Path) -> tuple[str, ...]:
-    """The official repository and those that the user added and did not remove."""
+    """List the official repository and those that the user added and did not remove."""
     names = revocations.repository_names(data)
     added = (name for name in names if (folder_of(data, name) / ADDED).is_file())
     return (embedded.REPOSITORY, *(name for name in added if name != embedded.REPOSITORY))
 
 
 def has_metadata(data: Path, repository: str) -> bool:
-    """Whether there is metadata of a repository to be verified."""
+    """Tell whether this machine has metadata of a repository to verify."""
     is_ours = repository == embedded.REPOSITORY
     return is_ours or (folder_of(data, repository) / CURRENT).is_file()
 
 
 def read(data: Path, repository: str) -> Standing | None:
-    """What was noted about exactly the copies of now.
+    """Read the cache if it was written for exactly the present copies.
 
-    None where there is nothing, something else, or something about other copies.
+    None if it is missing, unreadable, or about other copies.
     """
     path = folder_of(data, repository) / _FILE
     with suppress(StoreError, *_NOT_OURS):
@@ -154,11 +156,12 @@ def read(data: Path, repository: str) -> Standing | None:
 
 
 def write(data: Path, standing: Standing) -> None:
-    """Note it, for the copies of now, unless that was done; revocations for good.
+    """Write the cache for the present copies, unless it is the same; keep the revocations.
 
     Raises ``StoreError``.
     """
     freshness = standing.freshness
+    # The revocations first: if the cache then cannot be written, none of them is lost.
     revocations.remember(data, freshness.repository, standing.revoked)
     if read(data, freshness.repository) == standing:
         return
@@ -173,13 +176,15 @@ def write(data: Path, standing: Standing) -> None:
     }
     with disk_errors("noting what the metadata says", folder):
         make_folder(folder)
+        # Several starts may write at the same time. The file is not replaced but overwritten: if it
+        # gets damaged, ``read`` refuses it, and the next start verifies the metadata again.
         write_note(folder / _FILE, json.dumps(document).encode("ascii") + b"\n")
 
 
 def refreshed(data: Path, repository: str) -> datetime | None:
-    """When the repository last gave a valid answer, in UTC; None where that is not known.
+    """Return when the repository last gave a valid answer, in UTC; None if not known.
 
-    Good only for the copies of now, as ``standing.json`` is.
+    Like ``standing.json``, it is valid only for the present copies.
     """
     path = folder_of(data, repository) / _REFRESHED
     with suppress(StoreError, *_NOT_OURS):
@@ -199,7 +204,7 @@ def note_refresh(data: Path, repository: str, now: datetime) -> None:
 
 
 def _copies(data: Path, repository: str) -> dict[str, Any]:
-    """What tells the copies of now from all others."""
+    """Identify the present copies, embedded and updated, among all others."""
     is_ours = repository == embedded.REPOSITORY
     own = embedded.read("metadata/timestamp.json") if is_ours else None
     updated = read_small(folder_of(data, repository) / CURRENT, 100)

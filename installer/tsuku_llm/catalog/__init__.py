@@ -1,19 +1,19 @@
-"""Which releases and channels count: the embedded or an updated copy, the newest valid one.
+"""The releases and channels on offer, from the newest valid copy: embedded or updated.
 
 On disk, below ``<data>/metadata/<repository>/``:
 
 ``copies/<digest of its timestamp>/``
     a whole copy in the published layout, never changed after it got its name
 ``current``
-    the name of the copy that counts, replaced as the last step of a refresh
+    the name of the current copy, replaced as the last step of a refresh
 ``client/``
-    the state of python-tuf's updater, which remembers what it saw also when a refresh failed
+    the state of python-tuf's updater, which keeps what it saw even if a refresh fails
 ``roots/``
-    every root that was verified once, also where the rest was refused
+    every root that was ever verified, even if the rest of its copy was refused
 ``root.json``, ``repository.json``
     the pinned root and the URL of a repository that the user added
 
-Every load verifies its copy anew.
+Every load verifies its copy again.
 """
 
 from __future__ import annotations

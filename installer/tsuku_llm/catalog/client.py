@@ -1,12 +1,13 @@
-"""The folder in which python-tuf's updater keeps its state: made safe to open, and seeded.
+"""The state folder of python-tuf's updater: made safe to open, and seeded.
 
-The updater opens its files by their names alone. A fifo in the place of one would hold it
-for ever, a link lead it elsewhere, to read and to write, and a file without end fill the
-memory. What it misses it fetches again, and ``trust`` verifies the result.
+The updater opens its files by name, without a check. A fifo in the place of a file would block
+it for ever. A link would make it read and write elsewhere. An endless file would fill the
+memory. So unsafe files are removed first: the updater downloads missing files again, and
+``trust`` verifies the result.
 
-Its state is also its memory, by which it refuses what is older. So before each update it is
-given what this machine knows better: the known roots, and each role that it lacks, cannot
-verify, or has in an older version.
+The state is also the updater's memory: it refuses metadata that is older. So before each update
+the state gets what this machine knows better: the known roots, and each role that the state
+lacks, cannot verify, or has in an older version.
 """
 
 from __future__ import annotations
@@ -30,23 +31,24 @@ if TYPE_CHECKING:
 
 _STATE = re.compile(r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json")
 _TEMPORARY = re.compile(rf"tmp[a-z0-9_]{{8}}|{temporaries(_STATE.pattern).pattern}")
-"""What the updater, by ``tempfile``, and ``durable`` write before they rename it."""
+"""The names of temporary files: the updater's (by ``tempfile``), and those of ``durable``."""
 
 
 def make_safe(folder: Path, *, alone: bool) -> None:
-    """Remove what the updater must not open, and what a crash left.
+    """Remove files that the updater must not open, and files that a crash left.
 
-    For the updater's folder and the one of the known roots.
-    ``alone`` says that no other process uses the folder: one that does has half-written
-    files there. Raises ``OSError``.
+    Used for the updater's folder and for the folder of the known roots. ``alone`` says that no
+    other process uses the folder. Otherwise temporary files stay, as another process may be
+    writing them. Raises ``OSError``.
     """
     history = folder / "root_history"
     for place in (folder, history):
+        # A link would lead the updater elsewhere: remove it. ``seed`` makes the folders again.
         if place.is_symlink() or not place.is_dir():
             remove(place)
             continue
         for path in place.iterdir():
-            # What has another name is foreign: the updater does not look at it.
+            # Files with other names are foreign: the updater does not open them.
             if (_STATE.fullmatch(path.name) and not _is_state(path)) or (
                 alone and _TEMPORARY.fullmatch(path.name) and path.is_file()
             ):
@@ -54,11 +56,11 @@ def make_safe(folder: Path, *, alone: bool) -> None:
 
 
 def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
-    """Give the updater the known roots, and of each verified copy what it has later.
+    """Give the updater the known roots, and each role that a verified copy has newer.
 
-    Role by role, so that the order of the copies does not matter. Roles that are not signed
-    under the newest known root are left out: their keys were replaced. Raises ``OSError``,
-    ``StoreError``.
+    This goes role by role, so the order of the copies does not matter. Roles that are not
+    signed under the newest known root are left out: their keys were replaced. Raises
+    ``OSError``, ``StoreError``.
     """
     state, history = UpdaterCopy(folder), folder / "root_history"
     make_folder(folder)
@@ -66,14 +68,17 @@ def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
     for version, file in roots.files.items():
         _put(state, f"metadata/{version}.root.json", file)
     root = trust.check_root(roots.newest)
+    # The state may already have verified roots after the newest known one: these stay.
     chain = {f"{version}.root.json" for version in roots.files}
     with contextlib.suppress(MetadataError):
         for each, _ in trust.later_roots(state, root):
             chain.add(f"{each.version}.root.json")
     for path in history.iterdir():
         if path.suffix == ".json" and path.name not in chain:
-            remove(path)  # the updater would pass over it, and leave it to us as a later root
+            remove(path)  # the updater would skip it, and we would read it as a later root
     for copy in copies:
+        # The timestamp and the snapshot are compared separately: the state may have one of them
+        # newer.
         timestamp = "metadata/timestamp.json"
         known = _versions(copy, root, "timestamp", timestamp)
         if _is_later(known, _versions(state, root, "timestamp", timestamp)):
@@ -87,12 +92,12 @@ def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
 
 
 def _is_later(known: Mapping[str, int], state: Mapping[str, int]) -> bool:
-    """Whether the state lacks something and has nothing that the known copy lacks."""
+    """Tell whether the known copy is ahead of the state in a role, and behind in none."""
     return bool(trust.setbacks(known, state)) and not trust.setbacks(state, known)
 
 
 def _versions(copy: Copy, root: Root, role: str, name: str) -> Mapping[str, int]:
-    """The versions that a role's file names; none where it is missing or does not verify."""
+    """Read the versions that a role's file names; empty if it is missing or not valid."""
     data = copy.read(name)
     try:
         return trust.check_role(root, data, role).versions if data else {}

@@ -1,4 +1,4 @@
-"""Copies of a repository: in the package, in a folder, or as python-tuf's updater keeps it."""
+"""Copies of a repository: in the package, in a folder, or in the state of python-tuf's updater."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tsuku_llm.durable import read_small
 from tsuku_llm.trust import Copy
 
 LARGEST_FILE = 5_000_000
-"""Bytes of one metadata or release file; python-tuf's own limit for targets metadata."""
+"""The largest metadata or release file, in bytes; python-tuf's limit for targets metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class EmbeddedCopy:
     """The copy in the package."""
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
+        """Read the file at a path relative to the repository; None if it does not exist."""
         return embedded.read(name)
 
 
@@ -33,35 +33,36 @@ class FolderCopy:
     folder: Path
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
+        """Read the file at a path relative to the repository; None if it does not exist."""
         return read_file(self.folder / name)
 
 
 @dataclass(frozen=True, slots=True)
 class UpdaterCopy:
-    """What python-tuf's updater keeps, seen in the published layout (metadata only)."""
+    """The state of python-tuf's updater, read by published paths (metadata only)."""
 
     folder: Path
 
     def read(self, name: str) -> bytes | None:
-        """The metadata file of that published path, None if it is not there."""
+        """Read the metadata file of a published path; None if it does not exist."""
         return read_file(self.path(name))
 
     def path(self, name: str) -> Path:
-        """Where the updater keeps the metadata file of that published path."""
+        """Return where the updater keeps the metadata file of a published path."""
         file = name.removeprefix("metadata/")
         version, _, rest = file.partition(".")
         if rest == "root.json":
             return self.folder / "root_history" / file
+        # The updater keeps only one version of each role other than root, without the number.
         return self.folder / (rest if version.isdecimal() else file)
 
 
 @dataclass(frozen=True, slots=True)
 class DelegatedOnDemand:
-    """An updater's copy, with the delegated metadata that is fetched when it is read.
+    """An updater's copy that downloads delegated metadata when it is read.
 
-    python-tuf's updater fetches the metadata of a delegated role only to look up one
-    target. ``download`` is given a file's name and the most bytes that it may have.
+    python-tuf's updater downloads the metadata of a delegated role only to look up one target.
+    ``download`` takes a file's name and its largest size in bytes.
     """
 
     copy: UpdaterCopy
@@ -69,13 +70,14 @@ class DelegatedOnDemand:
     fetched: dict[str, bytes] = field(default_factory=dict)
 
     def read(self, name: str) -> bytes | None:
-        """The metadata file of that published path, None if it is not there."""
+        """Read the metadata file of a published path; None if it does not exist."""
         folder, _, file = name.partition("/")
         version, _, rest = file.partition(".")
         is_versioned = folder == "metadata" and version.isdecimal()
         if not is_versioned or rest.removesuffix(".json") in trust.ROLES:
             return self.copy.read(name)
         if name not in self.fetched:
+            # One limit for all delegated files together, so that many small ones cannot add up.
             left = LARGEST_FILE - sum(map(len, self.fetched.values()))
             self.fetched[name] = self.download(name, left)
         return self.fetched[name]
@@ -83,22 +85,23 @@ class DelegatedOnDemand:
 
 @dataclass(frozen=True, slots=True)
 class WithRootsOf:
-    """A copy that also knows the roots of another one."""
+    """A copy with the roots of another copy added."""
 
     copy: Copy
     other: Copy
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path; a root that this copy lacks comes from the other one."""
+        """Read the file at a path; a root that is missing here comes from the other copy."""
         data = self.copy.read(name)
+        # Only roots: each is verified by the one before, so it does not matter which copy has it.
         if data is None and name.endswith(".root.json"):
             return self.other.read(name)
         return data
 
 
 def read_file(path: Path) -> bytes | None:
-    """A small file of the metadata folder, None if it is not there.
+    """Read a small file of the metadata folder; None if it does not exist.
 
-    Raises ``StoreError`` for anything but a regular file of root's or this user's.
+    Raises ``StoreError`` unless it is a regular file that root or this user owns.
     """
     return read_small(path, LARGEST_FILE)

@@ -1,4 +1,4 @@
-"""The catalog of a repository, from the newest valid copy on this machine."""
+"""The catalog of a repository, loaded from the newest valid copy on this machine."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is r
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What a repository offers, verified in this process.
+    """The releases that a repository offers, verified in this process.
 
-    ``source`` is ``embedded`` or ``updated``; ``entries`` are all releases, newest first;
-    ``revoked`` is the signed list of revocations, and what was seen before of this repository
-    and of others; ``notes`` tell why an updated copy was passed over.
+    ``source`` is ``embedded`` or ``updated``. ``entries`` are all releases, newest first.
+    ``revoked`` has the signed list of revocations, and those seen before in this repository and
+    in others. ``notes`` say why an updated copy was not used.
     """
 
     repository: Repository
@@ -56,25 +56,26 @@ class Catalog:
 
     @property
     def freshness(self) -> Freshness:
-        """How old the metadata is."""
+        """The age of the metadata."""
         roles = self.trusted.roles
-        # A delegated role may be a machine's: its dates must not set the clock of all users.
+        # An automatic signer may hold a delegated role. If its dates counted, a wrong clock there
+        # would make the clock of every user look wrong.
         issued = (roles[role].issued for role in trust.ROLES)
         signed = max((date for date in issued if date), default=None)
         return Freshness(self.repository.name, signed, min(each.expires for each in roles.values()))
 
     def standing(self) -> Standing:
-        """What it says of its releases."""
+        """Summarise what the metadata says about its releases, for the next start."""
         own = [each for each in self.revoked if each.repository == self.repository.name]
         offered = tuple(entry.release for entry in self.entries if entry.channels)
         revoked = revocations.merged(self._by_files(self.entries), own)
         return Standing(self.freshness, revoked, offered)
 
     def revocation(self, entry: ReleaseEntry) -> Revocation | None:
-        """Why a release must not be used, None for a good one.
+        """Find the revocation of a release; None if it may be used.
 
-        Its name counts in its own repository, its archives wherever they were revoked. One
-        that cannot be read here is judged by its name alone.
+        The release's name counts in its own repository, its archives count in all. If its file
+        cannot be read, only the name counts.
         """
         builds = self._builds(entry)
         for each in (*self.revoked, *self._by_files([entry])):
@@ -83,9 +84,10 @@ class Catalog:
         return None
 
     def _by_files(self, entries: Iterable[ReleaseEntry]) -> Iterator[Revocation]:
-        """What release files say, without reason or day; a signed withdrawal outweighs it.
+        """Collect the revocations in release files; they have no reason and no day.
 
-        A file of a newer format can say it, too. One that is damaged says nothing.
+        A signed withdrawal overrides them. Files of a newer format count too; damaged files are
+        skipped.
         """
         from tsuku_llm.manifest import says_revoked  # noqa: PLC0415
 
@@ -97,19 +99,22 @@ class Catalog:
                     yield Revocation(name, entry.release, builds=self._builds(entry))
 
     def _builds(self, entry: ReleaseEntry) -> tuple[tuple[str, ...], ...]:
-        """The digests of each build of a release; none where its file cannot be read."""
+        """Return the digests of each build of a release; empty if its file cannot be read."""
         with suppress(TrustError, StoreError):
             return self.read(entry).builds
         return ()
 
     def unattested(self, entry: ReleaseEntry) -> str | None:
-        """Why it was not verified who built a release; None where its file gives no reason."""
+        """Return why the builder of a release was not verified.
+
+        None if the release file gives no reason, or cannot be read.
+        """
         with suppress(TrustError, StoreError):
             return self.read(entry).unattested
         return None
 
     def releases(self, channel: str) -> tuple[ReleaseEntry, ...]:
-        """The releases of a channel, newest first. Raises ``UnknownRequest``."""
+        """List the releases of a channel, newest first. Raises ``UnknownRequest``."""
         found = tuple(entry for entry in self.entries if channel in entry.channels)
         if not found:
             raise UnknownRequest(
@@ -120,7 +125,7 @@ class Catalog:
         return found
 
     def entry(self, release: str) -> ReleaseEntry:
-        """A release by its tag ("b11429") or version ("v0.6.0", "0.6.0").
+        """Find a release by its tag ("b11429") or version ("v0.6.0", "0.6.0").
 
         Raises ``UnknownRequest``.
         """
@@ -135,7 +140,7 @@ class Catalog:
         )
 
     def is_readable(self, entry: ReleaseEntry) -> bool:
-        """Tell whether a release's file is there, undamaged and understood."""
+        """Tell whether a release's file exists, is undamaged and can be parsed."""
         with suppress(TrustError, StoreError):
             self.read(entry)
             return True
@@ -144,10 +149,10 @@ class Catalog:
     def readable(
         self, entries: Iterable[ReleaseEntry], tell: Callable[[str], object]
     ) -> Iterator[tuple[ReleaseEntry, Release]]:
-        """Read releases one by one; one that cannot be read is told and left out.
+        """Read releases one by one; skip unreadable ones and report them to ``tell``.
 
-        A damaged file or one of a newer format must not keep anybody from the other releases.
-        Raises the first error where none of them can be read.
+        A damaged file, or one of a newer format, must not block the other releases. Raises the
+        first error if no release can be read.
         """
         first: TsukuError | None = None
         any_read = False
@@ -177,6 +182,7 @@ class Catalog:
                 facts=error.facts,
                 hint=error.hint,
             ) from error
+        # The entry and the file are signed separately: they must describe the same release.
         if (release.release, release.version) != (entry.release, entry.version):
             found = _release_name(release)
             raise ManifestError(f"the file of {_release_name(entry)} describes {found}")
@@ -199,7 +205,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A copy that verified, and whose entries (newest first) this version can read."""
+    """A verified copy with its entries (newest first), which this version can read."""
 
     source: str
     copy: Copy
@@ -208,16 +214,16 @@ class Loaded:
 
 
 def load(repository: Repository, data: Path) -> Catalog:
-    """The newest valid copy of a repository, from disk only.
+    """Load the newest valid copy of a repository, from disk only.
 
-    An updated copy is passed over with a note where it does not verify, has entries that this
-    version cannot read, or has any role in a lower version than the package has.
-    Raises ``ManifestError`` for such an entry of the embedded copy,
-    ``MetadataError`` when there is no valid copy at all.
+    An updated copy is skipped with a note if it does not verify, has entries that this version
+    cannot read, or has any role in a lower version than the package. Raises ``ManifestError``
+    if the embedded copy has an unreadable entry, ``MetadataError`` if there is no valid copy.
     """
     catalog = _newest(repository, data)
     seen, _ = revocations.read_all(data)
     signed = _signed_revocations(repository.name, catalog.trusted)
+    # What was seen before comes first, so that the signed list wins on the same day.
     own = revocations.merged(seen.pop(repository.name, ()), signed)
     return replace(catalog, revoked=(*own, *chain.from_iterable(seen.values())))
 
@@ -235,8 +241,9 @@ def _newest(repository: Repository, data: Path) -> Catalog:
         return _catalog(repository, embedded, notes)
     known, found = versions_under(embedded, updated.copy, roots), updated.trusted.versions
     if not trust.setbacks(known, found):
+        # No role of the updated copy is lower than in the package: take it, unless both are equal.
         return _catalog(repository, embedded if known == found else updated, notes)
-    if trust.setbacks(found, known):  # a copy that is only older needs no word
+    if trust.setbacks(found, known):  # a copy that is older in every role needs no note
         lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
         notes.append(_not_used(repository, f"this package has newer metadata: {lower}"))
     return _catalog(repository, embedded, notes)
@@ -245,7 +252,10 @@ def _newest(repository: Repository, data: Path) -> Catalog:
 def updated_copy(
     repository: Repository, data: Path, roots: KnownRoots, notes: list[str]
 ) -> Loaded | None:
-    """The copy of the last refresh, None where there is none or, with a note, no valid one."""
+    """Load the copy of the last refresh; None if there is none, or none that is valid.
+
+    If it is not valid, the reason is added to ``notes``.
+    """
     try:
         folder = current_copy(folder_of(data, repository.name))
         if folder is None:
@@ -264,10 +274,10 @@ def _not_used(repository: Repository, reason: str) -> str:
 
 
 def versions_under(known: Loaded, newer: Copy, roots: KnownRoots) -> Mapping[str, int]:
-    """The versions of a known copy that count under the newest root of a newer copy.
+    """Return the versions of a known copy that count under the newest root of a newer copy.
 
-    No versions where the keys of its timestamp or snapshot were replaced: then the repository may
-    count from where it was, to recover from a fast-forward (TUF 5.3.11).
+    Empty if the keys of its timestamp or snapshot were replaced. Then the repository may go back
+    to lower versions, to recover from a fast-forward attack (TUF 5.3.11).
     """
     try:
         return trust.versions(WithRootsOf(known.copy, newer), roots.start)
@@ -276,14 +286,16 @@ def versions_under(known: Loaded, newer: Copy, roots: KnownRoots) -> Mapping[str
 
 
 def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots) -> Loaded:
-    """Verify a copy and read its entries: what cannot be read is no better than unsigned.
+    """Verify a copy and read its entries; an unreadable entry is refused like an unsigned one.
 
-    Raises ``MetadataError``, also for other bytes of a known root; ``ManifestError``.
+    Raises ``MetadataError``, also if a known root has other bytes; ``ManifestError``.
     """
     roots.require(copy)
     try:
         trusted = trust.load(copy, roots.start, repository.sought)
     except MetadataError as error:
+        # A copy whose roots end before the anchor was signed with keys that were replaced later:
+        # add this fact, or the signatures would look forged.
         if copy.read(f"metadata/{roots.anchor}.root.json") is not None:
             raise
         fact = f"its roots end before root {roots.anchor}, which replaced keys"
@@ -293,7 +305,7 @@ def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots)
 
 
 def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocation, ...]:
-    """The signed list of what was revoked. Raises ``ManifestError``."""
+    """Read the signed list of revocations. Raises ``ManifestError``."""
     try:
         return revocations.parse(name, trusted.revoked)
     except ValueError as error:
@@ -305,11 +317,11 @@ def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocati
 
 
 def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
-    """The entries of all releases, newest first; what a branch may not offer is left out.
+    """Read the entries of all releases, newest first; skip what a role may not offer.
 
-    A path delegated to the role "nightly" is for the channel "nightly" alone, and a version
-    number is for the role that claims it with the highest priority. So a machine that
-    signs one channel can neither fill another one nor take the name of its releases.
+    A path delegated to the role "nightly" is only for the channel "nightly". A version number
+    belongs to the role of the highest priority that claims it. So an automatic signer of one
+    channel can neither add releases to another channel nor take the names of its releases.
     """
     from tsuku_llm.manifest import parse_entry  # noqa: PLC0415
 
@@ -323,6 +335,7 @@ def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
             raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
         if target.branch is not None and entry.channels != (target.branch,):
             continue
+        # The targets come in the order of their roles' priority: the first claim counts.
         if entry.version and versions.setdefault(entry.version, target.branch) != target.branch:
             continue
         entries.append(entry)

@@ -1,4 +1,4 @@
-"""Fetching a repository's newest metadata and release files, with python-tuf's updater."""
+"""The download of a repository's newest metadata and release files, by python-tuf's updater."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from tuf.ngclient.fetcher import FetcherInterface
 
 Download = Callable[[str, int], bytes]
-"""``(url, most bytes) -> body``; raises ``DownloadError``, a body over the limit included."""
+"""``(url, largest size in bytes) -> body``; raises ``DownloadError``, also for a larger body."""
 
 
 def refresh(
     repository: Repository, data: Path, download: Download, *, alone: bool = False
 ) -> Catalog:
-    """Fetch a repository's newest metadata and release files, and load the result.
+    """Download a repository's newest metadata and release files, and load the result.
 
-    python-tuf's updater does the fetching and the TUF client workflow; then the whole is
-    verified again by ``trust`` and kept in one step, or not at all. ``alone`` says that a
-    lock keeps others from doing the same: then what a crash left is removed. Raises
-    ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …), ``ManifestError``
-    for entries that this version cannot read, and ``StoreError``.
+    python-tuf's updater downloads the metadata by the TUF client workflow. Then ``trust``
+    verifies the whole again, and it is kept in one step or not at all. ``alone`` says that a
+    lock keeps out other processes that refresh: then files of crashed processes are removed.
+    Raises ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …),
+    ``ManifestError`` for entries that this version cannot read, and ``StoreError``.
     """
     folder = folder_of(data, repository.name)
     with disk_errors("keeping the metadata", folder):
@@ -65,6 +65,7 @@ def refresh(
                 if ours is not None:
                     ours.drop_temporaries("|".join(FILES), older_than=math.inf)
         copy = UpdaterCopy(folder / "client")
+        # Before anything opens these folders: they may hold fifos or links.
         for place in (copy.folder, folder / FOLDER):
             make_safe(place, alone=alone)
         roots = known_roots(repository, data)
@@ -73,10 +74,14 @@ def refresh(
         try:
             _update(repository, copy, roots, known, download)
         finally:
+            # Also after a refusal: a root that verified counts from now on (TUF 5.3.8).
             keep_roots(folder, roots, copy)
+        # The updater checks by the specification only; ``trust`` is stricter and reads the entries.
         fresh = verified("updated", _fetched(repository, copy, download), repository, roots)
         _require_unexpired(repository, fresh.trusted)
         versions = fresh.trusted.versions
+        # The updater compares with its own state, which may have been lost. So compare with every
+        # valid copy on this machine too.
         counted = [versions_under(each, copy, roots) for each in known]
         for each, here in zip(known, counted, strict=True):
             if trust.setbacks(here, versions):
@@ -92,7 +97,7 @@ def refresh(
 
 
 def _known(repository: Repository, data: Path, roots: KnownRoots) -> tuple[Loaded, ...]:
-    """The valid copies on this machine."""
+    """Load the valid copies on this machine, updated and embedded."""
     found = [updated_copy(repository, data, roots, [])]
     if repository.embedded:
         found.append(verified("embedded", repository.embedded, repository, roots))
@@ -106,7 +111,10 @@ def _update(
     known: tuple[Loaded, ...],
     download: Download,
 ) -> None:
-    """Let python-tuf's updater fetch what is newer."""
+    """Let python-tuf's updater download newer metadata, and explain its errors.
+
+    Raises ``DownloadError``, ``MetadataError``.
+    """
     from tuf.api import exceptions  # noqa: PLC0415
     from tuf.ngclient.updater import Updater  # noqa: PLC0415
 
@@ -119,12 +127,14 @@ def _update(
             bootstrap=roots.newest,
         ).refresh()
     except exceptions.DownloadHTTPError as error:
-        # Ours, wrapped for the updater, which reads "no newer root" from 403 and 404.
+        # ``_fetcher`` wrapped our error for the updater, which takes 403 and 404 to mean "no newer
+        # root". Raise ours again.
         raise error.__cause__ or error from None
     except exceptions.ExpiredMetadataError as error:
         states = {role: stated.state for role, stated in seen.items()}
         raise _stale(repository, str(error), states) from error
     except exceptions.RepositoryError as error:
+        # Find the most telling reason: a rollback, another root, else the updater's own words.
         if isinstance(error, exceptions.BadVersionNumberError):
             served = {role: v for each in seen.values() for role, v in each.versions.items()}
             for each in known:
@@ -141,21 +151,25 @@ def _update(
 
 
 def _require_known_root(repository: Repository, roots: KnownRoots, download: Download) -> None:
-    """Tell of a host whose newest known root has other bytes; nothing that it says matters."""
+    """Refuse a host that serves other bytes for the newest known root. Raises ``MetadataError``.
+
+    Nothing else from such a host is worth reporting.
+    """
     version = max(roots.files)
     url = f"{repository.url}metadata/{version}.root.json"
-    with contextlib.suppress(DownloadError):  # then the first refusal is all there is to tell
+    with contextlib.suppress(DownloadError):  # the caller then reports the first refusal
         served = _limited(download, url, LARGEST_FILE)
         if served != roots.newest:
             raise other_root("the served", version, roots.newest, served)
 
 
 def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> DelegatedOnDemand:
-    """What the updater has, and what ``trust`` will need of the delegated roles."""
+    """Make the copy of the updater's files, with delegated metadata downloaded on demand."""
 
     def download_delegated(name: str, limit: int) -> bytes:
-        # A web server is asked for the escaped name as it is, as by every TUF client. The
-        # path of a file: URL is unescaped when it is opened: there the name is escaped twice.
+        # Role names are escaped in file names. A web server gets the escaped name as it is, as
+        # from every TUF client. The path of a file: URL is unescaped when it is opened, so
+        # escape the name once more.
         local = repository.url.startswith("file:")
         return _limited(download, f"{repository.url}{quote(name) if local else name}", limit)
 
@@ -163,7 +177,7 @@ def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> D
 
 
 def _require_unexpired(repository: Repository, trusted: TrustedRepository) -> None:
-    """Raise ``StaleMetadata`` for a delegated role, as the updater does for the others."""
+    """Raise ``StaleMetadata`` for an expired delegated role; the updater checks the others."""
     expired = trusted.expired(datetime.now(timezone.utc))
     if expired:
         raise _stale(repository, f"{expired[0][:60]!a} is expired", trusted.roles)
@@ -178,8 +192,8 @@ def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) ->
 
 
 def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
-    """How old each role is that was served and has expired."""
-    now = datetime.now(timezone.utc)  # as the updater's: it asks nobody else
+    """Describe each served role that has expired, with its age."""
+    now = datetime.now(timezone.utc)  # the updater uses this clock, too
     for role, state in seen.items():
         age = Freshness(role, state.issued, state.expires)
         if age.expired(now):
@@ -188,17 +202,19 @@ def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
 
 
 def _fetcher(download: Download, seen: dict[str, Stated]) -> FetcherInterface:
-    """The updater's way to the network; ``seen`` is told what each role says."""
+    """Make the updater's fetcher; it notes in ``seen`` what each role's file says."""
     from tuf.api.exceptions import DownloadHTTPError  # noqa: PLC0415
     from tuf.ngclient.fetcher import FetcherInterface  # noqa: PLC0415
 
     class Fetcher(FetcherInterface):
-        """Only what ``trust`` could accept passes."""
+        """A fetcher that passes on only metadata that ``trust`` could accept."""
 
         def download_bytes(self, url: str, max_length: int) -> bytes:
             try:
                 data = _limited(download, url, max_length)
             except HttpStatusError as error:
+                # The updater knows only its own error for a status, and needs it to find the last
+                # root.
                 raise DownloadHTTPError(error.message, error.status) from error
             stated = trust.check_metadata(data)
             seen[stated.role] = stated
@@ -236,9 +252,10 @@ def _version_text(versions: Mapping[str, int]) -> str:
 def _files(
     repository: Repository, fresh: Loaded, known: tuple[Loaded, ...], download: Download
 ) -> dict[str, bytes]:
-    """The whole copy to keep; release files that are here already are not fetched again."""
+    """Collect the files of the new copy; download only the release files that are missing."""
     roles = fresh.trusted.roles
     pinned = trust.check_root(repository.root).version
+    # All roots from the pinned one on, so that the copy verifies without any other.
     walked = range(pinned, roles["root"].version + 1)
     names = [f"metadata/{version}.root.json" for version in walked]
     others = [role for role in roles if role not in ("root", "timestamp")]
@@ -255,7 +272,7 @@ def _files(
 
 
 def _is_whole(trusted: TrustedRepository, known: Loaded) -> bool:
-    """Whether a copy has every file that is to be kept, as it was signed."""
+    """Tell whether a copy has every release file, with the signed content."""
     return all(_kept(trusted, path, (known,)) is not None for path in trusted.targets)
 
 

@@ -1,4 +1,4 @@
-"""The official repository and those that the user added, each with its own root of trust."""
+"""The repositories, official and added by the user, each with its own root of trust."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FILES = (
     *(r"repository\.json", r"root\.json", "current", r"standing\.json"),
     *(r"refreshed\.json", r"revoked\.json"),
 )
-"""What is in the folder of a repository beside its copies, as patterns."""
+"""Patterns for the files of a repository's folder, without its copies."""
 
 _METADATA = r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json"
 _DELEGATED = r"[0-9]+\.[A-Za-z0-9_.~%-]{1,150}\.json"
 OF_A_COPY = re.compile(
     rf"metadata/(?:{_METADATA}|{_DELEGATED})?|targets/(?:[^/]+/)*(?:[0-9a-f]{{64}}\.[^/]+)?"
 )
-"""What a whole copy of a repository can have in it."""
+"""The paths that a whole copy of a repository can contain."""
 
 _OURS = re.compile(
     rf"(?!{re.escape(revocations.FILE)})(?:{'|'.join(FILES)})|{temporaries('|'.join(FILES)).pattern}"
@@ -40,18 +40,18 @@ _OURS = re.compile(
     rf"|client/(?:{_METADATA}|tmp[a-z0-9_]{{8}}|root_history/(?:[0-9]+\.root\.json)?)?"
     rf"|roots/(?:[0-9]+\.root\.json)?"
 )
-"""What is removed with a repository; the revocations that were seen are kept for good."""
+"""The paths that are removed with a repository; the revocations seen are kept for ever."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _SPACE = re.compile(r"[\s\\]")
-"""What ``urlsplit`` drops, or a terminal or another parser reads in its own way."""
+"""Characters that ``urlsplit`` drops, or that a terminal or another parser reads differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A signed repository: ``root`` is the pinned root; ``embedded`` a copy in the package.
+    """A signed repository: ``root`` is the pinned root, ``embedded`` a copy in the package.
 
-    ``sought`` are the targets that are looked for and kept, as ``trust.load`` takes them.
+    ``sought`` is the pattern of targets to read and keep, as ``trust.load`` takes it.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Repository:
 
 
 def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repository:
-    """A repository by its name; ``url`` overrides where it is fetched from.
+    """Find a repository by its name; ``url`` overrides its address.
 
-    Raises ``UnknownRequest`` listing what exists.
+    Raises ``UnknownRequest``, which lists the existing ones.
     """
     if name == OFFICIAL:
         return _official(url or OFFICIAL_URL)
@@ -79,7 +79,7 @@ def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repo
 
 
 def repositories(data: Path) -> tuple[Repository, ...]:
-    """The official repository and those that the user added. Raises ``CorruptStore``."""
+    """List the official repository and those that the user added. Raises ``CorruptStore``."""
     with disk_errors("listing the repositories", data):
         folders = sorted(data.glob(f"metadata/*/{ADDED}"))
     added = (_added(data, path.parent.name) for path in folders)
@@ -87,10 +87,10 @@ def repositories(data: Path) -> tuple[Repository, ...]:
 
 
 def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
-    """Keep a repository with its own root of trust; nothing is fetched yet.
+    """Store a repository with its own root of trust; nothing is downloaded yet.
 
-    Raises ``UsageError`` for the name or the URL, ``MetadataError`` for a root that does not
-    verify against itself or has weak keys.
+    Raises ``UsageError`` for a bad name or URL, ``MetadataError`` if the root does not verify
+    against itself or has weak keys.
     """
     if name == OFFICIAL or not _NAME.fullmatch(name):
         raise UsageError(
@@ -107,39 +107,41 @@ def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
     with disk_errors("adding a repository", folder):
         _clear(data, name)
         make_folder(folder)
+        # The settings file comes last: without it, the repository does not exist. So a crash leaves
+        # no repository without a root.
         replace_file(folder / "root.json", root)
         replace_file(folder / ADDED, json.dumps({"format": 1, "url": address}).encode())
     return Repository(name, address, root)
 
 
 def remove_repository(data: Path, name: str) -> None:
-    """Forget an added repository and its metadata, not what it revoked.
+    """Remove an added repository and its metadata; its revocations are kept.
 
-    What was installed from it stays.
-
-    Raises ``UsageError`` for the official one, ``UnknownRequest``.
+    Builds that were installed from it stay. Raises ``UsageError`` for the official repository,
+    ``UnknownRequest``.
     """
     if name == OFFICIAL:
         raise UsageError("the official repository cannot be removed")
     repository(data, name)
     folder = folder_of(data, name)
     with disk_errors("removing a repository", folder):
+        # First the settings file: after a crash, the repository is gone and only leftovers remain.
         (folder / ADDED).unlink()
         _clear(data, name)
 
 
 def _clear(data: Path, name: str) -> None:
-    """Remove a repository's metadata; the revocations and what is foreign stay."""
+    """Remove a repository's metadata; the revocations and foreign files stay."""
     with opened(data, "metadata") as metadata:
         if metadata is not None and metadata.is_folder(name):
             with metadata.inner(name) as folder:
                 folder.remove_matching(_OURS)
-            with suppress(OSError):  # something foreign is in it
+            with suppress(OSError):  # the revocations or foreign files are in it
                 metadata.rmdir(name)
 
 
 def check_url(url: str) -> str:
-    """A repository's URL in its one form, ending in a slash. Raises ``UsageError``."""
+    """Check a repository's URL; return it with a final slash. Raises ``UsageError``."""
     if not url.isprintable() or _SPACE.search(url):
         raise _bad_url()
     try:

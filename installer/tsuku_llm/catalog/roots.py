@@ -1,9 +1,9 @@
-"""The roots that this machine has verified before: what was root N once stays root N.
+"""The roots that this machine has verified before: root N keeps its content for ever.
 
-They come from the package, from ``roots/`` beside a repository's copies, and from the updated
-copy. Each later one is verified by the one before it. ``roots/`` outlives both python-tuf's
-state and the updated copy: without it, whoever holds enough of the keys that were replaced
-could sign another root N for a machine that lost those.
+They come from the package, from ``roots/`` in the repository's folder, and from the updated
+copy. Each root verifies the next one. ``roots/`` stays when python-tuf's state and the updated
+copy are lost. Without it, an attacker with enough of the replaced keys could then sign another
+root N for this machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FOLDER = "roots"
 class KnownRoots:
     """The verified roots of a repository, by version, without a gap.
 
-    ``anchor`` is the version under which each copy has to verify: the newest in the package,
-    or the one that the user added. Roots after it are known, and a copy may lack them.
+    ``anchor`` is the version under which each copy must verify: the newest in the package, or
+    the one that the user added. A copy may lack the known roots after it.
     """
 
     files: Mapping[int, bytes]
@@ -39,24 +39,26 @@ class KnownRoots:
 
     @property
     def start(self) -> bytes:
-        """The root at which the verification of a copy starts."""
+        """The root with which the verification of a copy starts."""
         return self.files[self.anchor]
 
     @property
     def newest(self) -> bytes:
-        """The root at which an update starts."""
+        """The root with which an update starts."""
         return self.files[max(self.files)]
 
     def require(self, copy: Copy) -> None:
-        """Refuse a copy that has other bytes for a known root. Raises ``MetadataError``."""
+        """Refuse a copy with other bytes for a known root. Raises ``MetadataError``."""
         for version, known in self.files.items():
             found = copy.read(f"metadata/{version}.root.json")
+            # Different bytes under a known version: signed with keys that were replaced, or
+            # damaged.
             if found not in (None, known):
                 raise other_root("its", version, known, found)
 
 
 def other_root(whose: str, version: int, known: bytes, found: bytes) -> MetadataError:
-    """Say that one version of the root has two contents."""
+    """Make the error for a root that has two contents under one version."""
     return MetadataError(
         f"{whose} root {version} is not the root {version} that this machine knows",
         facts=(
@@ -70,8 +72,8 @@ def other_root(whose: str, version: int, known: bytes, found: bytes) -> Metadata
 def known_roots(repository: Repository, data: Path) -> KnownRoots:
     """Walk the roots of the package, of ``roots/`` and of the updated copy, in this order.
 
-    Raises ``MetadataError`` where the package's own chain is broken. Elsewhere the first root
-    that is damaged, or not signed as it must be, ends the walk.
+    Raises ``MetadataError`` if the package's own chain is broken. In the other two, a damaged
+    or wrongly signed root ends the walk of that place.
     """
     newest = trust.check_root(repository.root)
     files = {newest.version: repository.root}
@@ -84,6 +86,7 @@ def known_roots(repository: Repository, data: Path) -> KnownRoots:
         for root, file in trust.later_roots(_KeptRoots(folder), newest):
             newest, files[root.version] = root, file
     with suppress(TrustError, StoreError):
+        # The updated copy last: it may be the only place with the newest roots, but it can be lost.
         updated = current_copy(folder)
         for root, file in trust.later_roots(FolderCopy(updated), newest) if updated else ():
             files[root.version] = file
@@ -91,10 +94,10 @@ def known_roots(repository: Repository, data: Path) -> KnownRoots:
 
 
 def keep_roots(folder: Path, known: KnownRoots, copy: Copy) -> None:
-    """Remember the known roots, and those of a copy that follow and verify.
+    """Store the known roots, and the later ones of a copy that verify.
 
-    Also where the rest of the copy is refused (TUF 5.3.8). Of a copy whose roots are refused
-    none is kept. Raises ``OSError``, ``StoreError``.
+    They are kept even if the rest of the copy is refused (TUF 5.3.8). If one of the copy's
+    roots is refused, none of them is kept. Raises ``OSError``, ``StoreError``.
     """
     files = dict(known.files)
     with suppress(TrustError, StoreError):
@@ -109,10 +112,10 @@ def keep_roots(folder: Path, known: KnownRoots, copy: Copy) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _KeptRoots:
-    """The roots that are kept beside a repository's copies; nothing else."""
+    """The stored roots of a repository, without any other metadata."""
 
     folder: Path
 
     def read(self, name: str) -> bytes | None:
-        """The root of that published path, None if it is not there."""
+        """Read the root of a published path; None if it does not exist."""
         return read_file(self.folder / FOLDER / name.removeprefix("metadata/"))

@@ -1,13 +1,14 @@
-"""Verified builds on disk: put together out of sight, renamed into place, never edited.
+"""Verified builds on disk: built in staging, renamed into place, never edited.
 
-Locks, staging, commit, the active pointer, receipts, rollback and prune. No network, no
-manifests, no GPUs: what a receipt says about those is opaque here. ``serve``, ``list`` and
-``which`` read what is there (``shelf``), and so load nothing that writes it.
+This package owns locks, staging, commit, the active pointer, receipts, rollback and prune. It
+knows no network, manifests or GPUs: it stores what a receipt says about them unread. ``serve``,
+``list`` and ``which`` only read (``shelf``), so they do not load the modules that write.
 """
 
 from tsuku_llm import lazily
 
 TYPE_CHECKING = False
+# Tools see these imports; at run time ``lazily.loader`` imports each module on first use.
 if TYPE_CHECKING:
     from tsuku_llm.store.installed import Installed
     from tsuku_llm.store.legacy import LegacyAddon, find_legacy

@@ -1,6 +1,6 @@
-"""What lies in a store and is not this program's: it is named, and never removed.
+"""Foreign files in a store: they are listed and never removed.
 
-Where a version has to go and foreign files are in it, they are moved to ``set-aside``.
+If a version must be removed and foreign files are in it, they are moved to ``set-aside``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_A_VERSION = place(
 
 
 def foreign(data: Path) -> tuple[Path, ...]:
-    """Name what is not this program's in the folders of a store; nothing is changed."""
+    """List the foreign paths in the folders of a store; change nothing."""
     return tuple(_foreign(data))
 
 
@@ -44,6 +44,7 @@ def _foreign(data: Path) -> Iterator[Path]:
     yield from _misfits(data, (), DATA)
     for name, known in PLACES.items():
         yield from _misfits(data, (name,), known)
+    # No name fits ``place()``: everything that was set aside is listed.
     yield from _misfits(data, (SET_ASIDE,), place())
     yield from _misfits(data, ("state",), STATE)
     for servers in (("servers",), ("state", "servers")):
@@ -55,6 +56,7 @@ def _foreign(data: Path) -> Iterator[Path]:
 
 
 def _misfits(data: Path, parts: tuple[str, ...], known: Place) -> list[Path]:
+    # This list is only a report: a folder that cannot be read is left out of it.
     with suppress(StoreError, OSError), opened(data, *parts) as folder:
         if folder is not None:
             versions = parts == ("versions",)
@@ -67,7 +69,7 @@ def _misfits(data: Path, parts: tuple[str, ...], known: Place) -> list[Path]:
 
 
 def set_aside(data: Path, name: str) -> None:
-    """Move what is foreign out of a version, or all that has its name if it is none.
+    """Move foreign files out of a version; move the whole path if it is not a version.
 
     Raises ``OSError``, StoreError.
     """
@@ -75,21 +77,25 @@ def set_aside(data: Path, name: str) -> None:
         strangers = _strangers(versions, name) if versions else []
         if versions is None or not strangers:
             return
+        # A fresh folder each time, so that files set aside earlier keep their names.
         target = data / SET_ASIDE / unique()
         for path in strangers:
             make_folder((target / path).parent)
             (versions.path / path).rename(target / path)
+            # Flush at once: the caller removes the version next, and a crash must not lose this
+            # file.
             flush_folder((target / path).parent)
 
 
 def _strangers(versions: Folder, name: str) -> list[str]:
-    """What does not belong to a version, as paths from its parent; the outermost names only."""
+    """List a version's foreign paths, relative to its parent; the outermost names only."""
     try:
         versions.status(name)
     except FileNotFoundError:
         return []
     ours = _files_of(versions.path / name) if is_version(versions, name) else None
     if ours is None:
+        # Not a version, or its receipt and fingerprint are both lost: all of it is foreign.
         return [name]
     with versions.inner(name) as version:
         strange = [each for each in version.names() if not _OF_A_VERSION.fits(version, each)]
@@ -106,12 +112,16 @@ def _is_below(path: str, others: Collection[str]) -> bool:
 
 
 def _files_of(version: Path) -> Collection[str] | None:
-    """The names in a version's tree, as it says itself; None where nothing says it any more."""
+    """Return the names that belong in a version's tree; None if no record of them is left.
+
+    The record is the receipt, or the fingerprint if the receipt is damaged.
+    """
     with suppress(StoreError):
         installed = read_version(version)
         if installed:
             return expected_kinds(installed.receipt).keys()
-    # The receipt is damaged. The fingerprint has the files; links lose nothing.
+    # The receipt is damaged. The fingerprint lists the files but no links, so count every link
+    # as ours: removing a link loses no data.
     files = read_stamps(version)
     if not files:
         return None

@@ -1,8 +1,9 @@
-"""Which versions are in use: a running server holds a shared lock on a file of its version.
+"""Versions in use: a running server holds a shared lock on a file of its version.
 
-The descriptor is handed on to the server, so the hold lasts as long as the server does,
-also when whoever started it is killed, and needs no right to write (an install that root
-made for everybody). Windows needs none of this: it removes no running program.
+The server inherits the locked descriptor. So the hold lasts as long as the server, even if the
+process that started it is killed. The shared lock needs no write permission, so it also works
+for an install that root made for all users. Windows needs no hold: it does not remove a
+running program.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ if sys.platform != "win32":
     import fcntl
 
 IN_USE = "in-use"
-"""Lies beside the receipt, is empty, and is never replaced: locks belong to the inode."""
+"""An empty file next to the receipt; it is never replaced, because locks belong to the inode."""
 
 
 @contextmanager
 def holding(version: Path) -> Iterator[int | None]:
-    """Hold a version for the block; the descriptor to hand on, None where there is none.
+    """Hold a version for the block; yield the locked descriptor for the server to inherit.
 
-    Raises NotInstalled when the version is being removed.
+    Yields None on Windows, and if the version has no file to lock. Raises NotInstalled while
+    another process removes the version.
     """
     if sys.platform == "win32":
         yield None
         return
+    # The lock belongs to the open file, so a child that inherits ``fd`` holds it too. Our close
+    # ends only our share of the hold.
     fd = _held(version / IN_USE)
     try:
         yield fd
@@ -42,7 +46,7 @@ def holding(version: Path) -> Iterator[int | None]:
 
 @contextmanager
 def alone_with(version: Path) -> Iterator[bool]:
-    """Whether nobody holds a version; while the block lasts, nobody can begin to."""
+    """Yield whether no process holds a version; keep new holders out during the block."""
     if sys.platform == "win32":
         yield True
         return
@@ -52,13 +56,18 @@ def alone_with(version: Path) -> Iterator[bool]:
         yield True
         return
     try:
+        # The exclusive lock fails at once if a server holds the shared one. If we get it, a server
+        # that starts now cannot take its shared lock, and reports NotInstalled.
         yield _locks(fd, alone=True)
     finally:
         _close(fd)
 
 
 def users_of(version: Path) -> tuple[str, ...]:
-    """The other processes that hold a version, for people; those that Linux lets us see."""
+    """Describe the other processes that hold a version; empty if the system is not Linux.
+
+    Processes whose open files this user may not read are left out.
+    """
     if sys.platform != "linux":
         return ()
     file = os.path.realpath(version / IN_USE)
@@ -71,7 +80,7 @@ def users_of(version: Path) -> tuple[str, ...]:
 
 
 def _has_open(pid: int, file: str) -> bool:
-    with suppress(OSError):  # somebody else's, or just ended
+    with suppress(OSError):  # another user's process, or it has just ended
         return any(os.readlink(link) == file for link in Path(f"/proc/{pid}/fd").iterdir())  # noqa: PTH115  # compares texts
     return False
 
@@ -87,6 +96,9 @@ def _held(path: Path) -> int | None:
         fd = open_to_read(path)
     except OSError:
         return None
+    # Another process may remove the version right now. While it works it has the exclusive lock,
+    # and ours fails. If it moved the folder between our open and our lock, we locked a file that
+    # is no longer at this path: compare the inodes after locking.
     if _locks(fd, alone=False) and _is_still(path, fd):
         return fd
     _close(fd)
@@ -99,7 +111,7 @@ def _close(fd: int) -> None:
 
 
 def _locks(fd: int, *, alone: bool) -> bool:
-    """Whether the lock is ours, or the file system has none (then nobody can tell)."""
+    """Try to lock without waiting; True if we have the lock or the file system has no locks."""
     if sys.platform != "win32":
         try:
             fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)

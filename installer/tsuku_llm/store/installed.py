@@ -1,4 +1,4 @@
-"""One version on disk: a folder with a receipt, a fingerprint and the tree itself."""
+"""One installed version: a folder with a receipt, a fingerprint and the tree."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Installed(NamedTuple):
 
     @property
     def tree(self) -> Path:
-        """The folder with the build itself."""
+        """The folder of the build."""
         return self.path / TREE
 
 
 def read_version(path: Path) -> Installed | None:
-    """The version in a folder; None where there is none.
+    """Read the version in a folder; None if the folder has no receipt.
 
-    Raises CorruptStore where the receipt is not readable or another version's.
+    Raises CorruptStore if the receipt cannot be read or belongs to another version.
     """
     content = read_small(path / RECEIPT, RECEIPT_LIMIT)
     if content is None:
@@ -36,6 +36,7 @@ def read_version(path: Path) -> Installed | None:
     receipt = Receipt.from_json(content)
     with disk_errors("looking at an installed version", path):
         is_link = path.is_symlink()
+    # A folder that was copied, renamed or linked here has a receipt that does not match its name.
     if receipt.id != path.name or is_link:
         raise CorruptStore(
             f"{path.name} is not the version that it seems to be",

@@ -1,8 +1,9 @@
-"""Whether a tree is still what its receipt says.
+"""The check that a tree is still what its receipt says.
 
-The listing must match name by name. A file whose stat fingerprint (size, modification and
-change times, inode) is the one taken when it was verified has not been written since:
-setting the modification time back changes the change time. Any other file is hashed again.
+The listing must match name by name. Each file has a fingerprint from stat: size, modification
+time, change time, inode. If it equals the one taken when the file was verified, the file was
+not written since then: setting the modification time back changes the change time. Any other
+file is hashed again.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _WORTH_THREADS = 4 << 20
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
 
 Stamp = tuple[int, ...]
-"""Size in bytes, modification and change time in ns, inode."""
+"""Size in bytes, modification and change time in ns, and inode of a file."""
 
 Stamps = dict[str, Stamp]
 
 
 class Listing(NamedTuple):
-    """What is in a tree: what each name is, the files' stamps, the links' targets."""
+    """The content of a tree: the kind of each name, the files' stamps, the links' targets."""
 
     kinds: Mapping[str, str]
     files: Stamps
@@ -44,7 +45,7 @@ class Listing(NamedTuple):
 
 
 def list_tree(tree: Path) -> Listing:
-    """Read the names and stamps of a tree, following no link. Raises ``OSError``."""
+    """Read the names and stamps of a tree without following links. Raises ``OSError``."""
     if not stat.S_ISDIR(os.lstat(tree).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(tree))
     kinds: dict[str, str] = {}
@@ -73,7 +74,7 @@ def _walk(tree: Path) -> Iterator[tuple[str, str]]:
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """The fingerprint of a file's status."""
+    """Make the stamp of a file from its status."""
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
@@ -82,9 +83,9 @@ def check_version(
 ) -> None:
     """Refuse a version whose tree is not what its receipt says; ``full`` hashes every file.
 
-    ``known`` has digests of files that were hashed moments ago. A file that was touched and
-    is still the same gets a fresh fingerprint, where that can be written. Raises
-    TamperedInstall with the names, StoreError when the disk does not play along.
+    ``known`` has digests of files that were hashed moments ago. If a file's stamp changed but
+    its content did not, the new stamp is stored, if the folder is writable. Raises
+    TamperedInstall with the names, StoreError if the file system reports an error.
     """
     found = find_differences(version, receipt, full=full, known=known)
     if found:
@@ -94,9 +95,10 @@ def check_version(
 def find_differences(
     version: Path, receipt: Receipt, *, full: bool = False, known: Mapping[Stamp, str] | None = None
 ) -> list[str]:
-    """Every name that is not what the receipt says; nothing more once a quick check has found one.
+    """List every name that is not what the receipt says.
 
-    Raises StoreError when the disk does not play along.
+    Without ``full``, no file is hashed if the listing already differs. Raises StoreError if the
+    file system reports an error.
     """
     tree = version / TREE
     with disk_errors("checking the installed build", tree):
@@ -104,14 +106,17 @@ def find_differences(
         if found and not full:
             return found
         stamps = {} if full else read_stamps(version)
+        # A file that still has the stamp from its verification was not written since: skip it.
         suspects = [
             file
             for file in receipt.files
             if file.path in listing.files and stamps.get(file.path) != listing.files[file.path]
         ]
+        # A file of another size is in ``found`` already; hashing it would add nothing.
         same_size = [file for file in suspects if listing.files[file.path][0] == file.size]
         fresh, changed = verify_files(tree, same_size, known or {})
     found += [f"content changed: {path}" for path in changed]
+    # The content is right: store the new stamps, so that the next start need not hash again.
     if suspects and not found:
         _write_stamps(version, listing.files | fresh)
     return found
@@ -126,7 +131,7 @@ def _list(tree: Path, receipt: Receipt) -> tuple[list[str], Listing]:
 
 
 def read_stamps(version: Path) -> Stamps:
-    """The fingerprint of a version; nothing where it is damaged: then everything is hashed."""
+    """Read the stored stamps of a version; empty if damaged, and then every file is hashed."""
     try:
         content = read_small(version / FINGERPRINT, _LIMIT)
         files = parse_object(content, FINGERPRINT).get("files") if content else None
@@ -139,12 +144,12 @@ def read_stamps(version: Path) -> Stamps:
 
 def _write_stamps(version: Path, stamps: Stamps) -> None:
     if stamps != read_stamps(version):
-        with suppress(OSError):  # an install of root's that others use: they hash each time
+        with suppress(OSError):  # root's install, used by another user: hash at each start
             replace_file(version / FINGERPRINT, stamps_to_json(stamps))
 
 
 def differences(listing: Listing, receipt: Receipt) -> list[str]:
-    """Every name that is not as the receipt has it, worded for people; pure."""
+    """Describe every name that differs from the receipt, for people; pure."""
     kinds = expected_kinds(receipt)
     found = [f"missing: {name}" for name in sorted(kinds.keys() - listing.kinds.keys())]
     found += [
@@ -167,7 +172,7 @@ def differences(listing: Listing, receipt: Receipt) -> list[str]:
 
 
 def expected_kinds(receipt: Receipt) -> dict[str, str]:
-    """What each name of the tree must be: its files, its links, and the folders of both."""
+    """Return the kind that each name must have: the files, the links, and their folders."""
     kinds = dict.fromkeys((file.path for file in receipt.files), "file")
     kinds |= dict.fromkeys((link.path for link in receipt.links), "link")
     folders = (name[:at] for name in kinds for at, char in enumerate(name) if char == "/")
@@ -177,9 +182,10 @@ def expected_kinds(receipt: Receipt) -> dict[str, str]:
 def verify_files(
     tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
 ) -> tuple[Stamps, list[str]]:
-    """Hash files, large ones in two threads; their stamps, and the names of those that differ.
+    """Hash files, return their stamps and the names of those that differ.
 
-    ``known`` has digests of files that were hashed moments ago. Raises ``OSError``.
+    Two threads hash if the files are large together. ``known`` has digests of files that were
+    hashed moments ago. Raises ``OSError``.
     """
     if sum(file.size for file in files) < _WORTH_THREADS:
         found = {file.path: _digest(tree / file.path, known) for file in files}
@@ -192,32 +198,37 @@ def verify_files(
 def _digests(
     tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
 ) -> dict[str, tuple[Stamp, str]]:
-    """Hash files in this thread and another one, the largest first."""
+    """Hash files in this thread and one more, the largest first."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     waiting = iter(sorted(files, key=lambda file: file.size, reverse=True))
     found: dict[str, tuple[Stamp, str]] = {}
 
     def hash_on() -> None:
+        # Both threads take from the same list iterator. ``next`` on it is atomic under the GIL, so
+        # each file is hashed once, and each thread writes its own keys of ``found``.
         for file in waiting:
             found[file.path] = _digest(tree / file.path, known)
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(hash_on)
         hash_on()
+        # Wait for the other thread; an ``OSError`` in it is raised here.
         other.result()
     return found
 
 
 def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
-    """The SHA-256 of a file, with the stamp it had before and after: else it is "changing".
+    """Hash a file; return the stamp it had before and after, and its SHA-256.
 
-    Another process that shares the file by a hard link changes its stamp, too: look again.
+    If the stamp differs after hashing, hash again: another process may only have added or
+    removed a hard link to the file. After 5 tries the digest is "changing".
     """
     from hashlib import sha256  # noqa: PLC0415
 
     fd = open_to_read(path)
     with open(fd, "rb", buffering=0) as file:  # noqa: PTH123  # opened above, with flags
+        # Stamps come from the open descriptor: another process may replace the path meanwhile.
         before, buffer = stamp_of(os.fstat(fd)), memoryview(bytearray(_CHUNK))
         for _ in range(_LOOKS):
             if before in known:
@@ -234,7 +245,7 @@ def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
 
 
 def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
-    """The refusal of a tree, with the names."""
+    """Make the error for a tree that differs, with the names."""
     facts = tuple(found[:_SHOWN])
     if len(found) > _SHOWN:
         facts += (f"and {len(found) - _SHOWN} more",)
@@ -246,7 +257,7 @@ def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
 
 
 def stamps_to_json(stamps: Mapping[str, Stamp]) -> bytes:
-    """The fingerprint as it is stored beside the tree."""
+    """Encode the stamps as they are stored next to the tree."""
     import json  # noqa: PLC0415
 
     return json.dumps({"format": 1, "files": stamps}).encode("ascii") + b"\n"

@@ -1,8 +1,8 @@
-"""What may lie in the folders of a store, by full pattern; anything else is not ours.
+"""The names that may be in the folders of a store, by full pattern; all others are foreign.
 
-Nothing is removed for its age, its prefix or its place alone: it must have a name that this
-program can have made, be of the right kind, and belong to this user or to root. What is
-foreign stays and is named by ``list`` and ``prune``.
+Age, prefix or place alone never decide a removal. A file must have a name that this program
+can have made, be of the right kind, and belong to this user or to root. Foreign files stay;
+``list`` and ``prune`` report them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tsuku_llm.store.integrity import FINGERPRINT
 from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT
 
 MARKER = ".tsuku-llm-store"
-"""The file in the data folder that says that this program made it."""
+"""The file that marks the data folder as made by this program."""
 
 METADATA_LOCK = "metadata-"
-"""Before a repository's name: the lock of its refresh."""
+"""The prefix of a refresh lock's name; the repository's name follows."""
 
 SET_ASIDE = "set-aside"
-"""The folder for foreign files that were inside a version which had to go."""
+"""The folder for foreign files from versions that were removed."""
 
 _MARK = b'{"format": 1}\n'
 _SHOWN = 12
@@ -42,26 +42,26 @@ SERVER = r"[a-z0-9][a-z0-9_-]{0,63}"
 
 
 class Place(NamedTuple):
-    """The names that a folder may have in it: of files, and of folders."""
+    """The names of files and of folders that a folder may contain."""
 
     files: re.Pattern[str]
     folders: re.Pattern[str]
 
     def fits(self, folder: Folder, name: str) -> bool:
-        """Whether the program can have made what has this name in ``folder``."""
+        """Tell whether this program can have made the file or folder ``name`` in ``folder``."""
         if self.files.fullmatch(name):
             return folder.is_file(name)
         return bool(self.folders.fullmatch(name)) and folder.is_folder(name)
 
 
 def place(files: str = "(?!)", folders: str = "(?!)") -> Place:
-    """Make a place; by default no name fits."""
+    """Make a Place; by default no name fits."""
     return Place(re.compile(files), re.compile(folders))
 
 
 _REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked)\.json|current"
 
-# On some systems the config file and a user's state lie in the data folder as well.
+# On some systems the data folder also contains the config file and the user's state.
 DATA = place(
     rf"active\.json|{temporaries('active[.]json').pattern}|{re.escape(MARKER)}"
     r"|config\.toml|update\.json|update-look",
@@ -83,7 +83,7 @@ PLACES = {
     "locks": LOCKS,
     "metadata": METADATA,
 }
-"""The folders in which the data folder of an earlier version is recognised."""
+"""The folders by which ``require_ours`` recognises a data folder without a marker."""
 
 STATE = place(r"update\.json|update-look", "servers")
 SERVERS = place(
@@ -92,14 +92,15 @@ SERVERS = place(
 
 
 def adopt(data: Path) -> None:
-    """Mark the data folder as made by this program; make it if need be.
+    """Mark the data folder as made by this program; create it if it does not exist.
 
-    Raises CorruptStore, UnsafeLocation where something else is in it, StoreError.
+    Raises CorruptStore or UnsafeLocation if it holds something else, StoreError.
     """
-    data = data.resolve()  # it may be a link, to a larger disk
+    data = data.resolve()  # the data folder may be a link to a larger disk
     make_folder(data)
     if not _is_marked(data):
         require_ours(data)
+        # Another process may write the same marker at this moment: that one is as good as ours.
         with disk_errors("marking the data folder", data), suppress(FileExistsError):
             write_new(data / MARKER, _MARK)
 
@@ -110,15 +111,17 @@ def _is_marked(data: Path) -> bool:
 
 
 def require_ours(data: Path) -> None:
-    """Refuse a data folder whose places are links, or hold what another program made.
+    """Refuse a data folder whose places are links or hold another program's files.
 
-    The version before this one left no marker: its folder is known by what lies in it. One
-    that holds none of our names is free. Raises CorruptStore, UnsafeLocation, StoreError.
+    The version before this one wrote no marker: its folder is recognised by its content. If
+    the places are empty, the folder is accepted. Raises CorruptStore, UnsafeLocation,
+    StoreError.
     """
     strangers: list[Path] = []
     known = _is_marked(data)
     for name, known_place in PLACES.items():
         with opened(data, name) as folder:
+            # ``opened`` has refused a link or another user's folder, also in a marked data folder.
             if folder is None or known:
                 continue
             for entry in folder.names():
@@ -135,7 +138,7 @@ def require_ours(data: Path) -> None:
 
 
 def _is_evident(folder: Folder, where: str, name: str) -> bool:
-    """Whether only this program can have made it: a folder's name alone does not tell."""
+    """Tell whether only this program can have made it; a folder's name alone proves nothing."""
     if where == "versions":
         return is_version(folder, name)
     if where != "metadata":
@@ -146,9 +149,9 @@ def _is_evident(folder: Folder, where: str, name: str) -> bool:
 
 
 def is_version(versions: Folder, name: str) -> bool:
-    """Whether a folder is a version, damaged or not: by its name and by what is in it.
+    """Tell whether a folder is a version, damaged or not, by its name and content.
 
-    Its receipt names it; or, where that is damaged, both other files of a version are there.
+    Either its receipt names it, or the two other files of a version are in it.
     """
     if not VERSIONS.fits(versions, name):
         return False

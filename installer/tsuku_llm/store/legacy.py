@@ -1,8 +1,8 @@
-"""What tsuku's earlier addon of the same name left behind.
+"""The files of tsuku's earlier addon of the same name.
 
-It was one program, in ``addons/tsuku-llm`` at first, then in ``tools/tsuku-llm``, then in
-a folder per version there. tsuku's own tools (``tools/tsuku-llm-<version>``) are not ours
-to touch.
+It was one program, first in ``addons/tsuku-llm``, then in ``tools/tsuku-llm``, then in a folder
+per version in ``tools/tsuku-llm``. ``tools/tsuku-llm-<version>`` are tsuku's own tools: this
+module never touches them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _BESIDE = (".download.lock", "tsuku-llm.tmp", "tsuku-llm.exe.tmp")
 
 @dataclass(frozen=True, slots=True)
 class LegacyAddon:
-    """A path that the earlier addon left, and what it is, for people."""
+    """A path of the earlier addon, with a description for people."""
 
     path: Path
     what: str
 
 
 def find_legacy(home: Path) -> tuple[LegacyAddon, ...]:
-    """What the earlier addon left below ``home`` (tsuku's own folder). Raises StoreError."""
+    """Find the earlier addon's files below ``home`` (tsuku's folder). Raises StoreError."""
     with disk_errors("looking for tsuku's earlier addon", home):
         return tuple(_found(home))
 
 
 def remove_legacy(home: Path) -> tuple[LegacyAddon, ...]:
-    """Remove what ``find_legacy`` finds, and nothing beside it. Raises StoreError."""
+    """Remove exactly what ``find_legacy`` finds; return it. Raises StoreError."""
     found = find_legacy(home)
     with disk_errors("removing tsuku's earlier addon", home):
         for addon in found:
@@ -59,7 +59,7 @@ def _found(home: Path) -> Iterator[LegacyAddon]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder itself: what a link names is somebody else's."""
+    """Tell whether the path itself is a folder; the target of a link is not ours."""
     return path.is_dir() and not path.is_symlink()
 
 

@@ -1,9 +1,10 @@
-"""Locks between processes: they save work, and nothing relies on them to be correct.
+"""Locks between processes: they save work; the store stays correct without them.
 
-The operating system frees the lock of a process that died. Beside it lies a note of who
-holds it, which keeps the processes of one machine apart where a file system has no locks, or
-has some that exclude nobody (NFS); those of several machines are not, and every change of the
-store is a rename.
+Two mechanisms work together. The file lock (flock) comes first: the operating system frees it
+when its process dies. Next to it lies a note with the holder's pid. The note separates the
+processes of one machine on file systems without locks, or with locks that exclude no process
+(some NFS). Processes of several machines are not separated there. That is safe, because every
+change of the store is a rename.
 """
 
 from __future__ import annotations
@@ -37,27 +38,27 @@ _HOLDER_SUFFIX = ".pid"
 _NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _PAUSE = 0.05
 _MODE = 0o600
-"""Of lock files: whoever can read one can hold it, and keep its owner waiting."""
+"""The mode of lock files: a user who may read one could lock it and make its owner wait."""
 _LOOKS = 4
-"""At a note that nobody can read: it is being written, or was not when its writer died."""
+"""How often an unreadable note is read: it is being written, or its writer died before that."""
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, and the machine that it runs on."""
+    """The process that holds a lock, and the name of its machine."""
 
     process: Process
     host: str
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine, as far as its name tells."""
+        """True if the machine of the process has this machine's name."""
         return self.host == node()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it surely is at work: of another machine's processes nothing is known."""
+        """True if the process surely runs; False for processes of another machine."""
         return self.is_here and self.process.is_alive
 
     def __str__(self) -> str:
@@ -71,31 +72,38 @@ def exclusive(
 ) -> Iterator[bool]:
     """Hold the lock file ``path`` for the block; ``timeout`` in seconds.
 
-    Gives whether it is held: False where the file system has no locks. ``on_wait`` is told
-    once, with the holder where it is known, that the lock is busy. Raises
-    LockTimeout; CorruptStore and UnsafeLocation where the path is not a lock file of ours;
+    Yields whether the file lock is held: False if the file system has no locks. If the lock is
+    busy, calls ``on_wait`` once with the holder, or None if the holder is not known. Raises
+    LockTimeout; CorruptStore and UnsafeLocation if the path is not a lock file of ours;
     NotWritable.
     """
+    # Look before opening: another user may have put a link or a fifo in the place of the file.
     _require_lock_file(path)
+    # One deadline for both mechanisms: the file lock here, the note in ``_name_us``.
     waiting = _Waiting(path, time.monotonic() + timeout, on_wait)
     with disk_errors(f"taking the lock {path.name}", path.parent):
+        # From here on, processes that respect flock wait for us.
         lock = _acquire(waiting)
     try:
+        # If flock works, a note that is here now is a dead holder's. If not, we wait here.
         named = _name_us(waiting)
         try:
             yield lock.is_locked
         finally:
-            if named:  # before the lock: the note is the next holder's as soon as that is free
+            # Remove the note while we still hold the lock: once it is free, the next holder
+            # writes its own note under the same name, and we must not remove that one.
+            if named:
                 with suppress(OSError):
                     _holder_file(path).unlink()
     finally:
-        with suppress(OSError):  # it ends with this process at the latest
+        with suppress(OSError):  # the system frees the lock when this process ends
             lock.release()
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds a lock, or held it when it crashed; None where nobody says so."""
+    """Read the note of a lock: its holder, or the one that crashed; None without a note."""
     try:
+        # No lock is held here: the note may be half written, or gone at any moment. Both give None.
         words = (read_small(_holder_file(path), _LONGEST_NAME) or b"").decode().split()
         pid, started, host = words
         return Holder(Process(int(pid), started), host)
@@ -104,7 +112,7 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def forget_dead_holders(data: Path) -> None:
-    """Remove what processes that are gone wrote about themselves beside the store's locks."""
+    """Remove the notes that dead processes left next to the store's locks."""
     with opened(data, "locks") as folder, suppress(OSError):
         if folder is None:
             return
@@ -113,31 +121,37 @@ def forget_dead_holders(data: Path) -> None:
                 lock = (folder.path / name).with_suffix(_LOCK_SUFFIX)
                 holder = holder_of(lock)
                 if holder is None or (holder.is_here and not holder.is_alive):
-                    # Taking the lock puts our own note in its place, and removes it.
+                    # A new process may take this lock now and write its note: never remove a
+                    # note without the lock. Taking the lock replaces the note of a dead holder
+                    # by ours, and releasing it removes ours. If the lock is busy, its holder
+                    # takes care of the note.
                     with suppress(StoreError), exclusive(lock, timeout=0):
                         pass
 
 
 def drop_locks(data: Path, is_needed: Callable[[str], bool]) -> None:
-    """Remove the lock files of names that are gone; ``is_needed`` is asked under the lock.
+    """Remove the lock files of names that no longer exist, as ``is_needed`` tells.
 
-    A process that waits opens the file anew at each try, and one that locked a removed file
-    sees that it has no name any more (filelock looks), so two never hold one name.
+    Two processes never hold one name: a waiting process opens the file again at each try, and
+    filelock checks after locking that the file still has its name.
     """
     with opened(data, "locks") as folder, suppress(OSError):
         if folder is None:
             return
         for name in folder.names():
             locked = name.removesuffix(_LOCK_SUFFIX)
+            # A first look without the lock, only to save work.
             if locked == name or not LOCKS.fits(folder, name) or is_needed(locked):
                 continue
             with suppress(StoreError), exclusive(folder.path / name, timeout=0) as alone:
+                # Ask again under the lock: another process may have created what it is for
+                # meanwhile. Without working locks (``alone`` is False) the file stays.
                 if alone and not is_needed(locked):
                     folder.unlink(name)
 
 
 class _Waiting:
-    """For a lock that another process holds: until ``end``, on the monotonic clock."""
+    """One wait for a lock that another process holds, until ``end`` (monotonic clock)."""
 
     def __init__(
         self, path: Path, end: float, on_wait: Callable[[Holder | None], None] | None
@@ -148,27 +162,28 @@ class _Waiting:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """The seconds that are left to wait, at least 0."""
         return max(0.0, self._end - time.monotonic())
 
     def tell(self) -> None:
-        """Say once for whom, if there is time to wait at all."""
+        """Call ``on_wait`` with the holder, once, and only if there is time left to wait."""
         if self._on_wait and self.left:
             self._on_wait(holder_of(self.path))
             self._on_wait = None
 
     def over(self) -> LockTimeout:
-        """The error for a wait that came to nothing."""
+        """Make the error for a wait that reached its end."""
         return _timed_out(self.path, holder_of(self.path))
 
 
 def _acquire(waiting: _Waiting) -> BaseFileLock:
     from filelock import FileLock, Timeout  # noqa: PLC0415
 
-    # No marker files of filelock's where there is no flock: whoever crashed would lock everybody
-    # out. The note of the holder counts only as long as he lives.
+    # Without flock, filelock would fall back to marker files. A crashed process leaves its marker
+    # behind and locks out all others. Our note counts only while its process lives.
     lock = FileLock(waiting.path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
+        # A free lock is taken without a message.
         _try(lock, 0)
     except Timeout:
         waiting.tell()
@@ -183,14 +198,15 @@ def _try(lock: BaseFileLock, timeout: float) -> None:
     try:
         lock.acquire(timeout=timeout)
     except OSError as exc:
+        # Without flock we go on with ``lock.is_locked`` False; the note has to do.
         if exc.errno not in _NO_LOCKS:
             raise
 
 
 def _name_us(waiting: _Waiting) -> bool:
-    """Write who holds the lock, once nobody else who lives on this machine says that he does.
+    """Write our pid note; wait while another live process on this machine has one.
 
-    Gives whether it is written. Where it cannot be, the lock is all there is.
+    Returns whether it is written. If it cannot be written, only the file lock protects.
     """
     note = _holder_file(waiting.path)
     ourselves = Process.of(os.getpid())
@@ -200,18 +216,26 @@ def _name_us(waiting: _Waiting) -> bool:
     unread = 0
     while True:
         try:
+            # O_EXCL: of several processes that try at once, one creates the note.
             if _create(note, words):
                 return True
             holder = holder_of(waiting.path)
+            # The note exists but cannot be read. Its process may be between creating and writing
+            # it: give it a moment before we take it for the leftover of a crash.
             if holder is None and unread < _LOOKS:
                 unread += 1
                 time.sleep(_PAUSE)
                 continue
+            # The writer is dead, or runs on another machine, of which we know nothing: remove the
+            # note and try to create ours. Without flock, another process may do the same now, and
+            # its new note gets lost. Both then go on, which is safe: see the module's docstring.
             if holder is None or not holder.is_alive:
                 note.unlink(missing_ok=True)
                 continue
         except OSError:
             return False
+        # A live process of this machine has the note, and the file lock did not stop us: locks
+        # do not work on this file system, and the note decides.
         waiting.tell()
         if not waiting.left:
             raise waiting.over()
@@ -219,14 +243,17 @@ def _name_us(waiting: _Waiting) -> bool:
 
 
 def _create(path: Path, text: str) -> bool:
-    """Make a file that is not there; False where it is, and none where the disk is full."""
+    """Create a file; False if it exists already.
+
+    If it cannot be written, for example on a full disk, no file is left. Raises ``OSError``.
+    """
     try:
         fd = os.open(path, _NAME_FLAGS, 0o644)
     except FileExistsError:
         return False
     try:
         with open(fd, "w", encoding="utf-8") as file:  # noqa: PTH123  # opened with flags
-            set_mode(fd, 0o644)  # other users who wait read whom they wait for
+            set_mode(fd, 0o644)  # waiting processes of other users read whom they wait for
             file.write(text)
     except OSError:
         path.unlink(missing_ok=True)
@@ -258,12 +285,12 @@ def _require_lock_file(path: Path) -> None:
 
 
 def _holder_file(path: Path) -> Path:
-    """Beside the lock: Windows locks the bytes of the file itself against reading."""
+    """Return the path of the note: not the lock file, which Windows locks against reading."""
     return path.with_suffix(_HOLDER_SUFFIX)
 
 
 def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:
-    """Word the end of a wait; without a note it is not known what the holder is."""
+    """Make the error for a wait that timed out; without a note the holder is unknown."""
     if holder is None:
         return LockTimeout(
             "a lock is held by another process",

@@ -1,6 +1,6 @@
-"""The active pointer: which version is used, and which one was before it.
+"""The active pointer: the version in use, and the previous one.
 
-A file and not a link, as Windows has no links for everybody. It is replaced, never edited.
+It is a file, because on Windows not every user may create links. It is replaced, never edited.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ _LIMIT = 4096
 
 
 class Pointer(NamedTuple):
-    """The ids of the version in use and of the one to roll back to; None: there is none."""
+    """The ids of the version in use and of the one to roll back to; None if not set."""
 
     active: str | None = None
     previous: str | None = None
 
     def moved_to(self, version: str) -> Pointer:
-        """The pointer after ``version`` came into use; the one before it is remembered."""
+        """Return the pointer with ``version`` active and the former active one as previous."""
+        # Activating the active version again must not make it the version to roll back to.
         return self if version == self.active else Pointer(version, self.active)
 
     def without(self, version: str) -> Pointer:
-        """The pointer after ``version`` is gone."""
+        """Return the pointer after ``version`` was removed."""
         return Pointer(
             None if self.active == version else self.active,
             None if self.previous == version else self.previous,
@@ -38,9 +39,9 @@ class Pointer(NamedTuple):
 
 
 def read_pointer(data: Path) -> Pointer:
-    """The pointer of a store; an empty one where nothing was ever installed.
+    """Read the pointer of a store; an empty one if the file does not exist.
 
-    Raises CorruptStore for anything that is no pointer, UnsafeLocation for somebody else's.
+    Raises CorruptStore if the file is not a pointer, UnsafeLocation if another user owns it.
     """
     path = data / FILE
     content = read_small(path, _LIMIT)
@@ -58,7 +59,7 @@ def read_pointer(data: Path) -> Pointer:
 
 
 def pointer_or_none(data: Path) -> Pointer:
-    """Read the pointer, or give an empty one in the place of one that cannot be read."""
+    """Read the pointer; return an empty one if it is corrupt."""
     try:
         return read_pointer(data)
     except CorruptStore:
@@ -66,7 +67,7 @@ def pointer_or_none(data: Path) -> Pointer:
 
 
 def write_pointer(data: Path, pointer: Pointer) -> None:
-    """Replace the pointer durably. Raises StoreError."""
+    """Replace the pointer durably, as one rename. Raises StoreError."""
     document = {"format": FORMAT, "active": pointer.active, "previous": pointer.previous}
     with disk_errors("replacing the active pointer", data):
         replace_file(data / FILE, json.dumps(document).encode("ascii") + b"\n")

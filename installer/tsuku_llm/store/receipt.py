@@ -1,7 +1,7 @@
-"""What a version's receipt holds: what was installed, why, for which hardware, file by file.
+"""The receipt of a version: what was installed, why, for which hardware, and every file.
 
-The store compares the tree with it and hands the rest through unread. It is parsed by hand
-because ``serve`` reads it at every start: nothing is imported for it.
+The store compares the tree with it and passes the rest on unread. The parser is written by
+hand, because ``serve`` reads a receipt at every start and must not import a library for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tsuku_llm.errors import CorruptStore
 FORMAT = 1
 RECEIPT = "receipt.json"
 RECEIPT_LIMIT = 16 << 20
-"""Bytes."""
+"""The largest receipt, in bytes."""
 
 _T = TypeVar("_T")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -26,11 +26,11 @@ _LARGEST = 1 << 53
 _HINT = "tsuku-llm install --force writes it anew"
 
 NOT_RECORDED = "whether it is was not recorded when it was installed"
-"""Why a build counts as unattested whose receipt is older than that field."""
+"""The reason for "unattested" if the receipt is older than that field."""
 
 
 class ArtifactRecord(NamedTuple):
-    """One archive that the tree was unpacked from. ``size`` in bytes."""
+    """One archive from which the tree was extracted; ``size`` in bytes."""
 
     url: str
     sha256: str
@@ -47,24 +47,24 @@ class FileRecord(NamedTuple):
 
 
 class LinkRecord(NamedTuple):
-    """One symbolic link of the tree; ``target`` as it stands in the link."""
+    """One symbolic link of the tree; ``target`` is the link's text."""
 
     path: str
     target: str
 
 
 class Receipt(NamedTuple):
-    """What is installed and why.
+    """The record of what is installed and why.
 
     ``sequence`` orders the releases of a repository. ``server`` is the server's path in the
-    tree, ``arguments`` what it is always started with, ``device`` the name handed to
-    ``--device`` (None: none is). ``requested`` is the backend asked for, ``detected`` what
-    the machine offered, ``line`` the one line that says it all at every start. ``reasons``
-    has for every variant passed over the text why; ``hardware`` is what the probe concluded,
-    as the probe words it; ``installed_at`` is UTC, to the second; ``tsuku_llm`` the version
-    that wrote this. ``unattested`` is the publisher's reason why it was not verified who
-    built it, None where the release file has none. ``former`` are repositories that it was
-    bound to before: what they revoke counts as well.
+    tree. ``arguments`` are the server's first arguments at every start. ``device`` is the value
+    for ``--device``, or None if the option is not passed. ``requested`` is the backend asked
+    for, ``detected`` what the machine offered, ``line`` the one line printed at every start.
+    ``reasons`` says for each variant why it was not chosen. ``hardware`` is the probe's result,
+    in the probe's words. ``installed_at`` is UTC, to the second. ``tsuku_llm`` is the version
+    that wrote this receipt. ``unattested`` is the publisher's reason why the builder was not
+    verified, None if the release file has no such reason. ``former`` are repositories that the
+    build was bound to before: their revocations count too.
     """
 
     id: str
@@ -94,11 +94,11 @@ class Receipt(NamedTuple):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """The SHA-256 of each archive that it was unpacked from."""
+        """The SHA-256 of each archive from which the tree was extracted."""
         return tuple(artifact.sha256 for artifact in self.artifacts)
 
     def to_json(self) -> bytes:
-        """The receipt as it is stored."""
+        """Encode the receipt as it is stored."""
         document = {"format": FORMAT} | {
             name: _plain(value) for name, value in self._asdict().items()
         }
@@ -106,7 +106,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def from_json(cls, data: bytes) -> Receipt:
-        """Parse a stored receipt. Raises CorruptStore for anything that is not one."""
+        """Parse a stored receipt. Raises CorruptStore for anything else."""
         document = parse_object(data, "the receipt")
         if document.get("format") != FORMAT:
             raise _junk(f"format is {document.get('format')!r}, this version reads {FORMAT}")
@@ -116,9 +116,9 @@ class Receipt(NamedTuple):
 
 
 def version_id(release: str, variant: str, artifact_digests: Iterable[str]) -> str:
-    """The folder name of a version: it tells what is inside and changes with any artifact.
+    """Make the folder name of a version; it changes if any artifact changes.
 
-    The order of the artifacts does not matter, as they are unpacked beside each other.
+    The order of the artifacts does not matter: all are extracted into the same tree.
     """
     from hashlib import sha256  # noqa: PLC0415  # serve hashes nothing
 
@@ -127,19 +127,19 @@ def version_id(release: str, variant: str, artifact_digests: Iterable[str]) -> s
 
 
 def is_version_id(text: str) -> bool:
-    """Whether a text can be the name of a version's folder (never a path)."""
+    """Tell whether a text can be the name of a version's folder; a path never can."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_tree_path(text: str) -> bool:
-    """Whether a text is a relative path with ``/`` that stays in the tree."""
+    """Tell whether a text is a relative path with ``/`` that stays in the tree."""
     if not text or len(text) > 1024 or "\\" in text or not text.isprintable():  # noqa: PLR2004
         return False
     return all(part not in ("", ".", "..") for part in text.split("/"))
 
 
 def parse_object(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object without repeated keys or numbers that are none. Raises CorruptStore."""
+    """Parse a JSON object; repeated keys, NaN and Infinity are refused. Raises CorruptStore."""
     try:
         document = json.loads(
             data.decode("utf-8"), object_pairs_hook=_no_repeats, parse_constant=_no_constant
@@ -185,6 +185,8 @@ def _require_consistent(receipt: Receipt) -> None:
         if not _stays_inside(link):
             raise _junk(f"{link.path!r} leads out of the tree")
     for path in paths:
+        # A file or link cannot be the folder of another entry. A link there would lead the files
+        # below it out of the tree.
         if any(path[:at] in taken for at, char in enumerate(path) if char == "/"):
             raise _junk(f"{path!r} lies below a file")
 
@@ -192,6 +194,8 @@ def _require_consistent(receipt: Receipt) -> None:
 def _stays_inside(link: LinkRecord) -> bool:
     depth = link.path.count("/")
     for part in link.target.split("/"):
+        # Count folders from the tree's root. The count must not go below zero even for a moment:
+        # the target would leave the tree and might come back in.
         depth += -1 if part == ".." else part not in ("", ".")
         if depth < 0:
             return False
@@ -201,10 +205,11 @@ def _stays_inside(link: LinkRecord) -> bool:
 def _checked(
     kind: type[_T], accept: Callable[[_T], bool]
 ) -> Callable[[Mapping[str, Any], str], _T]:
-    """A reader of one key: its value must be of exactly this type and be accepted."""
+    """Make a reader of one key that demands exactly this type and an accepted value."""
 
     def read(document: Mapping[str, Any], name: str) -> _T:
         value = document.get(name)
+        # Exactly this type: to ``isinstance``, True is an int.
         if type(value) is not kind or not accept(value):
             raise _junk(f"{name} is {str(value)[:80]!r}")
         return value
@@ -244,7 +249,7 @@ def _unattested(document: Mapping[str, Any], name: str) -> str | None:
 
 
 def _optional_texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A list of texts; receipts of earlier versions of this program lack it."""
+    """Read a list of texts; empty if missing, as in receipts of earlier versions."""
     return _sequence(_text)(document, name) if name in document else ()
 
 

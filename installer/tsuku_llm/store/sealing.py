@@ -1,4 +1,4 @@
-"""The last step before a version appears: on the disk, in its final form, still in staging."""
+"""The last step before a version is published: its final form on disk, still in staging."""
 
 from __future__ import annotations
 
@@ -25,36 +25,44 @@ _PROGRAM_MODE = 0o755
 _FILE_MODE = 0o644
 
 _FLUSHES = 8
-"""Files that are flushed at once."""
+"""The number of files that are flushed in parallel."""
 
 
 def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> dict[Stamp, str]:
-    """Bring a staged tree and its receipt to the disk; the digests of what is shared.
+    """Write a staged tree and its receipt durably; return the digests of shared files.
 
-    ``donors`` are files of other versions to link instead of keeping a copy. Raises
-    TamperedInstall when the tree does not hold exactly what the receipt lists.
+    ``donors`` are files of other versions: they are linked, and the copies removed. Raises
+    TamperedInstall if the tree does not hold exactly what the receipt lists.
     """
     tree = staging.tree
     with disk_errors("finishing the new version", staging.path):
+        # The staging folder is locked, so no other process changes it. The order of steps is the
+        # safety: all of it is flushed before the caller renames the folder to its final name.
         _drop_empty_folders(tree, receipt)
         found = differences(list_tree(tree), receipt)
         if found:
             raise tampered(f"the unpacked {receipt.id}", found)
+        # Link before flushing: the copies that links replace are removed unflushed.
         digests = share(staging, receipt.files, donors)
         _seal_files(tree, receipt.files)
+        # The file that servers lock must be there before the version has its name.
         write_new(staging.path / IN_USE, b"")
         write_new(staging.path / RECEIPT, receipt.to_json())
+        # Take the stamps last: the new modes and links above have changed the change times.
         stamps = list_tree(tree).files
         write_new(staging.path / FINGERPRINT, stamps_to_json(stamps))
+        # Folders after files: flushing a folder makes the names of its files durable.
         _seal_folders(staging, receipt)
     return digests
 
 
 def _seal_files(tree: Path, files: Sequence[FileRecord]) -> None:
-    """Flush side by side: each flush waits for the disk, and those that wait share its work."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # a start does without
+    """Set the modes and flush, 8 files in parallel: the disk serves waiting flushes together."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # not at a start
 
     with ThreadPoolExecutor(_FLUSHES) as pool:
+        # Each thread has its own files. Reading the results raises the first ``OSError`` here, and
+        # leaving the block waits for the other threads.
         for _ in pool.map(lambda file: seal_file(tree / file.path, _mode(file)), files):
             pass
 
@@ -64,7 +72,7 @@ def _mode(file: FileRecord) -> int:
 
 
 def _drop_empty_folders(tree: Path, receipt: Receipt) -> None:
-    """Archives may have folders with nothing in them; the receipt lists none."""
+    """Remove the empty folders of the archives; the receipt lists none."""
     kept = expected_kinds(receipt)
     kinds = list_tree(tree).kinds
     for name in sorted((name for name, kind in kinds.items() if kind == "folder"), reverse=True):

@@ -1,7 +1,8 @@
-"""Identical files of several versions are stored once, by hard links.
+"""Hard links between versions: identical files are stored once.
 
-A donor is hashed again before it is trusted: its version was verified long ago. Where a
-file system has no hard links, or refuses one more, the copy that was unpacked stays.
+A donor is the same file in another version. It is hashed again before it is trusted, because
+its version was verified long ago. If the file system has no hard links, or refuses one more,
+the extracted copy stays.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tsuku_llm.store.receipt import FileRecord
 from tsuku_llm.store.staging import ASIDE, Staging
 
 Content = tuple[str, bool]
-"""SHA-256 and whether it is executable: what two files must have in common."""
+"""SHA-256 and the executable flag of a file: files with both equal can be shared."""
 
 
 def donors(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Content, Path]:
-    """Where other versions have the same files."""
+    """Find the same files in other versions; empty files are left out."""
     wanted = {(file.sha256, file.executable) for file in files if file.size}
     return {
         (file.sha256, file.executable): other.tree / file.path
@@ -40,12 +41,12 @@ def donors(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Con
 def share(
     staging: Staging, files: Sequence[FileRecord], donors: Mapping[Content, Path]
 ) -> dict[Stamp, str]:
-    """Replace files of a staged tree by links to their donors; the digests of what was linked.
+    """Replace files of a staged tree by links to their donors; return the links' digests.
 
-    The unpacked copies wait aside until the donors were hashed, and come back where one is
-    not what it should be. What was supplied by its donor already was hashed then, and is
-    hashed again only where it was touched since. Raises ``OSError`` when a copy cannot be put
-    back, TamperedInstall where there is none.
+    The extracted copies are kept aside until the donors are hashed. If a donor differs, its copy
+    is put back. A file that ``supply`` linked already was hashed then; it is hashed again only
+    if it was touched since. Raises ``OSError`` if a copy cannot be put back, TamperedInstall if
+    a differing file has no copy.
     """
     tree, aside = staging.tree, staging.path / ASIDE
     aside.mkdir()
@@ -53,10 +54,13 @@ def share(
     for number, file in enumerate(files):
         donor = donors.get((file.sha256, file.executable))
         if donor and _same(donor, tree / file.path):
+            # ``supply`` linked it before: there is no copy to put back.
             linked[file.path] = file, None
         elif donor and _link(donor, tree / file.path, aside / str(number)):
             linked[file.path] = file, aside / str(number)
     records = [file for file, _ in linked.values()]
+    # Hash after linking: another process may damage or remove a donor's version at any time, and
+    # only the file that is now in our tree counts.
     stamps, changed = verify_files(tree, records, staging.hashed)
     for path, (_, copy) in linked.items():
         if path not in changed:
@@ -78,7 +82,7 @@ def _same(donor: Path, target: Path) -> bool:
 
 
 def _link(donor: Path, target: Path, copy: Path) -> bool:
-    """Put a link to ``donor`` in the place of ``target``, which moves to ``copy``."""
+    """Move ``target`` to ``copy`` and link ``donor`` in its place; undo it if linking fails."""
     target.replace(copy)
     try:
         target.hardlink_to(donor)
@@ -89,19 +93,21 @@ def _link(donor: Path, target: Path, copy: Path) -> bool:
 
 
 def inodes_of(version: Path) -> frozenset[int]:
-    """The inodes of a version's files, as they were when it was verified."""
+    """Return the inodes of a version's files, as recorded when it was verified."""
     return frozenset(stamp[-1] for stamp in read_stamps(version).values())
 
 
 def refresh_sharers(
     others: Iterable[Installed], inodes: Collection[int], digests: Mapping[Stamp, str]
 ) -> None:
-    """Fresh fingerprints for the versions that share these inodes.
+    """Store new fingerprints for the versions that share these inodes.
 
-    Making or removing a hard link changes the change time of every other name. A version
-    that is found damaged here is reported when it is used. ``digests`` are known already.
+    Adding or removing a hard link changes the change time of the inode, and so the stamp under
+    every other name. ``digests`` are of files that were hashed moments ago.
     """
     for other in others:
         if not inodes_of(other.path).isdisjoint(inodes):
             with suppress(TsukuError):
+                # No lock on the other version: the check only replaces its fingerprint file. Damage
+                # that is found here is reported when that version is used.
                 check_version(other.path, other.receipt, known=digests)

@@ -1,6 +1,7 @@
-"""What is installed: versions that are complete or not there, and which of them is in use.
+"""The installed versions and the active one, for reading only.
 
-Reading alone, which is all that a start needs; ``versions`` has what changes any of it.
+A version is complete or does not exist. A start needs no more than this module; ``versions``
+has the code that changes the store.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tsuku_llm.store.receipt import is_version_id
 class Shelf:
     """The versions in the folder ``data``, as ``Store`` left them.
 
-    Any method raises StoreError, or one of its kinds, when the disk does not play along.
+    Every method raises StoreError or a subclass if the file system reports an error.
     """
 
     def __init__(self, data: Path) -> None:
@@ -31,24 +32,24 @@ class Shelf:
         self._versions = data / "versions"
 
     def find(self, version: str) -> Installed | None:
-        """A version by its id. Raises CorruptStore where its receipt is not readable."""
+        """Find a version by its id. Raises CorruptStore if its receipt cannot be read."""
         return read_version(self._versions / version) if is_version_id(version) else None
 
     def installed(self) -> tuple[Installed, ...]:
-        """Every version with a readable receipt, by id."""
+        """Return every version with a readable receipt, sorted by id."""
         return tuple(
             found for found in self._look_at_all().values() if isinstance(found, Installed)
         )
 
     def damaged(self) -> Mapping[str, CorruptStore]:
-        """Why the other names in the folder of versions are none."""
+        """Return the versions whose receipts cannot be read, with the errors."""
         found = self._look_at_all()
         return {name: error for name, error in found.items() if isinstance(error, CorruptStore)}
 
     def active(self) -> Installed | None:
-        """The version in use; None where there is none.
+        """Return the active version; None if none is active.
 
-        Raises CorruptStore where the pointer or the version that it names cannot be read.
+        Raises CorruptStore if the pointer or the version that it names cannot be read.
         """
         version = read_pointer(self.data).active
         if version is None:
@@ -56,37 +57,40 @@ class Shelf:
         return self.find(version) or self._dangling(version)
 
     def previous(self) -> Installed | None:
-        """The version that ``rollback`` would go back to; None where there is none."""
+        """Return the version that ``rollback`` would activate; None if there is none."""
         version = read_pointer(self.data).previous
         return self.find(version) if version else None
 
     def check(self, installed: Installed, *, full: bool = False) -> None:
         """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
 
-        Raises UnsafeLocation where another user could replace it, TamperedInstall with the
-        names that differ.
+        Raises UnsafeLocation if another user could replace it, TamperedInstall with the names
+        that differ.
         """
+        # First the folders above the tree: in another user's folder, a checked tree could be
+        # replaced right after the check.
         check_path(installed.tree)
         check_version(installed.path, installed.receipt, full=full)
 
     def verify(self, installed: Installed) -> tuple[str, ...]:
-        """Every name that is not what the receipt says, after hashing every file.
+        """Hash every file and list every name that is not what the receipt says.
 
-        Nobody removes the version meanwhile. Raises NotInstalled when it is being removed.
+        The version is held meanwhile, so that no other process removes it. Raises NotInstalled
+        if another process removes it already.
         """
         with self.hold(installed):
             return tuple(find_differences(installed.path, installed.receipt, full=True))
 
     def hold(self, installed: Installed) -> AbstractContextManager[int | None]:
-        """Keep a version from being removed for the block.
+        """Keep a version from being removed during the block.
 
-        A child that is given the descriptor (None on Windows) holds it as well, for as long
-        as it lives. Raises NotInstalled when the version is being removed.
+        A child process that inherits the descriptor (None on Windows) holds the version too,
+        as long as it lives. Raises NotInstalled while another process removes the version.
         """
         return holding(installed.path)
 
     def ids(self) -> list[str]:
-        """The ids of all versions, damaged ones included; what is foreign is none."""
+        """List the ids of all versions, damaged ones included; foreign folders are left out."""
         from tsuku_llm.folders import opened  # noqa: PLC0415  # a start lists nothing
         from tsuku_llm.store.layout import is_version  # noqa: PLC0415
 
@@ -98,7 +102,7 @@ class Shelf:
             return [name for name in names if folder and is_version(folder, name)]
 
     def foreign(self) -> tuple[Path, ...]:
-        """What lies in the folders of the store and is not this program's."""
+        """List the foreign paths in the folders of the store."""
         from tsuku_llm.store.foreign import foreign  # noqa: PLC0415
 
         return foreign(self.data)

@@ -1,7 +1,7 @@
-"""Folders where a version is put together before it appears, and where one disappears.
+"""Staging folders: a version is built in one, and removed in one.
 
-Each has a lock file beside it, held for as long as the folder is worked on. What has no
-living holder is the leftover of a crash, and the next writing command sweeps it away.
+Each staging folder has a lock file next to it, which its process holds all the time. A folder
+without a living holder was left by a crash; the next command that writes removes it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ REMOVED = "removed"
 _UNPACKED = "unpacked"
 _PARTS = (TREE, _UNPACKED, ASIDE, REMOVED)
 _FILES = (IN_USE, RECEIPT, FINGERPRINT)
-"""All that this program makes in a folder of its own here."""
+"""With ``_PARTS``, all that this program creates in a staging folder."""
 
 LONGEST_INSTALL = 24 * 3600.0
-"""Seconds after which nobody can still be at work on what lies there."""
+"""Seconds after which no process can still work on a staging folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A folder of one's own on the store's file system; ``tree`` is to be filled.
+    """A private folder on the store's file system; the caller fills ``tree``.
 
     ``hashed`` has the digests of files in it that were hashed moments ago.
     """
@@ -45,19 +45,21 @@ class Staging:
 
     @property
     def tree(self) -> Path:
-        """Where the build is unpacked."""
+        """The folder into which the build is extracted."""
         return self.path / TREE
 
     @property
     def unpacked(self) -> Path:
-        """Where archives without a signed list are unpacked before they are put in place."""
+        """The folder for archives without a signed file list, before their files are moved."""
         return self.path / _UNPACKED
 
 
 @contextmanager
 def staged(parent: Path) -> Iterator[Staging]:
-    """A new folder in ``parent``; whatever is left in it at the end of the block is removed."""
+    """Make a staging folder in ``parent``; remove what is left of it at the end of the block."""
     with ExitStack() as stack:
+        # The lock comes before the folder: a sweep by another process never sees the folder without
+        # its holder. The stack undoes it in reverse: folder, lock, lock file.
         staging = Staging(parent / _locked_name(parent, stack))
         stack.callback(drop_tree, staging.path)
         with disk_errors("making a staging folder", parent):
@@ -67,10 +69,11 @@ def staged(parent: Path) -> Iterator[Staging]:
 
 
 def _locked_name(parent: Path, stack: ExitStack) -> str:
-    """Lock a fresh name; a sweep that looks in the same moment can take it from us."""
+    """Lock a new name; try others if a sweep by another process locks ours at this moment."""
     for _ in range(_TRIES):
         name = unique()
         with suppress(LockTimeout):
+            # Registered first, so it runs last: the lock is released before its file is removed.
             stack.callback(_forget, _lock_file(parent, name))
             stack.enter_context(exclusive(_lock_file(parent, name), timeout=0))
             return name
@@ -78,10 +81,10 @@ def _locked_name(parent: Path, stack: ExitStack) -> str:
 
 
 def sweep_staging(data: Path, now: float) -> None:
-    """Remove what crashed processes left; what a live one works on stays.
+    """Remove the folders that crashed processes left; keep those of live processes.
 
-    What cannot be removed stays too: it is in nobody's way. ``now`` is in seconds since the
-    epoch: where locks do not tell (another machine's, or none at all), age does.
+    A folder that cannot be removed stays; it does no harm. ``now`` is in seconds since the
+    epoch: age decides where locks cannot (another machine's folders, or no locks at all).
     """
     with opened(data, "staging") as parent:
         if parent is None:
@@ -95,11 +98,16 @@ def sweep_staging(data: Path, now: float) -> None:
 
 def _sweep_one(parent: Folder, name: str, now: float) -> None:
     lock = _lock_file(parent.path, name)
+    # Read the age before locking: taking the lock may touch the file.
     old = _written(lock) + LONGEST_INSTALL < now
     holder = holder_of(lock)
+    # A process of another machine may still work on it, and its locks may not reach us.
     if holder and not holder.is_here and not old:
         return
+    # A live process of this machine holds this lock all the time: then this raises LockTimeout and
+    # the folder stays. While we hold it, no other sweep removes the same folder.
     with exclusive(lock, timeout=0) as locked:
+        # Without working locks, only age proves that no process works here.
         if locked or old:
             if parent.is_folder(name):
                 _empty(parent, name)
@@ -107,7 +115,7 @@ def _sweep_one(parent: Folder, name: str, now: float) -> None:
 
 
 def _empty(parent: Folder, name: str) -> None:
-    """Remove what a version is put together from, then the folder; what else is in it stays."""
+    """Remove the parts of a version, then the folder; foreign files and their folder stay."""
     with parent.inner(name) as folder:
         for part in _PARTS:
             if folder.is_folder(part):

@@ -1,7 +1,7 @@
-"""Files that other versions have, linked into a staged tree in the place of an archive.
+"""Files of other versions, linked into a staged tree so that an archive need not be downloaded.
 
-A donor is hashed again before it is trusted: its version was verified long ago. As that
-takes as long as fetching something else, linking is one step and hashing another.
+A donor is hashed again before it is trusted, because its version was verified long ago. Hashing
+can take as long as downloading other archives, so linking and hashing are separate steps.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tsuku_llm.store.staging import Staging
 
 
 def can_supply(files: Sequence[FileRecord], donors: Mapping[Content, Path]) -> bool:
-    """Whether there are donors for all of these files; empty ones need none."""
+    """Tell whether all of these files have donors; empty files need none."""
     return bool(files) and donors.keys() >= {(f.sha256, f.executable) for f in files if f.size}
 
 
 def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Path]) -> bool:
-    """Link all of these files into ``tree``, or none; whether they are there now.
+    """Link all of these files into ``tree``, or none; return whether they are linked.
 
-    None where one has no donor, its name is taken, or the file system has no hard links.
+    None are linked if a file has no donor, its name is taken, or linking fails.
     """
     if not can_supply(files, donors):
         return False
@@ -38,7 +38,10 @@ def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Pat
             if file.size:
                 target.hardlink_to(donors[file.sha256, file.executable])
             else:
+                # Empty files are created: a hard link would only save its own cost.
                 target.touch(exist_ok=False)
+            # Only what we created may be withdrawn: a name that was taken belongs to another
+            # archive.
             linked.append(file)
         return True
     withdraw(tree, linked)
@@ -46,10 +49,10 @@ def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Pat
 
 
 def confirm(staging: Staging, files: Sequence[FileRecord]) -> list[str]:
-    """Hash what was linked; the names of what is not what it should be.
+    """Hash the linked files; return the names of those that differ.
 
-    What was hashed is remembered for the commit, which hashes it again only where it was
-    touched since. A disk that does not play along confirms nothing.
+    The digests are remembered for the commit, which hashes a file again only if it was touched
+    since. If the file system reports an error, all names are returned.
     """
     try:
         stamps, changed = verify_files(staging.tree, files, {})
@@ -61,7 +64,7 @@ def confirm(staging: Staging, files: Sequence[FileRecord]) -> list[str]:
 
 
 def withdraw(tree: Path, files: Sequence[FileRecord]) -> None:
-    """Take links out of ``tree`` again."""
+    """Remove linked files from ``tree``; a file that cannot be removed stays."""
     for file in files:
         with suppress(OSError):
             (tree / file.path).unlink()

@@ -1,4 +1,9 @@
-"""The store: what is on the shelf, and everything that changes it."""
+"""The store: the shelf's reading, and everything that changes the versions.
+
+Several processes may change a store at the same time. A lock per version id and one for the
+pointer make them wait for each other. Every change is one rename, so a reader without a lock
+sees the old state or the new one.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +43,10 @@ from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, s
 from tsuku_llm.store.supplying import can_supply, confirm, supply, withdraw
 
 LOCK_TIMEOUT = 1800.0
-"""Seconds that a command waits for another, which may be in the middle of a large download."""
+"""Seconds that a command waits for another one, which may be downloading large archives."""
 
 PARTIAL_LIFETIME = 7 * 24 * 3600.0
-"""Seconds after which a download that nobody resumed is a leftover."""
+"""Seconds after which a download that was not resumed is a leftover."""
 
 _POINTER_TIMEOUT = 30.0
 _POINTER_LOCK = "active"
@@ -49,7 +54,7 @@ _POINTER_LOCK = "active"
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune removed, and what it left because something uses it (ids)."""
+    """The result of a prune: the ids removed, the ids kept because in use, the addon's files."""
 
     removed: tuple[str, ...]
     in_use: tuple[str, ...]
@@ -57,11 +62,11 @@ class Pruned:
 
 
 class Store(Shelf):
-    """The folder ``data`` and what is in it; nothing is created before something is written.
+    """The store in the folder ``data``; a folder is created only when something is written.
 
-    A lock is waited for ``lock_timeout`` seconds (None: ``LOCK_TIMEOUT``); ``on_wait`` is told
-    once whom it is waited for (None: nobody knows). Any method raises StoreError, or one of
-    its kinds, when the disk does not play along.
+    ``lock_timeout`` is the time to wait for a lock, in seconds (None: ``LOCK_TIMEOUT``).
+    ``on_wait`` is called once per wait, with the holder of the lock (None: not known). Every
+    method raises StoreError or a subclass if the file system reports an error.
     """
 
     def __init__(
@@ -80,14 +85,14 @@ class Store(Shelf):
 
     @property
     def partials(self) -> Path:
-        """The folder of unfinished downloads, made if need be."""
+        """The folder of unfinished downloads, created if missing."""
         return self._made(self.data / "partials")
 
     def lock(self, name: str, *, timeout: float | None = None) -> AbstractContextManager[bool]:
-        """Keep other processes out of ``name`` (a version's id, a digest) for a block.
+        """Lock ``name`` (a version's id, a digest) against other processes for the block.
 
-        ``timeout`` is in seconds; None for the store's own. Raises LockTimeout, which names
-        the process and the path.
+        ``timeout`` is in seconds; None means the store's default. Raises LockTimeout, which
+        names the process and the path.
         """
         if not is_version_id(name):
             raise ValueError(f"{name!r} cannot name a lock")
@@ -96,41 +101,48 @@ class Store(Shelf):
         return exclusive(folder / f"{name}.lock", timeout=timeout, on_wait=self._on_wait)
 
     def staging(self) -> AbstractContextManager[Staging]:
-        """A folder to unpack into, removed at the end of the block unless committed."""
+        """Make a folder to extract into, removed at the end of the block unless committed."""
         return staged(self._made(self._staging))
 
     def can_supply(self, files: Sequence[FileRecord]) -> bool:
-        """Whether other versions have all of these files, as their receipts say."""
+        """Tell whether other versions have all of these files, by their receipts."""
         return can_supply(files, donors(files, self.installed()))
 
     def supply(self, staging: Staging, files: Sequence[FileRecord]) -> bool:
-        """Link files of other versions into a staged tree; False where one cannot be had so.
+        """Link files of other versions into a staged tree; call ``confirm`` afterwards.
 
-        The tree is then as it was. What was linked is to be confirmed.
+        Returns False if a file cannot be linked; the tree is then as it was.
         """
         return supply(staging.tree, files, donors(files, self.installed()))
 
     def confirm(self, staging: Staging, files: Sequence[FileRecord]) -> list[str]:
-        """Hash what was linked into a staged tree; the names of what differs."""
+        """Hash the files that ``supply`` linked; return the names of those that differ."""
         return confirm(staging, files)
 
     def withdraw(self, staging: Staging, files: Sequence[FileRecord]) -> None:
-        """Take out of a staged tree again what was linked into it."""
+        """Remove the files that ``supply`` linked into a staged tree."""
         withdraw(staging.tree, files)
 
     def commit(self, staging: Staging, receipt: Receipt) -> Installed:
-        """Make a staged tree a version: complete under its name, or not there at all.
+        """Make a staged tree a version: it appears complete under its name, or not at all.
 
-        Where the same files are installed and intact, they stay and only the receipt is
-        replaced. The tree must hold exactly what the receipt lists: else TamperedInstall.
+        If the same files are installed and intact, they stay and only the receipt is replaced.
+        Raises TamperedInstall unless the tree holds exactly what the receipt lists.
         """
+        # The caller holds the version's lock, so no other process commits or removes it meanwhile.
         installed = self._intact(receipt)
         if installed:
             installed = self.restate(installed, receipt)
         else:
+            # Everything is on the disk before the rename: after a crash, a version that has its
+            # name is complete.
             digests = seal(staging, receipt, donors(receipt.files, self.installed()))
             installed = self._publish(staging, receipt)
+            # The new links changed the change time of the donors' files: store new stamps for the
+            # donors' versions, which would otherwise hash them at their next start.
             self._refresh_sharers({stamp[-1] for stamp in digests}, digests)
+        # Only now is the rename durable. The caller activates the version afterwards, so the
+        # pointer never names a version that a crash can still undo.
         with disk_errors("flushing the folder of versions", self._versions):
             flush_folder(self._versions)
         return installed
@@ -144,7 +156,10 @@ class Store(Shelf):
         return None
 
     def restate(self, installed: Installed, receipt: Receipt) -> Installed:
-        """Keep the tree and replace its receipt: another request, device or repository."""
+        """Keep the tree and replace its receipt: another request, device or repository.
+
+        The receipt stays if only ``installed_at`` differs.
+        """
         if installed.receipt == receipt._replace(installed_at=installed.receipt.installed_at):
             return installed
         with disk_errors("replacing the receipt", installed.path):
@@ -152,14 +167,19 @@ class Store(Shelf):
         return Installed(installed.id, installed.path, receipt)
 
     def _publish(self, staging: Staging, receipt: Receipt) -> Installed:
-        """Rename it into place, unless somebody who did not see our lock was first."""
+        """Rename it into place, unless another process that ignored our lock was first."""
         target = self._made(self._versions) / receipt.id
         with disk_errors(f"putting {receipt.id} in its place", self._versions):
+            # A damaged version, or a foreign folder of this name: move it out of the way.
             if os.path.lexists(target) and not self._intact(receipt):
                 self._discard(receipt.id)
             try:
+                # The commit: one rename within the same file system.
                 staging.path.rename(target)
             except OSError:
+                # A rename onto a folder that is not empty fails. Locks may not work here, so
+                # another process may have published the same version meanwhile: use that one if it
+                # is intact.
                 first = self._intact(receipt)
                 if first is None:
                     raise
@@ -169,28 +189,31 @@ class Store(Shelf):
     # Which one is used
 
     def activate(self, installed: Installed) -> None:
-        """Make a version the one in use; the one before it is remembered.
+        """Make a version the active one; the former one becomes the previous one.
 
-        Raises NotInstalled where it is not there any more.
+        Raises NotInstalled if the version was removed meanwhile.
         """
         with self._pointer_lock():
+            # Processes change the pointer only under this lock, so no change is lost between our
+            # read and our write. The caller also holds the version's lock, so neither ``remove``
+            # nor ``prune`` removes the version meanwhile.
             if self.find(installed.id) is None:
                 raise NotInstalled(f"{installed.id} is not there any more")
             write_pointer(self.data, pointer_or_none(self.data).moved_to(installed.id))
 
     def use(self, installed: Installed) -> None:
-        """Activate a version that is there already, if it is intact.
+        """Activate a version that is installed already, if it is intact.
 
-        Raises NotInstalled where it is gone meanwhile, TamperedInstall.
+        Raises NotInstalled if it was removed meanwhile, TamperedInstall.
         """
         with self.lock(installed.id):
             self.check(installed)
             self.activate(installed)
 
     def rollback(self) -> Installed:
-        """Go back to the version before this one; a second time comes forth again.
+        """Go back to the previous version; run it again to return.
 
-        Raises NotInstalled where there is none, TamperedInstall where it is not intact.
+        Raises NotInstalled if there is none, TamperedInstall if it is not intact.
         """
         previous = self.previous()
         if previous is None:
@@ -205,10 +228,12 @@ class Store(Shelf):
     def remove(self, version: str) -> None:
         """Remove a version by its id, damaged or not; foreign files in it are set aside.
 
-        If it is the active one, nothing is active any more. Raises InUse while a server
-        runs from it, NotInstalled where there is none.
+        If it is the active one, no version is active afterwards. Raises InUse while a server
+        runs from it, NotInstalled if there is no such version.
         """
         path = self._versions / version
+        # The lock keeps out commands that install or activate this version. ``alone_with`` keeps
+        # out servers: none runs from it now, and none can start from it until we are done.
         with self.lock(version), alone_with(path) as unused:
             if not os.path.lexists(path):
                 raise NotInstalled(f"{version} is not there any more")
@@ -218,20 +243,24 @@ class Store(Shelf):
                 )
             with self._pointer_lock():
                 pointer = pointer_or_none(self.data)
+                # The pointer first: after a crash at this point the version is installed and not
+                # active. The other way round, the pointer would name a version that is gone.
                 if pointer != pointer.without(version):
                     write_pointer(self.data, pointer.without(version))
+            # Read the inodes while the version still has its fingerprint: removing its links
+            # changes the change time of the files that other versions share.
             inodes = inodes_of(path)
             self._discard(version)
             self._refresh_sharers(inodes, {})
         self._drop_locks()
 
     def prune(self, keep: Collection[str] = (), *, legacy_home: Path | None = None) -> Pruned:
-        """Remove what is neither active nor the one to roll back to, nor in ``keep`` (ids).
+        """Remove all versions except the active one, the previous one and ``keep`` (ids).
 
-        What a running server uses or another process is installing stays. Where nothing is
-        active, every version that can be read stays: one of them was meant. Unfinished
-        downloads that nobody works on go as well; with ``legacy_home`` (tsuku's folder)
-        so does what tsuku's earlier addon left there.
+        Versions that a running server uses or another process installs stay. If no version is
+        active, every readable version stays: the user may want one of them. Unfinished
+        downloads that no process works on are removed too. With ``legacy_home`` (tsuku's
+        folder), so are the files of tsuku's earlier addon there.
         """
         if read_pointer(self.data).active is None:
             keep = {*keep, *(version.id for version in self.installed())}
@@ -242,7 +271,7 @@ class Store(Shelf):
             for name in self.ids():
                 if name not in (*self._pointed(), *keep):
                     (removed if self._prune_one(name, inodes) else in_use).append(name)
-        finally:  # once for all: each time would cost the square of their number
+        finally:  # one pass at the end: a pass per removed version takes quadratic time
             self._refresh_sharers(inodes, {})
         self._sweep_partials(newest=None)
         self._drop_locks()
@@ -251,8 +280,10 @@ class Store(Shelf):
 
     def _prune_one(self, name: str, inodes: set[int]) -> bool:
         path = self._versions / name
+        # A prune never waits: a version whose lock is busy is being installed or activated.
         with suppress(LockTimeout), self.lock(name, timeout=0), alone_with(path) as unused:
-            # Under the lock nobody activates it: what is not in use now will not be.
+            # The pointer may have changed since ``prune`` looked. Under the version's lock no
+            # process activates it, so what is not in use now stays unused until we are done.
             removable = unused and name not in self._pointed()
             if removable:
                 inodes |= inodes_of(path)
@@ -265,9 +296,9 @@ class Store(Shelf):
         return pointer.active, pointer.previous
 
     def _discard(self, name: str) -> None:
-        """Rename a version out of sight, in one step that lasts, then remove it.
+        """Rename a version into staging, durably, then remove it there.
 
-        What is not of this program, in the version or in its place, is set aside before.
+        Foreign files, in the version or in its place, are set aside before.
         """
         path = self._versions / name
         with disk_errors(f"setting aside what is foreign in {name}", self._versions):
@@ -275,31 +306,43 @@ class Store(Shelf):
         if not os.path.lexists(path):
             return
         with self.staging() as staging, disk_errors(f"removing {name}", self._versions):
+            # One rename takes the whole version away; the end of the block removes its files. After
+            # a crash in between, a sweep removes the rest, and no half-removed version has its
+            # name.
             path.rename(staging.path / REMOVED)
             flush_folder(self._versions)
 
     def sweep(self, *, now: float | None = None) -> None:
-        """Remove what crashed commands left, as every command that writes does first.
+        """Remove what crashed commands left; every command that writes does this first.
 
-        What a living process works on stays, and so does what is not this program's. A
-        pointer that cannot be read, or names what is not there, is dropped, so that an
-        install makes a new one. ``now`` is in seconds since the epoch. Raises CorruptStore
-        and UnsafeLocation where the data folder or one of its places is not ours.
+        Files of living processes stay, and so do foreign files. A pointer that cannot be read
+        is replaced by an empty one; names of missing versions are dropped from it. ``now`` is
+        in seconds since the epoch. Raises CorruptStore and UnsafeLocation if the data folder or
+        one of its places is not ours.
         """
-        if not os.path.isdir(self.data):  # noqa: PTH112  # a sweep does without an answer
+        if not os.path.isdir(self.data):  # noqa: PTH112  # an error means: nothing to sweep
             return
         require_ours(self.data)
         now = time.time() if now is None else now
         with suppress(StoreError):
+            # Live processes hold locks on their staging folders, downloads and notes. Each of these
+            # steps removes only files whose lock it gets at once.
             sweep_staging(self.data, now)
             self._sweep_partials(newest=now - PARTIAL_LIFETIME)
             forget_dead_holders(self.data)
             self._drop_locks()
+        # Do not wait: if another process has the pointer's lock, it is at work on these files, and
+        # the next sweep does this part.
         with suppress(StoreError), self._pointer_lock(timeout=0) as locked:
             self._mend_pointer()
+            # Under a working lock no process is replacing the pointer: its temporaries are
+            # leftovers. Without locks, only age proves that.
             older_than = math.inf if locked else now - LONGEST_INSTALL
             self._drop_temporaries((), r"active\.json", older_than)
             for name in self.ids():
+                # Another process may be replacing these: receipts under the version's lock, stamps
+                # without a lock. If its temporary goes, it keeps the old file and fails, or hashes
+                # again later.
                 files = r"receipt\.json|fingerprint\.json"
                 self._drop_temporaries(("versions", name), files, older_than)
 
@@ -321,7 +364,7 @@ class Store(Shelf):
             write_pointer(self.data, pointer)
 
     def _is_gone(self, name: str) -> bool:
-        """Whether there is surely no such version: a disk that does not answer is no proof."""
+        """Tell whether a version surely does not exist; other lookup errors prove nothing."""
         with disk_errors(f"looking for {name}", self._versions):
             try:
                 (self._versions / name).lstat()
@@ -330,9 +373,10 @@ class Store(Shelf):
         return False
 
     def _sweep_partials(self, *, newest: float | None) -> None:
-        """Remove downloads that nobody works on; with ``newest`` only those not newer.
+        """Remove downloads that no process works on; with ``newest``, keep newer ones.
 
-        A folder of pip's goes at any age: nothing resumes it.
+        ``newest`` is in seconds since the epoch. A folder of pip is removed at any age, because
+        nothing resumes it.
         """
         with opened(self.data, "partials") as folder, suppress(OSError):
             if folder is None:
@@ -344,12 +388,13 @@ class Store(Shelf):
                         self._drop_partial(folder, name)
 
     def _drop_partial(self, folder: Folder, name: str) -> None:
-        """Remove a download, unless another process holds its lock."""
+        """Remove a download, unless another process holds its lock or it cannot be removed."""
+        # A download holds the lock of its digest all the time.
         with suppress(OSError, StoreError), self.lock(name.partition(".")[0], timeout=0):
             (folder.remove_tree if folder.is_folder(name) else folder.unlink)(name)
 
     def drop_downloads(self, digests: Iterable[str]) -> None:
-        """Remove the archives with these digests, which are unpacked, unless somebody uses them."""
+        """Remove the archives with these digests, already extracted, unless a process uses them."""
         wanted = set(digests)
         with suppress(StoreError, OSError):
             with opened(self.data, "partials") as folder:
@@ -361,7 +406,7 @@ class Store(Shelf):
             self._drop_locks()
 
     def _drop_locks(self) -> None:
-        """Remove the lock files of versions, downloads and repositories that are gone."""
+        """Remove the lock files of versions, downloads and repositories that no longer exist."""
         drop_locks(self.data, self._is_locked_for)
 
     def _is_locked_for(self, name: str) -> bool:
@@ -377,17 +422,17 @@ class Store(Shelf):
     # Underneath
 
     def adopt(self) -> None:
-        """Make the data folder, and mark it as this program's, before the first write.
+        """Create the data folder and mark it as this program's, before the first write.
 
-        Raises CorruptStore and UnsafeLocation where it holds what another program made.
+        Raises CorruptStore and UnsafeLocation if it holds another program's files.
         """
         adopt(self.data)
 
     def _made(self, folder: Path) -> Path:
         self.adopt()
-        with opened(self.data, folder.name):  # says what to do where it is a link
+        with opened(self.data, folder.name):  # refuses a link, with a hint
             make_folder(folder)
-        check_path(folder)  # what lies in it is unpacked, run or believed next
+        check_path(folder)  # its files are extracted, run or believed next
         return folder
 
     def _refresh_sharers(self, inodes: Collection[int], digests: Mapping[Stamp, str]) -> None:

@@ -1,12 +1,12 @@
 """Verification of a signed repository; the only maker of ``VerifiedBytes``.
 
-A repository is one of The Update Framework (TUF 1.0): a chain of roots from a pinned one,
-then timestamp → snapshot → targets and the roles that targets delegates to. It is verified
-whole at every load, with python-tuf's public metadata API; nothing is stored as "already
-checked". On top of the specification this program wants strong keys and each one once
-(``trust.keys``), consistent snapshots, and JSON that cannot be read in two ways.
+A repository follows The Update Framework (TUF 1.0): a chain of roots from a pinned one, then
+timestamp → snapshot → targets and the roles that targets delegates to. The whole is verified at
+every load, with python-tuf's public metadata API. No result is stored as "already checked".
+Beyond the specification, this program requires strong keys, each listed once (``trust.keys``),
+consistent snapshots, and JSON that all readers understand in the same way.
 
-Expiry is a fact here, not a refusal: what was trusted yesterday may be installed offline.
+Expiry is reported here, not refused: what was trusted yesterday may be installed offline.
 """
 
 from __future__ import annotations
@@ -76,18 +76,18 @@ VerifiedBytes = NewType("VerifiedBytes", bytes)
 """Bytes whose signature chain, length and SHA-256 were checked in this process."""
 
 MAX_ROTATIONS = 256
-"""So many roots after the pinned one are a flood; python-tuf's client stops there as well."""
+"""So many roots after the pinned one are refused; python-tuf's client stops there too."""
 
 RELEASES = "releases/*"
-"""The targets that the program reads: every file of this folder."""
+"""The pattern of the targets that the program reads: every file of this folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """One signed target: ``length`` in bytes, ``custom`` as the publisher signed it.
 
-    ``role`` is the role that signs it. ``branch`` is the role that targets delegates the
-    path to, and through which it was found; None where targets answers for it itself.
+    ``role`` is the role that signs it. ``branch`` is the first role on the way to it that is
+    delegated by paths; None if targets itself, or one of its hash bins, signs it.
     """
 
     path: str
@@ -99,7 +99,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """Its file in a copy of the repository (TUF's hash-prefixed name)."""
+        """The target's file in a copy of the repository (TUF's hash-prefixed name)."""
         folder, slash, file = self.path.rpartition("/")
         return f"targets/{folder}{slash}{self.sha256}.{file}"
 
@@ -108,11 +108,11 @@ class Target:
 class TrustedRepository:
     """A repository whose whole chain was verified in this process.
 
-    ``roles`` are the four of every repository and the delegated ones that were needed;
-    ``targets`` are those that were sought, in the order of their roles' priority;
-    ``versions`` are those that never go back: of timestamp, of snapshot, and of each role
-    that the snapshot names. ``revoked`` is the field of that name of the top-level targets
-    metadata, as the publisher signed it.
+    ``roles`` are the four of every repository and the delegated ones that were needed.
+    ``targets`` are the ones asked for, in the order of their roles' priority. ``versions`` are
+    the versions that must never go back: of timestamp, of snapshot, and of each role that the
+    snapshot names. ``revoked`` is the field of that name in the top-level targets metadata, as
+    the publisher signed it.
     """
 
     roles: Mapping[str, RoleState]
@@ -123,7 +123,7 @@ class TrustedRepository:
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
 
-        Raises ``DigestMismatch``, and ``MetadataError`` for a target that is not signed.
+        Raises ``DigestMismatch``, and ``MetadataError`` if no such target is signed.
         """
         target = self.targets.get(path)
         if target is None:
@@ -141,18 +141,17 @@ class TrustedRepository:
         return VerifiedBytes(data)
 
     def expired(self, now: datetime) -> tuple[str, ...]:
-        """The roles that are past their expiry; ``now`` in UTC."""
+        """List the roles that have expired; ``now`` in UTC."""
         return tuple(role for role, state in self.roles.items() if state.expires <= now)
 
 
 def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepository:
-    """Verify a whole repository, starting at the pinned root.
+    """Verify a whole repository, starting with the pinned root.
 
-    The order and the checks are those of the TUF specification's client workflow
-    (section 5), without the comparison with an earlier copy (``setbacks``).
-    ``sought`` names the targets that are looked for: the path of one, or a folder's files
-    ("releases/*"). Delegated roles are read as far as they may sign one of these.
-    Raises ``MetadataError`` with the role and the fact that decided.
+    The order and the checks are those of the TUF specification's client workflow (section 5),
+    without the comparison with an earlier copy (``setbacks``). ``sought`` names the targets to
+    find: one path, or a folder's files ("releases/*"). Only delegated roles that may sign one
+    of them are read. Raises ``MetadataError`` with the role and the reason.
     """
     root = newest_root(copy, pinned_root)
     timestamp, snapshot = _online(copy, root)
@@ -161,35 +160,39 @@ def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepos
         raise refusal("snapshot", "it does not name the targets metadata")
     top: Targets = referred(copy, root, "targets", about_targets)
     tree = TargetsRoles(copy, snapshot, top)
+    # A role may list paths that it is not delegated: ``paths`` finds candidates, and ``find``
+    # decides who signs each one.
     paths = tree.paths(sought) if "*" in sought else (sought,)
     targets = {path: _target(path, found) for path in paths if (found := tree.find(path))}
     roles = {signed.type: state_of(signed) for signed in (root, timestamp, snapshot)}
     roles |= {name: state_of(signed) for name, signed in tree.roles.items()}
+    # Both name the snapshot's version; ``referred`` has checked that they agree.
     known = {**versions_of(snapshot), **versions_of(timestamp)}
     return TrustedRepository(roles, targets, known, top.unrecognized_fields.get("revoked", []))
 
 
 def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:
-    """Verify roots, timestamp and snapshot only; give the versions that they name.
+    """Verify roots, timestamp and snapshot only; return the versions that they name.
 
-    The keys of the roles that they name may have been replaced: what an earlier timestamp
-    and snapshot say still counts then (TUF 5.3.11). Raises ``MetadataError``.
+    The roles that they name are not verified: their keys may have been replaced, and the
+    versions in an earlier timestamp and snapshot still count (TUF 5.3.11). Raises
+    ``MetadataError``.
     """
     timestamp, snapshot = _online(copy, newest_root(copy, pinned_root))
     return {**versions_of(snapshot), **versions_of(timestamp)}
 
 
 def setbacks(known: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
-    """Name each role that ``other`` has in a lower version than ``known``, or lacks.
+    """List each role that ``other`` has in a lower version than ``known``, or lacks.
 
-    The rule of TUF 5.4.3, 5.5.5 and 5.6.4: role by role, as one higher version makes up for
-    no lower one.
+    The rule is TUF 5.4.3, 5.5.5 and 5.6.4. It goes role by role: a higher version of one role
+    does not excuse a lower version of another.
     """
     return tuple(role for role, version in known.items() if other.get(role, 0) < version)
 
 
 def newest_root(copy: Copy, pinned_root: bytes) -> Root:
-    """Walk from the pinned root to the newest one, each signed by the old and the new keys.
+    """Walk from the pinned root to the newest one; each has old and new keys' signatures.
 
     Raises ``MetadataError``.
     """
@@ -200,9 +203,9 @@ def newest_root(copy: Copy, pinned_root: bytes) -> Root:
 
 
 def later_roots(copy: Copy, root: Root) -> Iterator[tuple[Root, bytes]]:
-    """Give each later root of a copy with its bytes, verified by the one before and itself.
+    """Yield each later root of a copy with its bytes, verified by the one before and itself.
 
-    Raises ``MetadataError`` at the first that does not verify, and after a flood of them.
+    Raises ``MetadataError`` for the first that does not verify, and after ``MAX_ROTATIONS``.
     """
     for _ in range(MAX_ROTATIONS):
         data = copy.read(f"metadata/{root.version + 1}.root.json")
@@ -214,9 +217,9 @@ def later_roots(copy: Copy, root: Root) -> Iterator[tuple[Root, bytes]]:
 
 
 def check_root(data: bytes) -> Root:
-    """Read a root that is its own authority: a pinned one, or one that a user adds.
+    """Read a root that is trusted as it is: a pinned one, or one that a user adds.
 
-    Raises ``MetadataError`` when it does not verify against itself.
+    Raises ``MetadataError`` if it does not verify against itself.
     """
     metadata: Metadata[Root] = of_kind(data, "root", "root")
     result = metadata.signed.get_root_verification_result(
@@ -240,11 +243,13 @@ def _online(copy: Copy, root: Root) -> tuple[Timestamp, Snapshot]:
 def _next_root(root: Root, data: bytes) -> Root:
     metadata: Metadata[Root] = of_kind(data, "root", "root")
     version = metadata.signed.version
+    # TUF 5.3.5: no root may be skipped or repeated. Each one carries over the trust in its keys.
     if version != root.version + 1:
         raise refusal("root", f"expected version {root.version + 1}, it says {version}")
     result = metadata.signed.get_root_verification_result(
         root, metadata.signed_bytes, metadata.signatures
     )
+    # TUF 5.3.4: the old keys show that the change is wanted, the new ones that they work.
     for keys, part in (("old", result.first), ("new", result.second)):
         if not part:
             raise refusal("root", f"version {version}, {keys} keys: {threshold_fact(part)}")

@@ -1,8 +1,8 @@
 """The targets roles of one snapshot: who signs which target (TUF 1.0, section 5.6.7).
 
-Targets may delegate paths to other roles, and these to further ones. What a path means is
-found by walking the roles in pre-order: the first one counts that lists the path and is
-delegated it on the whole way. A terminating delegation ends the walk at its own branch.
+Targets may delegate paths to other roles, and these to further ones. A walk of the roles in
+pre-order finds who signs a path: the first role that lists the path, if every delegation on the
+way to it covers the path. A terminating delegation ends the walk after its own branch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     )
 
 MOST_ROLES = 32
-"""Delegated roles of one walk, python-tuf's limit; more in one repository are a flood."""
+"""The most delegated roles in one walk; python-tuf's client has the same limit."""
 
 MOST_PATTERNS = 256
-"""Path patterns and hash prefixes of all roles together: each is tried on every target."""
+"""The most path patterns and hash prefixes of all roles: each is compared with every target."""
 
 TOP = "targets"
 
@@ -34,8 +34,9 @@ TOP = "targets"
 class Found(NamedTuple):
     """A target, the role that signs it, and the branch that the role belongs to.
 
-    ``branch`` is the name of the first role on the way that is delegated by paths; None for
-    targets' own and for hash bins, which only split what the delegator has.
+    ``branch`` is the name of the first role on the way that is delegated by paths. It is None
+    for the targets of "targets" itself and of hash bins, which only split their delegator's
+    paths.
     """
 
     file: TargetFile
@@ -44,7 +45,7 @@ class Found(NamedTuple):
 
 
 class TargetsRoles:
-    """The targets roles of a snapshot, each read and verified when a walk reaches it."""
+    """The targets roles of a snapshot; each is read and verified when a walk reaches it."""
 
     def __init__(self, copy: Copy, snapshot: Snapshot, top: Targets) -> None:
         self._copy = copy
@@ -57,6 +58,7 @@ class TargetsRoles:
 
         Raises ``MetadataError`` for a role on the way that does not verify.
         """
+        # A stack of (role, its delegator, branch): the next role to visit is at the end.
         waiting: list[tuple[str, str | None, str | None]] = [(TOP, None, None)]
         visited: set[str] = set()
         while waiting and len(visited) <= MOST_ROLES:
@@ -74,17 +76,19 @@ class TargetsRoles:
                 by_path = _is_by_path(targets.delegations, child)
                 children.append((child, name, branch or (child if by_path else None)))
                 if terminating:
+                    # Siblings after this one, and all roles that wait further up, must not answer.
                     waiting.clear()
                     break
+            # Reversed, so that the first child is taken first from the end: pre-order.
             waiting += reversed(children)
         return None
 
     def paths(self, sought: str) -> tuple[str, ...]:
-        """Read every role that may sign a target of that pattern; list what they name.
+        """Read every role that may sign a target of the pattern; list the paths they name.
 
-        In pre-order, each path once. A role may name paths that it is not delegated: only
-        ``find`` says who signs one. Raises ``MetadataError`` for a role that does not verify
-        and for a flood of them.
+        The order is pre-order, and each path comes once. A role may name paths that it is not
+        delegated: only ``find`` says who signs a path. Raises ``MetadataError`` for a role that
+        does not verify, and for too many roles or patterns.
         """
         waiting: list[tuple[str, str | None]] = [(TOP, None)]
         visited: set[str] = set()
@@ -109,7 +113,11 @@ class TargetsRoles:
         return tuple(found)
 
     def _role(self, name: str, delegator: str | None) -> Targets:
-        """The role, verified with the keys of this delegator: another way may have others."""
+        """Read a role and verify it with the keys of this delegator.
+
+        Another delegator may give the role other keys, so each pair is verified. Raises
+        ``MetadataError``.
+        """
         if delegator is None or (delegator, name) in self._verified:
             return self.roles[name]
         about = self._snapshot.meta.get(f"{name}.json")
@@ -122,7 +130,7 @@ class TargetsRoles:
 
 
 def matches(path: str, sought: str) -> bool:
-    """Whether a path is of a pattern whose parts are names or ``*``."""
+    """Tell whether a path matches a pattern whose parts are names or ``*``."""
     parts, wanted = path.split("/"), sought.split("/")
     return len(parts) == len(wanted) and all(
         want in ("*", part) for part, want in zip(parts, wanted, strict=True)
@@ -130,7 +138,7 @@ def matches(path: str, sought: str) -> bool:
 
 
 def _roles_for(delegations: Delegations, sought: str) -> Iterator[str]:
-    """The roles that may be delegated a path of the pattern, in the order of the file.
+    """List the roles that may be delegated a path of the pattern, in the file's order.
 
     Raises ``MetadataError`` for more hash bins than a walk may visit.
     """
@@ -140,13 +148,13 @@ def _roles_for(delegations: Delegations, sought: str) -> Iterator[str]:
             raise refusal(TOP, f"{bins.number_of_bins} hash bins, and {MOST_ROLES} are the most")
         yield from bins.get_roles()
     for name, role in (delegations.roles or {}).items():
-        # Any path may have a hash with that prefix.
+        # A role without paths is delegated hash prefixes: any path may have such a hash.
         if role.paths is None or any(_may_meet(pattern, sought) for pattern in role.paths):
             yield name
 
 
 def _may_meet(pattern: str, sought: str) -> bool:
-    """Whether a path can match both; true as well where that is hard to say."""
+    """Tell whether a path can match both patterns; True also if that is hard to decide."""
     parts, wanted = pattern.split("/"), sought.split("/")
     return len(parts) == len(wanted) and all(
         want == "*" or fnmatchcase(want, part) for part, want in zip(parts, wanted, strict=True)

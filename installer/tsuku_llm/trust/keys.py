@@ -1,11 +1,11 @@
-"""Public keys that count: of a kind that is accepted, strong, and listed once.
+"""The rules for public keys: an accepted kind, strong, and listed once.
 
-Accepted are Ed25519, ECDSA on P-256 and P-384, and RSA-PSS, as securesystemslib verifies
-them and as TUF repositories use them. A key under which others than its owner can sign is
-refused, and a key that is listed twice: one signer would count as two.
+Accepted are Ed25519, ECDSA on P-256 and P-384, and RSA-PSS, as securesystemslib verifies them
+and as TUF repositories use them. A key is refused if others than its owner can sign with it. A
+key that is listed twice is refused too: one signer would count as two.
 
 ECDSA and RSA-PSS signatures can be changed into other valid ones (s and n-s, another salt).
-That is no harm here: signatures are counted by key, and never compared.
+This does no harm here: signatures are counted by key and never compared.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tuf.api.metadata import Key  # type: ignore[attr-defined]  # its own re-export
 
 MOST_KEYS = 64
-"""Keys that one file may list: to check a large RSA key takes up to a second."""
+"""The most keys that one file may list: checking a large RSA key takes up to a second."""
 
 _CURVES = {"ecdsa-sha2-nistp256": "secp256r1", "ecdsa-sha2-nistp384": "secp384r1"}
 _RSA_SCHEMES = ("rsassa-pss-sha256", "rsassa-pss-sha384", "rsassa-pss-sha512")
 _RSA_BITS = range(3072, 4096 + 1)
-"""As strong as the others (NIST SP 800-57: 128 bits), and as long as key services offer."""
+"""From the strength of the others (NIST SP 800-57: 128 bits) to the most that services offer."""
 
 _RSA_EXPONENTS = range(65537, 2**32, 2)
 
@@ -57,9 +57,9 @@ _OTHER_KIND = "it has a public key of another kind than its scheme says"
 
 
 class _PublicKey(NamedTuple):
-    """A public key without its spelling: equal for the same key, whatever text it came from.
+    """A public key by its numbers: equal for the same key, even if the texts differ.
 
-    ``numbers`` are the 32 bytes of Ed25519, the point of ECDSA, the modulus of RSA.
+    ``numbers`` are the 32 bytes of Ed25519 as a number, the point of ECDSA, the modulus of RSA.
     """
 
     kind: str
@@ -67,10 +67,11 @@ class _PublicKey(NamedTuple):
 
 
 def key_objections(keys: Mapping[str, Key]) -> Iterator[str]:
-    """Say why a list of keys is refused; nothing for keys that are all right."""
+    """Yield the reasons to refuse a list of keys; none if all keys are accepted."""
     if len(keys) > MOST_KEYS:
         yield f"it lists {len(keys)} keys, and {MOST_KEYS} are the most"
         return
+    # Not by key id: the same key can be listed under two ids, with other spellings of its text.
     seen = set()
     for key in keys.values():
         try:
@@ -84,20 +85,22 @@ def key_objections(keys: Mapping[str, Key]) -> Iterator[str]:
 
 
 def is_weak(public: bytes) -> bool:
-    """Whether a 32-byte Ed25519 public key is of small order or not canonical.
+    """Tell whether a 32-byte Ed25519 public key is of small order or not canonical.
 
-    ``cryptography`` accepts such keys, and under them one signature fits many messages.
+    ``cryptography`` accepts such keys. Under them, one signature is valid for many messages.
     """
+    # The highest bit is the sign of x; the rest is y.
     y = int.from_bytes(public, "little") % 2**255
     return y >= _P or y in _SMALL_ORDER
 
 
 @lru_cache(maxsize=1024)
 def is_weak_modulus(modulus: int) -> bool:
-    """Whether an RSA modulus can be factored by anyone at once.
+    """Tell whether anyone can factor an RSA modulus at once.
 
-    The partial validation of NIST SP 800-89, section 5.3.3: a prime below 752 divides it, or
-    it is a prime or the power of one. For a prime p, p divides both p**k and 2**p**k - 2.
+    This is the partial validation of NIST SP 800-89, section 5.3.3. The modulus is weak if a
+    prime below 752 divides it, or if it is a prime or a power of a prime. For a prime p, p
+    divides both p**k and 2**p**k - 2.
     """
     if math.gcd(modulus, _SMALL_PRIMES) != 1:
         return True
@@ -105,13 +108,13 @@ def is_weak_modulus(modulus: int) -> bool:
 
 
 def _public_key(key: Key) -> _PublicKey:
-    """Read a key as its scheme says. Raises ``ValueError`` with the reason to refuse it."""
+    """Read a key by its scheme. Raises ``ValueError`` with the reason to refuse it."""
     kind, text = (key.keytype, key.scheme), key.keyval.get("public")
     if kind == ("ed25519", "ed25519"):
         return _ed25519(str(text))
     if kind == ("rsa", key.scheme) and key.scheme in _RSA_SCHEMES:
         return _rsa(str(text))
-    # The second is how sigstore's and other repositories called the type for years.
+    # For years, sigstore's and other repositories used the scheme's name as the key type too.
     if key.scheme in _CURVES and key.keytype in ("ecdsa", key.scheme):
         return _ecdsa(str(text), _CURVES[key.scheme])
     raise ValueError("it has a key that is not Ed25519, ECDSA on P-256 or P-384, or RSA-PSS")
@@ -128,7 +131,7 @@ def _ed25519(text: str) -> _PublicKey:
 def _ecdsa(text: str, curve: str) -> _PublicKey:
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
-    # Loading refuses points that are not on the curve, and parameters of no curve it knows.
+    # Loading refuses points that are not on the curve, and curves that it does not know.
     found = _from_pem(text)
     if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != curve:
         raise ValueError(_OTHER_KIND)

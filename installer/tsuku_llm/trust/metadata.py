@@ -1,4 +1,4 @@
-"""One signed metadata file: parsed strictly, and verified with the keys of its delegator."""
+"""One signed metadata file: parsed strictly and verified with its delegator's keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
 
 ROLES = ("root", "timestamp", "snapshot", "targets")
-"""The roles that every repository has; targets may delegate to others."""
+"""The roles that every repository has; targets may delegate to more roles."""
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 HINT = "nothing of it is used; if it stays so, tell the publisher of the repository"
@@ -32,22 +32,22 @@ HINT = "nothing of it is used; if it stays so, tell the publisher of the reposit
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*")
 _LONGEST_PATH = 150
-"""What every file system and every URL takes as it is, a digest before the name included."""
+"""The longest path that fits into every file system and URL, with a digest before the name."""
 
 
 class Copy(Protocol):
     """A copy of a repository, as published: ``metadata/…`` and ``targets/…``."""
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
+        """Read the file at a path relative to the repository; None if it does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """What a role's signed file says of itself; times are in UTC.
+    """The version and dates in a role's signed file; times are in UTC.
 
-    ``issued`` is when it was signed, None where the publisher does not say.
+    ``issued`` is when it was signed, None if the publisher does not say.
     """
 
     version: int
@@ -57,7 +57,7 @@ class RoleState:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What one signed file says: its role, its state, and the ``versions`` that it names.
+    """The content of one signed file: its role, its state, and the versions that it names.
 
     ``versions`` has its own version, and the version of each role whose file it names.
     """
@@ -68,11 +68,10 @@ class Stated:
 
 
 def check_metadata(data: bytes) -> Stated:
-    """Refuse metadata that this program would refuse whatever signed it.
+    """Refuse metadata that this program would refuse under any signature; return its content.
 
-    For metadata on its way to python-tuf's updater, whose rules are those of the
-    specification only. Gives what it says, without looking at its signatures. Raises
-    ``MetadataError``.
+    Used for metadata on its way to python-tuf's updater, which applies only the rules of the
+    specification. The signatures are not checked here. Raises ``MetadataError``.
     """
     signed = _parse(data, "downloaded").signed
     return Stated(signed.type, state_of(signed), versions_of(signed))
@@ -88,7 +87,7 @@ def check_role(root: Root, data: bytes, role: str) -> Stated:
 
 
 def file_name(role: str, version: int) -> str:
-    """Name a role's file in a copy; no role's name leads out of the folder."""
+    """Name a role's file in a copy; escaping keeps every name inside the folder."""
     return f"metadata/{version}.{quote(role, safe='')}.json"
 
 
@@ -105,7 +104,7 @@ def state_of(signed: Signed) -> RoleState:
 
 
 def versions_of(signed: Any) -> dict[str, int]:
-    """Give the version of a signed file, and of the roles whose files it names."""
+    """Return the version of a signed file, and of the roles whose files it names."""
     named: Mapping[str, MetaFile] = {}
     if signed.type == "timestamp":
         named = {"snapshot.json": signed.snapshot_meta}
@@ -118,14 +117,16 @@ def versions_of(signed: Any) -> dict[str, int]:
 def referred(
     copy: Copy, delegator: Root | Targets, role: str, about: MetaFile, kind: str = "targets"
 ) -> Any:
-    """Read and verify a role's file, the very one that the referring role names.
+    """Read and verify exactly the file of a role that ``about`` names.
 
-    ``kind`` is the type that the file says it is. Raises ``MetadataError``.
+    ``kind`` is the type that the file must state. Raises ``MetadataError``.
     """
     from tuf.api.exceptions import LengthOrHashMismatchError  # noqa: PLC0415
 
     data = read(copy, file_name(role, about.version), role)
     try:
+        # Before the signatures are checked or the file is parsed: other bytes than the named ones
+        # are not worth looking at (TUF 5.5.2, 5.6.2).
         about.verify_length_and_hashes(data)
     except LengthOrHashMismatchError as error:
         raise refusal(role, str(error)) from error
@@ -136,11 +137,12 @@ def referred(
 
 
 def delegated(delegator: Root | Targets, data: bytes, role: str, kind: str) -> Any:
-    """Verify a role's file with the keys that the delegator gives it.
+    """Verify a role's file with the keys that the delegator lists for it.
 
     Raises ``MetadataError``.
     """
     metadata = of_kind(data, kind, role)
+    # The delegator decides which keys count, and how many of them must have signed.
     result = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
     if not result:
         raise refusal(role, threshold_fact(result))
@@ -148,7 +150,7 @@ def delegated(delegator: Root | Targets, data: bytes, role: str, kind: str) -> A
 
 
 def read(copy: Copy, name: str, role: str) -> bytes:
-    """Read a file that has to be there. Raises ``MetadataError``."""
+    """Read a file that must exist. Raises ``MetadataError``."""
     data = copy.read(name)
     if data is None:
         raise refusal(role, f"{name.removeprefix('metadata/')} is missing")
@@ -156,7 +158,7 @@ def read(copy: Copy, name: str, role: str) -> bytes:
 
 
 def of_kind(data: bytes, kind: str, role: str) -> Metadata[Any]:
-    """Parse a file that has to be of this type. Raises ``MetadataError``."""
+    """Parse a file that must state this type. Raises ``MetadataError``."""
     metadata = _parse(data, role)
     if metadata.signed.type != kind:
         raise refusal(role, f"it says that it is {metadata.signed.type}")
@@ -170,6 +172,7 @@ def _parse(data: bytes, role: str) -> Metadata[Any]:
     try:
         decode_json(data)
         metadata: Metadata[Any] = Metadata.from_bytes(data)
+        # Raise for the first objection.
         for fact in _objections(metadata.signed):
             raise refusal(role, fact)
     except (DeserializationError, ValueError, TypeError, RecursionError) as error:
@@ -179,13 +182,13 @@ def _parse(data: bytes, role: str) -> Metadata[Any]:
 
 
 def refusal(role: str, fact: str) -> MetadataError:
-    """Say that a role is not trusted; the names of delegated roles are not ours."""
+    """Make the error for a role; names of delegated roles are foreign text, shown escaped."""
     shown = role[:60] if role.isascii() and role.isidentifier() else f"{role[:60]!a}"
     return MetadataError(f"the {shown} metadata is not trusted", facts=(fact,), hint=HINT)
 
 
 def threshold_fact(result: Any) -> str:
-    """Say how many signatures there are and how many are needed."""
+    """State how many signatures are valid and how many are needed."""
     return f"{len(result.signed)} valid signatures, {result.threshold} are needed"
 
 
@@ -206,7 +209,7 @@ def _objections(signed: Any) -> Iterator[str]:
 
 
 def _numbers(signed: Any) -> Iterator[Any]:
-    """Every number that a comparison relies on: to Python, ``true`` is one as well."""
+    """Yield every number that a comparison relies on; to Python, ``true`` is a number too."""
     yield signed.version
     if signed.type == "root":
         yield from (role.threshold for role in signed.roles.values())
@@ -238,7 +241,7 @@ def _delegation_objections(delegations: Delegations) -> Iterator[str]:
         yield from _name_objections(f"{succinct.name_prefix}-{'0' * succinct.suffix_len}")
     for name, role in (delegations.roles or {}).items():
         yield from _name_objections(name)
-        # Any text is true to Python, "false" as well.
+        # Every text is true to Python, also "false".
         if not isinstance(role.terminating, bool):
             yield f"its delegation to {name[:60]!a} is neither terminating nor not"
 

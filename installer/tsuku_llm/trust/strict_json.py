@@ -1,4 +1,4 @@
-"""JSON that can be read in one way only, as RFC 7493 (I-JSON) asks."""
+"""JSON that all readers understand in the same way, as RFC 7493 (I-JSON) requires."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _DEEPEST = 32
 
 
 def decode_json(data: bytes) -> Any:
-    """Decode JSON that no two readers understand in two ways.
+    """Decode JSON; refuse it if two readers could understand it differently.
 
-    UTF-8, no key twice, integers within 53 bits only, no lone surrogates. Nested at most 32
-    deep, as readers give up at depths of their own: ``json`` takes what python-tuf then
-    cannot verify. Raises ``ValueError`` or ``RecursionError``.
+    Accepted are UTF-8, no repeated keys, only integers within 53 bits, no lone surrogates, and
+    at most 32 levels. Readers have different depth limits: ``json`` accepts documents that
+    python-tuf then cannot verify. Raises ``ValueError`` or ``RecursionError``.
     """
     value = json.loads(
         data.decode("utf-8"),
@@ -37,12 +37,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int:
+    # The length first: converting a very long text to an integer takes quadratic time.
     if len(text) > len(str(_LARGEST_INTEGER)) + 1 or abs(int(text)) > _LARGEST_INTEGER:
         raise ValueError("a number has more than 53 bits")
     return int(text)
 
 
 def _require_shallow(value: Any) -> None:
+    # Level by level and not by recursion: the input decides how deep it is.
     level = [value]
     for _ in range(_DEEPEST):
         level = [inner for each in level for inner in _within(each)]
