@@ -1,7 +1,8 @@
-"""The chain from the PCI bus to the server's own list of devices: which link is broken first.
+"""The chain from the PCI bus to the server's own list of devices, and its first broken link.
 
-Pure. Each link is judged by itself from what was found; a link that nobody can see (a bus in
-a container) is unknown and breaks nothing, as only a driver's API knows its devices.
+Pure. Each link is judged by itself from what was found. A link that cannot be seen (a bus in
+a container) is unknown. An unknown link breaks nothing, as only a driver's API knows its
+devices.
 """
 
 from tsuku_llm.chain.judging import diagnose

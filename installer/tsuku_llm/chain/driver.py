@@ -1,4 +1,4 @@
-"""The driver's links: from the bus to a device that its API lists."""
+"""The driver's links of the chain: from the bus to a device that its API lists."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tsuku_llm.selection import api_obstacle
 NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
 _MAKERS = {"cuda": {NVIDIA}, "rocm": {AMD}, "sycl": {INTEL}, "openvino": {INTEL}}
 
+# The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
 _ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")
 _ON_WINDOWS = re.compile(r"ven_([0-9a-f]{4})\S*\s*(\S*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A display adapter among the supporting facts; ``driver`` is None where none is bound."""
+    """A display adapter among the supporting facts; ``driver`` is None if none is bound."""
 
     name: str
     vendor: int
@@ -32,6 +33,7 @@ def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, 
     adapters = tuple(_adapters(hardware.evidence, _makers(subject, api)))
     evidence = _evidence(api, adapters)
     faults = _faults(subject.backend, hardware, api, adapters)
+    # A listed device proves the library too, also if its path was not found out.
     listed = bool(api.hardware_gpus)
     holds = {
         Place.PCI: bool(adapters),
@@ -49,6 +51,7 @@ def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, 
 def _state(place: Place, faults: Mapping[Place, Fault], *, held: bool) -> State:
     if place in faults:
         return State.BROKEN
+    # Without evidence a link is unknown: a container may hide the bus and the modules.
     return State.OK if held else State.UNKNOWN
 
 
@@ -56,7 +59,7 @@ def _state(place: Place, faults: Mapping[Place, Fault], *, held: bool) -> State:
 
 
 def _makers(subject: Subject, api: Api) -> set[int]:
-    """The vendors whose adapters matter: that of the device, or those that the backend serves."""
+    """Return the vendors whose adapters matter: the device's, or all that the backend serves."""
     gpu = subject.gpu or next(iter(api.hardware_gpus), None)
     if gpu and gpu.vendor_id:
         return {gpu.vendor_id}
@@ -72,7 +75,7 @@ def _adapters(evidence: Iterable[Evidence], makers: set[int]) -> Iterator[Adapte
 
 
 def _evidence(api: Api, adapters: Iterable[Adapter]) -> dict[Place, list[str]]:
-    """Each fact at the link that it speaks of."""
+    """Sort the facts by the link to which they belong."""
     told: dict[Place, list[str]] = {place: [] for place in Place}
     for adapter in adapters:
         told[Place.PCI].append(f"{adapter.name}: {adapter.id}")
@@ -91,7 +94,7 @@ _LOOKS = (
 
 
 def _place_of(call: str) -> Place:
-    """Files and variables are known by their look; all else is a call into the driver."""
+    """Find a fact's link: files and variables by their form; the rest are driver calls."""
     return next((place for place, look in _LOOKS if look.match(call)), Place.INIT)
 
 
@@ -101,12 +104,13 @@ def _place_of(call: str) -> Place:
 def _faults(
     backend: str, hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]
 ) -> dict[Place, Fault]:
-    """What is broken; nothing is where the API lists a device."""
+    """Collect the broken links and their faults; none if the API lists a hardware device."""
     reason = api_obstacle(api)
     if reason is None:
         return {}
     module = _unbound(backend, adapters)
     found = {Place.MODULE: module} if module else {}
+    # A problem of the whole machine explains the API's own one.
     problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
     if problem:
         return {**found, _broken_by(problem, api): _as_fault(problem)}
@@ -134,18 +138,19 @@ _OF_API = {
     "vulkan-no-device": Place.DEVICE,
     "software-only": Place.DEVICE,
 }
-"""Where a named situation breaks the chain, if not where the API stopped."""
+"""The link that a named problem breaks, if it is not the one at which the API stopped."""
 
 
 def _broken_by(problem: Problem, api: Api) -> Place:
     place = _OF_MACHINE.get(problem.slug) or _OF_API.get(problem.slug)
+    # The chain breaks at its first fault: without the library, its devices do not matter.
     if place is Place.DEVICE and api.library is None:
         return Place.LIBRARY
     return place or _reached(api)
 
 
 def _reached(api: Api) -> Place:
-    """The link at which the API stopped."""
+    """Return the link at which the API stopped."""
     if api.state in (ApiState.CRASHED, ApiState.TIMED_OUT):
         return Place.INIT
     if api.state is ApiState.OK:
@@ -154,13 +159,14 @@ def _reached(api: Api) -> Place:
 
 
 def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
-    """What to do about a stop that has no name of its own."""
+    """Return the fix for a stop that is not one of the named problems."""
     place = _reached(api)
     if api.state is ApiState.NOT_ASKED:
         return _OTHER
     if place is not Place.LIBRARY:
         return _RESTART if place is Place.INIT else _SWITCHED_ON
     fix = _LIBRARIES.get(api.name, _VENDOR) if hardware.os == "linux" else _VENDOR
+    # Without a visible adapter it is not certain that the machine has such a GPU.
     return fix if adapters else f"if this machine has such a GPU: {fix}"
 
 
@@ -179,7 +185,8 @@ _LIBRARIES = {
 
 
 def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Fault | None:
-    """The kernel drives none of the adapters in a way that the backend can use."""
+    """Return the fault if the backend can use none of the adapters as the kernel drives them."""
+    # One adapter without a fault is enough.
     faults = [_not_driven(backend, adapter) for adapter in adapters]
     return None if None in faults else next(iter(faults), None)
 

@@ -1,4 +1,7 @@
-"""The whole chain, and the links after the driver's: requirement, tree, the server's list."""
+"""The judgement of the whole chain, and of the links after the driver's.
+
+These are the variant's requirement, the installed tree, and the server's list of devices.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ def diagnose(
     installed: str | TsukuError,
     listed: Listed | TsukuError | None,
 ) -> Chain:
-    """Judge every link; a CPU build has none of a driver.
+    """Judge every link of a subject; a CPU build has no driver's links.
 
-    ``selection`` is of every variant, whatever is requested. ``installed`` is the id of the
-    version that ``serve`` would start, if it is intact, or why there is none; ``listed`` is
-    what its server said, or why it said nothing, and None where it was not asked.
+    ``selection`` covers every variant, also those that are not requested. ``installed`` is
+    the id of the intact version that ``serve`` would start, or the error that prevents it.
+    ``listed`` is the server's answer, or its error; None if it was not asked.
     """
     name = API_OF_BACKEND.get(subject.backend)
     driver = driver_links(subject, hardware, hardware.api(name)) if name else ()
@@ -57,7 +60,9 @@ def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> 
 
 
 def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reason | None:
-    """What the variant demands in vain; None where only a device is missing so far."""
+    """Return the requirement that is not met; None if only a device is missing so far."""
+    # Without a device the selection rejects the variant for that reason. The driver's links
+    # have judged that already, so here only the rest of the system counts.
     name = API_OF_BACKEND.get(variant.backend)
     if name and not hardware.api(name).hardware_gpus:
         return system_obstacle(variant, hardware)
@@ -70,7 +75,7 @@ def _fix(subject: Subject, reason: Reason, selection: Selection) -> str:
 
 
 def _instead(subject: Subject, selection: Selection) -> str | None:
-    """The command for the best variant that fits, one of the same backend before others."""
+    """Return the command that installs the best fitting variant, if possible of this backend."""
     fitting = [candidate.variant for candidate in selection.compatible]
     if not fitting:
         return None
@@ -92,7 +97,7 @@ _FIXES = {
     "jetson": "build llama.cpp with the JetPack's own CUDA",
     "unknown-requirement": "update tsuku-llm",
 }
-"""What helps against a reason of ``selection``, where anything but another variant does."""
+"""The fixes for reasons of ``selection`` that something else than another variant can fix."""
 
 
 # --- the installed build ---------------------------------------------------------------------
@@ -101,6 +106,7 @@ _FIXES = {
 def _tree(subject: Subject, installed: str | TsukuError) -> Link:
     if isinstance(installed, str):
         return Link(Place.TREE, State.OK, (installed,))
+    # A damaged or changed tree: its own error says what to do.
     if not isinstance(installed, NotInstalled):
         return _failed(Place.TREE, installed)
     text = f"no build of {subject.wanted} is installed"
@@ -113,9 +119,11 @@ def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
         return Link(Place.LIST, State.UNKNOWN, ("not asked, as no intact tree is there",))
     if isinstance(listed, TsukuError):
         return _failed(Place.LIST, listed)
+    # Unknown and not broken: the server's wording of the name may differ from the driver's.
     if subject.gpu and listed.chosen is None:
         missing = f"none of them is called {subject.gpu.name}"
         return Link(Place.LIST, State.UNKNOWN, (*listed.devices, missing))
+    # A CPU build lists no device: that it starts is enough.
     return Link(Place.LIST, State.OK, listed.devices or ("it starts",))
 
 

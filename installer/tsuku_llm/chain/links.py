@@ -1,4 +1,4 @@
-"""The values: links, what is wrong with one, and what the chain is about."""
+"""The values of the chain: its links, their faults, and its subject."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Place(str, enum.Enum):
 
 
 class State(str, enum.Enum):
-    """Whether a link holds; an unknown one is no fault."""
+    """The state of a link; ``UNKNOWN`` does not count as a fault."""
 
     OK = "ok"
     BROKEN = "broken"
@@ -33,10 +33,10 @@ class State(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a link is broken: one sentence and one fix; ``error`` is its family.
+    """The reason why a link is broken: one sentence and one fix; ``error`` is its class.
 
-    A ``transient`` fault passes (a reboot, a GPU that wakes up): it says nothing about what
-    the machine can do.
+    A ``transient`` fault goes away (a reboot, a GPU that wakes up), so it says nothing about
+    what the machine can do.
     """
 
     slug: str
@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link. ``evidence`` are facts as texts; ``fault`` is there exactly if it is broken."""
+    """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken."""
 
     place: Place
     state: State
@@ -58,10 +58,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is examined: a backend, and the build of it that counts.
+    """The subject of the chain: a backend, and the variant of it that is examined.
 
-    ``wanted`` is what ``--backend`` has to say to get it: a variant only if one was named.
-    ``variant`` is None where the release has none; ``gpu`` is the device that it should use.
+    ``wanted`` is the value of ``--backend`` that selects it: a variant only if the user named
+    one. ``variant`` is None if the release contains no build of the backend. ``gpu`` is the
+    device that the build should use.
     """
 
     wanted: str
@@ -74,8 +75,8 @@ class Subject:
 class Listed:
     """The installed server's answer to ``--list-devices``.
 
-    ``devices`` are all of them, one text each; ``chosen`` are the names of those that
-    are the subject's GPU, None where none is called like it.
+    ``devices`` are all of them, one text each. ``chosen`` are the names of those that
+    are the subject's GPU, None if no device has its name.
     """
 
     devices: tuple[str, ...]
@@ -84,7 +85,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Every link of a subject, in order."""
+    """The links of a subject, in order."""
 
     subject: Subject
     links: tuple[Link, ...]
@@ -96,10 +97,10 @@ class Chain:
 
     @property
     def fault(self) -> Fault | None:
-        """What is wrong with the first broken link: the one thing to mend."""
+        """The fault of the first broken link, which is the one to repair."""
         return self.broken.fault if self.broken else None
 
     @property
     def exit_code(self) -> int:
-        """0 where no link is broken, else that of the first fault's family."""
+        """The exit code of the first fault's error class, or 0 without a fault."""
         return self.fault.error.exit_code if self.fault else 0

@@ -1,6 +1,6 @@
-"""Servers in the background: which there are, whether they live, what they said, if they idle.
+"""The servers in the background: their records, processes and logs, and whether they idle.
 
-Knows nothing of how a server is started. ``status`` and ``stop`` import this.
+This package does not know how a server is started. ``status`` and ``stop`` import it.
 """
 
 from tsuku_llm.instances.folder import Instances

@@ -1,7 +1,10 @@
 """The folder of a user's servers in the background: a record and a log of each.
 
-Nobody else may look into it: a log can have prompts in it. There is nothing to mend after a
-crash, as the system itself says which of the processes in the records still live.
+Other users may not read it, as a log can contain prompts. After a crash nothing needs a
+repair: the system itself tells which of the processes in the records still live.
+
+Several processes use the folder at once: the supervisor of each server, and every command
+that asks. A record is replaced by a rename, so a reader sees the old one or the new one.
 """
 
 from __future__ import annotations
@@ -18,59 +21,68 @@ from tsuku_llm.instances.record import NAME, Record
 from tsuku_llm.store import exclusive
 
 _LARGEST = 1 << 20
+"""Bytes of a record that are read."""
+
 _CLAIM_LIMIT = 30.0
+"""Seconds to wait for the lock; an older temporary file was left by a crash."""
 
 
 class Instances:
-    """The servers whose records lie in ``state``; nothing is created before one is written.
+    """The servers whose records are in ``state``; ``claim`` creates the folder.
 
-    Any method raises StoreError, or one of its kinds, when the disk does not play along.
+    Every method raises StoreError, or one of its subclasses, if the file system reports an
+    error.
     """
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "servers"
 
     def log(self, name: str) -> Path:
-        """Where a server's log lies, be it there or not."""
+        """Return the path of a server's log, which may not exist."""
         return self.folder / f"{name}.log"
 
     def find(self, name: str) -> Record | None:
-        """The record of a name; None where there is none. Raises CorruptStore."""
+        """Return the record of a name, or None. Raises CorruptStore."""
         content = read_small(self._path(name), _LARGEST)
         return None if content is None else Record.from_json(content)
 
     def all(self) -> tuple[Record, ...]:
-        """Every record that can be read, by name."""
+        """Return every record that can be read, sorted by name."""
         return tuple(found for found in self._look().values() if isinstance(found, Record))
 
     def damaged(self) -> Mapping[str, CorruptStore]:
-        """Why the other records cannot be."""
+        """Return the error of each record that cannot be read, by name."""
         found = self._look()
         return {name: error for name, error in found.items() if isinstance(error, CorruptStore)}
 
     def claim(self, record: Record) -> None:
-        """Take a name and a place to listen at, which no server that is up may have.
+        """Reserve a name and an address, unless a running server has one of them.
 
-        Raises AlreadyRunning, which says who has it.
+        Raises AlreadyRunning, which names that server.
         """
         make_folder(self.folder, private=True)
+        # Two supervisors may start at once. The lock makes looking and writing one step, so
+        # that the second one sees the record of the first.
         with exclusive(self.folder / "claim.lock", timeout=_CLAIM_LIMIT):
             with opened(self.folder) as folder:
                 if folder is not None:
+                    # Left by processes that were killed in the middle of a write. A younger
+                    # file may belong to a supervisor that writes its record without the lock.
                     files = rf"{NAME.pattern}\.json"
                     folder.drop_temporaries(files, older_than=time.time() - _CLAIM_LIMIT)
+            # A record proves nothing by itself: ``state`` asks the system for its processes.
             for other in self.all():
                 if other.state.is_up:
                     _require_apart(record, other)
             self.write(record)
 
     def write(self, record: Record) -> None:
-        """Put a record in the place of the one before it."""
+        """Replace the record of this name; needs no lock, as only its supervisor writes it."""
         with disk_errors(f"writing the record of the server {record.name}", self.folder):
             replace_file(self._path(record.name), record.to_json())
 
     def forget(self, name: str) -> None:
-        """Remove a record; its log stays to be read until the name is used again."""
+        """Remove a record; its log stays until the name is used again."""
         with disk_errors(f"removing the record of the server {name}", self.folder):
             self._path(name).unlink(missing_ok=True)
 
@@ -83,6 +95,7 @@ class Instances:
             names = sorted(path.stem for path in self.folder.glob("*.json"))
         for name in filter(NAME.fullmatch, names):
             record = self._readable(name)
+            # None: another process has removed it since the listing.
             if record is not None:
                 found[name] = record
         return found

@@ -1,8 +1,8 @@
-"""Has a server had nothing to do for too long? Seen from outside, whatever it logs or is asked.
+"""The detection of an idle server, from the system's own counts.
 
-A request is work of its processor, or a connection that lasts. Both are what the system
-counts, so they hold with an API key, with TLS and with the log turned off. Connections that
-are opened and closed again (a monitor that asks ``/health``) do not keep a server up.
+A server is busy if it uses processor time, or if a connection lasts. The system counts both,
+so the detection works with an API key, with TLS and with the log turned off. Connections
+that are opened and closed again (a monitor that asks ``/health``) do not keep a server up.
 """
 
 from __future__ import annotations
@@ -11,37 +11,47 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 WORK = 0.03
-"""Seconds of processor time between two looks that are taken for a request. An idle server takes
-none; an answer to a monitor (``/health``, ``/metrics``) takes 0.1 to 0.2 ms."""
+"""Seconds of processor time between two samples that count as a request.
+
+An idle server uses none. An answer to a monitor (``/health``, ``/metrics``) takes 0.1 to
+0.2 ms.
+"""
 
 _LOOKS = 8
+"""Samples within one timeout: a server ends at most an eighth of it too late."""
+
 _OFTEN = 6.0
-"""Longer than llama-server keeps a connection open on which nothing more is asked (5 s)."""
+"""Longest pause between two samples, in seconds.
+
+Longer than llama-server keeps an unused connection open (5 s). At this pause, such a
+connection is not in two samples and does not count as one that lasts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a server has done until now: its processor time in seconds, its open connections."""
+    """A sample of a server: its processor time so far in seconds, and its open connections."""
 
     processor: float
     connections: frozenset[Hashable] = frozenset()
 
 
 class IdleWatch:
-    """Told what is seen of a server now and then; ``timeout`` and ``now`` are in seconds."""
+    """The judge of a server's samples; ``timeout`` and ``now`` are in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self.pause = min(timeout / _LOOKS, _OFTEN)
-        """Seconds until the next look."""
+        """Seconds until the next sample."""
         self._timeout = timeout
         self._last_work: float | None = None
         self._before = Sight(0.0)
 
     def is_over(self, now: float, sight: Sight) -> bool:
-        """Whether it is time to end the server: never while somebody is connected.
+        """Tell whether it is time to end the server: never while a client is connected.
 
-        The first look begins the time.
+        The time begins with the first sample.
         """
+        # A connection counts as a request only if it is in two samples: see ``_OFTEN``.
         worked = sight.processor - self._before.processor >= WORK
         lasting = sight.connections & self._before.connections
         if self._last_work is None or worked or lasting:
@@ -51,7 +61,7 @@ class IdleWatch:
 
 
 def see(pid: int) -> Sight | None:
-    """Look at a process; None where it is gone or may not be looked at."""
+    """Take a sample of a process; None if it has ended or does not permit it."""
     import psutil  # noqa: PLC0415
 
     try:

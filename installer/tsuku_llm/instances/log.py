@@ -1,7 +1,8 @@
-"""A log that never grows beyond twice its limit, and its reading while it grows.
+"""A log of two files that are bounded in size, and its reading while it grows.
 
-The full file is renamed and a new one takes its place under the descriptors that write to it:
-nothing that is written meanwhile is lost, and nobody who writes has to know.
+A full file is renamed. Then the descriptors that write to it are pointed at a new file. What
+is written meanwhile goes into the renamed file and is not lost, and the writers need not
+know. Readers are other processes, without a lock: they notice the new file by its inode.
 """
 
 from __future__ import annotations
@@ -13,33 +14,41 @@ from pathlib import Path
 from typing import IO
 
 LIMIT = 4 << 20
-"""Bytes; more than a day of a busy server's log."""
+"""Bytes of one file: more than a day of a busy server's log.
+
+The size is checked now and then, so a file may become a little larger.
+"""
 
 _CHUNK = 1 << 16
+# O_APPEND: several descriptors write to the file, and each write goes to its end. O_NOFOLLOW:
+# a symbolic link must not lead the log elsewhere.
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 
 
 def older(path: Path) -> Path:
-    """Where what was written before the last turn lies."""
+    """Return the path of the file before the current one."""
     return path.with_name(f"{path.name}.1")
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to a log, made for this user alone. Raises ``OSError``."""
+    """Open a log for appending; create it for this user alone. Raises ``OSError``."""
     return os.open(path, _APPEND, 0o600)
 
 
 def turn(path: Path, descriptors: Collection[int], limit: int = LIMIT) -> bool:
-    """Begin a new file if the log is full, and let ``descriptors`` write to it.
+    """Begin a new file if the log is full, and point ``descriptors`` at it.
 
-    Gives whether it was full. Where the disk does not play along, the old one is used on.
+    Return whether it did. If the file system reports an error, the old file stays in use.
     """
+    # One thread of the supervisor calls this, while others write to the descriptors.
     with suppress(OSError):
         if path.stat().st_size < limit:
             return False
         os.replace(path, older(path))  # noqa: PTH105 - over the one before
+        # Until the next line ``path`` does not exist; writers still write to the renamed file.
         fresh = open_log(path)
         try:
+            # ``dup2`` is atomic: each write goes to the old file or to the new one, whole.
             for descriptor in descriptors:
                 os.dup2(fresh, descriptor)
         finally:
@@ -49,20 +58,22 @@ def turn(path: Path, descriptors: Collection[int], limit: int = LIMIT) -> bool:
 
 
 def read_log(path: Path) -> Iterator[bytes]:
-    """What is in a log, the oldest first. Raises ``OSError``."""
+    """Yield the content of a log, the oldest first. Raises ``OSError``."""
     return follow_log(path, lambda: True, lambda: None)
 
 
 def follow_log(
     path: Path, is_over: Callable[[], bool], pause: Callable[[], object]
 ) -> Iterator[bytes]:
-    """What is in a log and what comes into it until ``is_over``; ``pause`` waits a moment.
+    """Yield the content of a log, and what is added until ``is_over``; ``pause`` waits.
 
     Raises ``OSError``.
     """
+    # The older file is missing as long as this name has had only one file.
     with suppress(FileNotFoundError), older(path).open("rb") as file:
         yield from _rest(file)
     goes_on = True
+    # One round for each file: the supervisor may begin a new one at any time.
     while goes_on:
         with path.open("rb") as file:
             goes_on = yield from _until_turned(file, path, is_over, pause)
@@ -71,9 +82,11 @@ def follow_log(
 def _until_turned(
     file: IO[bytes], path: Path, is_over: Callable[[], bool], pause: Callable[[], object]
 ) -> Generator[bytes, None, bool]:
-    """Yield what comes into one file; True when another has taken its place."""
+    """Yield what is added to one file; return True when another has taken its place."""
     while True:
-        ends = is_over()  # asked before the reading: what was said until then is read
+        # Both questions come before the reading: so the last lines of a server that has ended
+        # are read below.
+        ends = is_over()
         turned = not os.path.samestat(path.stat(), os.fstat(file.fileno()))
         yield from _rest(file)
         if turned or ends:

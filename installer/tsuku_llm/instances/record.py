@@ -1,6 +1,6 @@
-"""What is written down about a server in the background, for whoever asks or stops it later.
+"""The record of a server in the background, for the commands that show or stop it later.
 
-Written and read by hand, as the receipt is: ``status`` imports nothing for it.
+Like the receipt, it is written and read by hand, so that ``status`` imports no library.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from tsuku_llm.process import Process
 
 FORMAT = 1
 
+# A name is also the name of two files.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TEXT_LIMIT = 4096
 
 
 class State(str, Enum):
-    """What a server in the background is doing.
+    """The state of a server in the background.
 
-    ``STARTING`` until it answers ``/health``; ``UNWATCHED`` runs although its supervisor was
-    killed; ``ENDED`` went by itself, and its record says how; ``LOST`` was killed together with
-    its supervisor, or the machine was restarted.
+    ``STARTING``: it does not answer ``/health`` yet. ``UNWATCHED``: it runs although its
+    supervisor was killed. ``ENDED``: it ended by itself, and its record says how. ``LOST``:
+    it was killed together with its supervisor, or the machine was restarted.
     """
 
     STARTING = "starting"
@@ -38,17 +39,18 @@ class State(str, Enum):
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process to stop."""
+        """True if there is a process to stop."""
         return self in (State.STARTING, State.RUNNING, State.UNWATCHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One server: ``supervisor`` watches ``server``, which is None until it runs.
+    """The record of one server: ``supervisor`` watches ``server``, None until that runs.
 
-    ``host`` and ``port`` are where it listens, or was told to (port 0: where it likes; None:
-    ``host`` is a Unix socket). ``idle_timeout`` is in seconds, 0 for none; ``report`` the last
-    one of the launcher. ``exit_code`` and ``reason`` say how it ended by itself.
+    ``host`` and ``port`` are where it listens, or was told to listen. Port 0: it chooses
+    one. Port None: ``host`` is a Unix socket. ``idle_timeout`` is in seconds, 0 for none.
+    ``report`` is the launcher's last one. ``exit_code`` and ``reason`` say how the server
+    ended by itself.
     """
 
     name: str
@@ -63,27 +65,31 @@ class Record:
 
     @property
     def state(self) -> State:
-        """What the system says of its processes now."""
+        """The state, by what the system says about the processes now."""
+        # Only the supervisor writes an exit code, as the last thing that it does.
         if self.exit_code is not None:
             return State.ENDED
+        # A process is known by its number and its start time. So an old record never means a
+        # later process that got the same number.
         if self.supervisor.is_alive:
             return State.RUNNING if self.report and self.report.ready else State.STARTING
         return State.UNWATCHED if self.server and self.server.is_alive else State.LOST
 
     @property
     def place(self) -> str:
-        """Where it listens, in words."""
+        """The address where it listens, as text."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.host if self.port is None else f"{host}:{self.port}"
 
     def is_in_the_way_of(self, host: str, port: int | None) -> bool:
-        """Whether another server could not listen there beside this one."""
+        """Tell whether this server prevents another one from listening at this address."""
+        # With port 0 each server gets a free port.
         if self.port != port or port == 0:
             return False
         return host == self.host or (port is not None and bool({host, self.host} & _EVERYWHERE))
 
     def to_json(self) -> bytes:
-        """The record as it is stored."""
+        """Return the record as it is stored."""
         document = {"format": FORMAT} | {
             field.name: _plain(getattr(self, field.name)) for field in fields(self)
         }
@@ -112,7 +118,7 @@ class Record:
 
 
 def checked_name(name: str) -> str:
-    """A name that can also be a file's. Raises ``UsageError``."""
+    """Return the name if it can also be a file's name. Raises ``UsageError``."""
     if NAME.fullmatch(name):
         return name
     raise UsageError(

@@ -1,10 +1,12 @@
-"""Start a build's server: plan it, check it, run it, explain why it did not start.
+"""The start of a build's server: plan it, check it, run it, explain why it did not start.
 
-Knows nothing of how the build was chosen or where it came from.
+This package does not know how the build was chosen or where it came from.
 """
 
 from tsuku_llm import lazily
 
+# Only type checkers read these imports. At run time each name is imported on first use, as
+# a start must not wait for modules that it does not need.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tsuku_llm.launch.becoming import replace

@@ -1,4 +1,4 @@
-"""Become a server: all that ``serve --exec`` needs of running one."""
+"""The replacement of this process by the server, for ``serve --exec``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from tsuku_llm.launch.planning import Plan
 
 
 def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
-    """Become the server, which keeps the descriptors in ``keep``, and so never return.
+    """Replace this process by the server; do not return, except on Windows.
 
-    On Windows exec gives the terminal back at once: there the server is waited for, and
-    its exit code returned. Raises LaunchError where it cannot be started.
+    The server keeps the descriptors in ``keep``. On Windows exec returns the terminal to the
+    shell at once: there, wait for the server and return its exit code. Raises LaunchError if
+    the server cannot be started.
     """
     if sys.platform == "win32":
         from tsuku_llm.launch.run import supervise  # noqa: PLC0415 - elsewhere nobody is left to
@@ -27,6 +28,7 @@ def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         for descriptor in keep:
+            # Python opens files close-on-exec. This keeps, for example, a version's lock held.
             os.set_inheritable(descriptor, True)  # noqa: FBT003
         os.chdir(plan.cwd)
         os.execve(plan.argv[0], plan.argv, plan.env)  # noqa: S606
@@ -37,7 +39,8 @@ def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
 
 
 def flush() -> None:
-    """Send off what we printed, so that the server's output comes after it."""
+    """Flush what we printed, so that the server's output comes after it."""
     for stream in (sys.stdout, sys.stderr):
+        # A closed terminal or a full disk must not prevent the start.
         with suppress(OSError):
             stream.flush()

@@ -1,7 +1,7 @@
-"""Why servers do not start, as data: what they say, what that means, what to do.
+"""The known causes of a failed start, as data: what is printed, what it means, what to do.
 
-Each row's pattern was taken from what a loader, a driver or a server really said; the excerpts
-stand in ``tests/last_words.txt``, at least one for each row. To add a cause, add both.
+Each row's pattern comes from the real output of a loader, a driver or a server. The excerpts
+are in ``tests/last_words.txt``, at least one for each row. To add a cause, add both.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ CPU_OVERRIDE = "tsuku-llm config set llm.backend cpu"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One cause and one fix; ``override`` is a command that goes round it, or empty.
+    """One cause and one fix; ``override`` is a command that avoids the cause, or empty.
 
-    ``facts`` are what it was recognised by, as it was said.
+    ``facts`` are the lines or codes by which the cause was recognised, unchanged.
     """
 
     slug: str
@@ -25,7 +25,7 @@ class Diagnosis:
     facts: tuple[str, ...] = ()
 
     def hint(self, backend: str) -> str:
-        """Say in one line what to do; to fall back on the CPU helps a GPU build only."""
+        """Say in one line what to do; the CPU is offered only if ``backend`` is a GPU's."""
         if not self.override or backend == "cpu":
             return self.fix
         return f"{self.fix}; or run on the CPU: {self.override}"
@@ -33,10 +33,11 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A row: ``pattern`` is looked for in the last output, whatever the case of its letters.
+    """A row of the table: ``pattern`` is searched in the last output, ignoring case.
 
-    ``cause`` and ``fix`` are formatted with its named groups; ``library_*`` are ``library`` in
-    other loaders' wordings, and ``{package}`` is what has that library.
+    ``cause`` and ``fix`` are formatted with the pattern's named groups. Groups ``library_*``
+    are ``library`` in the wording of other loaders. ``{package}`` is the advice on how to
+    get that library.
     """
 
     slug: str
@@ -52,7 +53,9 @@ _REINSTALL = "install it again: tsuku-llm install --force"
 _OTHER = "install another variant: tsuku-llm explain shows which fit"
 _UPDATE = "update the GPU's driver and the build (tsuku-llm update)"
 
+# The first row that matches wins, so special rows come before general ones.
 TABLE = (
+    # --- what the loader says ---
     Cause(
         "libc-too-old",
         r"version [`'](?P<symbol>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)'? not found",
@@ -60,6 +63,7 @@ TABLE = (
         "use a newer release of the distribution, or another variant (tsuku-llm explain)",
         CPU_OVERRIDE,
     ),
+    # musl's loader words its complaints differently from glibc's.
     Cause(
         "musl",
         r"Error relocating \S+: |Error loading shared library ld-linux",
@@ -84,6 +88,7 @@ TABLE = (
         "the build needs macOS {system} or newer",
         "update macOS, or install an older release (tsuku-llm install --release)",
     ),
+    # In turn the words of glibc, of musl and of macOS' dyld.
     Cause(
         "missing-library",
         r"error while loading shared libraries: (?P<library>[^\s:]+): cannot open shared object"
@@ -100,6 +105,7 @@ TABLE = (
         "the library {library} is damaged or of another release",
         _REINSTALL,
     ),
+    # --- what the server says ---
     Cause(
         "port-in-use",
         r"couldn't bind (?:HTTP server socket|to server socket)[,:]? "
@@ -107,6 +113,7 @@ TABLE = (
         "nothing can listen on {host} port {port}: it is in use, not allowed or not this machine's",
         "stop what uses it, or choose another with --port",
     ),
+    # The same without a port, as for a Unix socket.
     Cause(
         "port-in-use",
         r"couldn't bind [^\n]*?hostname[:=] ?(?P<host>[^\s,]+)",
@@ -127,6 +134,7 @@ TABLE = (
         "the model {model} may not be read",
         "check its permissions and those of its folders",
     ),
+    # Versions that do not print the system's reason.
     Cause(
         "model-missing",
         r"failed to open GGUF file '?(?P<model>[^'\n]+)'?",
@@ -151,6 +159,7 @@ TABLE = (
         "this build does not know the model's architecture, {architecture}",
         "update the build: tsuku-llm update",
     ),
+    # --- what the GPU's driver or ggml's backend says ---
     Cause(
         "ptx-too-new",
         r"provided PTX was compiled with an unsupported toolchain",
@@ -211,6 +220,7 @@ TABLE = (
         _SMALLER,
         CPU_OVERRIDE,
     ),
+    # Before the next "buffer of size" row, which means the GPU's memory.
     Cause(
         "out-of-memory",
         r"cpu_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<size>\d+)",
@@ -254,6 +264,7 @@ TABLE = (
     ),
 )
 
+# Used only where the output says nothing: see ``diagnosis.diagnose``.
 SIGNALS = {
     "SIGILL": Diagnosis(
         "illegal-instruction",
@@ -283,6 +294,7 @@ OOM_KILLED = Diagnosis(
     facts=("oom_kill in /proc/vmstat rose while it ran",),
 )
 
+# Windows has no signals: a process that crashes exits with the code of its exception.
 NT_STATUS = {
     0xC0000135: Diagnosis(
         "missing-library",

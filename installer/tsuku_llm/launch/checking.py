@@ -1,7 +1,6 @@
-"""Does a build run here, and does it offer its backend? Asked before it is committed.
+"""The gate: a check that a build runs here and offers its backend, before it is committed.
 
-This is evidence against a build only: a device that is listed can still fail at its
-first kernel.
+The check can only reject a build. A device that is listed can still fail at its first kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tsuku_llm.launch.packages import distribution
 from tsuku_llm.launch.planning import Build, Plan, environment
 
 GATE_LIMIT = 60.0
-"""Seconds for each question: the first start after a boot loads a driver from disk."""
+"""Seconds for each question. The first start after a boot loads a driver from disk."""
 
 _LAST_LINES = 8
 
@@ -60,7 +59,7 @@ _FIRST_LOOK = {
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The answer to ``--list-devices``: ``code`` is None when out of time."""
+    """The answer to ``--list-devices``; ``code`` is None after a timeout."""
 
     devices: tuple[ListedDevice, ...]
     code: int | None
@@ -68,13 +67,13 @@ class Listing:
 
     @property
     def answered(self) -> bool:
-        """Whether it is a list at all, be it of no device: silence is no answer."""
+        """True if the server printed a list, even an empty one; silence does not count."""
         return self.code == 0 and has_list(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """A build that may be committed; ``device`` is what ``--device`` should get."""
+    """The result for a build that may be committed; ``device`` is the value for ``--device``."""
 
     version: str
     devices: tuple[ListedDevice, ...] = ()
@@ -82,8 +81,9 @@ class GateReport:
 
 
 def list_devices(build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT) -> Listing:
-    """Ask the server for its devices; raises GateFailed where it cannot be started."""
+    """Ask the server for its devices. Raises GateFailed if it cannot be started."""
     answer = _ask(build, ("--list-devices",), environ, limit)
+    # Versions differ in the stream on which they print the list.
     devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
     return Listing(devices, answer.code, f"{answer.stderr}{answer.stdout}")
 
@@ -95,12 +95,12 @@ def gate(
     expected: str | None = None,
     limit: float = GATE_LIMIT,
 ) -> GateReport:
-    """Start the server twice: for its version, and for its devices if it has a GPU backend.
+    """Ask the server for its version, and for its devices if it has a GPU backend.
 
     ``expected`` is the name of the device that the build was chosen for. Raises
-    GateFailed with the cause, the server's last words, and what to do.
+    GateFailed with the cause, the server's last lines, and what to do.
     """
-    # The fixed arguments come along: they may be what keeps it from touching the GPU.
+    # Pass the variant's fixed arguments too: they may be what keeps it from the GPU.
     started = _ask(build, (*build.arguments, "--version"), environ, limit)
     text = f"{started.stdout}{started.stderr}"
     _require_success(build, started.code, text, limit)
@@ -109,6 +109,7 @@ def gate(
     listing = list_devices(build, environ, limit=limit)
     _require_success(build, listing.code, listing.text, limit)
     own = own_devices(listing.devices, build.backend)
+    # ggml ignores a backend that does not start: the server would run on the CPU.
     if not own:
         _refuse(build, no_device(build, listing), hiding_variables(build, environ))
     return GateReport(_version(text), listing.devices, choose(own, expected))
@@ -117,10 +118,10 @@ def gate(
 def _ask(
     build: Build, arguments: Sequence[str], environ: Mapping[str, str], limit: float
 ) -> Answer:
-    """Put one question, free of the user's settings for a server that serves.
+    """Ask one question, without the user's settings for a server (LLAMA_*).
 
-    They would be taken for the build's own faults (LLAMA_ARG_DEVICE), or leave files in
-    its folder (LLAMA_ARG_LOG_FILE).
+    A setting could make a good build fail (LLAMA_ARG_DEVICE), or leave files in the build's
+    folder (LLAMA_ARG_LOG_FILE).
     """
     argv = (str(build.executable), *arguments)
     env = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
@@ -152,9 +153,9 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
 
 
 def no_device(build: Build, listing: Listing) -> Diagnosis:
-    """Say why a list has none of the backend's devices: what is listed instead, and the cause.
+    """Explain why a list lacks the backend's devices: what is listed instead, and the cause.
 
-    The cause is what the driver said, if that is a known complaint.
+    The cause comes from the driver's output, if that has a known complaint.
     """
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
@@ -165,7 +166,7 @@ def no_device(build: Build, listing: Listing) -> Diagnosis:
 
 
 def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What the environment has that can hide the backend's devices, as facts."""
+    """List the environment variables that can hide the backend's devices, as facts."""
     names = _HIDING.get(build.backend, ())
     return tuple(
         f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ
@@ -173,7 +174,7 @@ def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...
 
 
 def _version(text: str) -> str:
-    """Give the line that names the version, or the first one there is."""
+    """Return the line that names the version, or else the first line that is not empty."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("version:")]
     return next(iter([*named, *lines]), "")

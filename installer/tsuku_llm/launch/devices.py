@@ -1,7 +1,7 @@
-"""The devices that ``llama-server --list-devices`` prints, and what they say. Pure.
+"""The parser of ``llama-server --list-devices``. Pure.
 
-The wording drifts between versions, so the parser keeps to what has stayed: one device
-per line, its name, a colon, its description, and maybe its memory in brackets.
+The wording changes between versions. The parser relies only on what has stayed: one device
+per line, its name, a colon, its description, and sometimes its memory in brackets.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _LONGEST = 1000
-"""Letters of one line that are looked at: the patterns take the square of it at worst."""
+"""Characters of one line that are read: at worst, the patterns' time grows with the square."""
 
+# Upstream prints "Available devices:".
 _HEADER = re.compile(r"\W*(?:\w+ )*devices\s*:\s*", re.IGNORECASE)
 _LINE = re.compile(r"\s*(?P<name>[A-Za-z][\w.-]*(?:\[[^\]]*\])?)\s*:\s+(?P<rest>\S.*)")
 _MEMORY = re.compile(
@@ -20,6 +21,7 @@ _MEMORY = re.compile(
 )
 _MIB = 1024 * 1024
 
+# The beginnings of ggml's names for a backend's devices, in lower case ("CUDA0", "MTL0").
 _PREFIXES = {
     "cuda": ("cuda",),
     "vulkan": ("vulkan",),
@@ -29,11 +31,12 @@ _PREFIXES = {
     "metal": ("mtl", "metal"),
     "openvino": ("openvino",),
 }
+# ggml lists these as devices as well.
 _NO_GPU = ("cpu", "blas", "rpc", "accel")
 
 
 class ListedDevice(NamedTuple):
-    """One line of the list; ``memory`` and ``free`` are bytes, None where not printed."""
+    """One line of the list; ``memory`` and ``free`` are in bytes, None if not printed."""
 
     name: str
     description: str
@@ -42,13 +45,13 @@ class ListedDevice(NamedTuple):
 
 
 def parse_devices(text: str) -> tuple[ListedDevice, ...]:
-    """Read the list; log lines before its heading are passed over, ``(none)`` is empty."""
+    """Parse the list; skip log lines before its heading; ``(none)`` is an empty list."""
     lines = _lines(text)
     return tuple(_devices(lines)) if _skip_header(lines) else ()
 
 
 def has_list(text: str) -> bool:
-    """Whether there is a list in a text, be it an empty one."""
+    """Tell whether a text contains a list, even an empty one."""
     return _skip_header(_lines(text))
 
 
@@ -57,15 +60,15 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _skip_header(lines: Iterator[str]) -> bool:
-    """Take lines up to the heading; whether there is one."""
+    """Consume the lines up to the heading; return whether there is one."""
     return any(_HEADER.fullmatch(line) for line in lines)
 
 
 def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDevice, ...]:
-    """Give the devices that can be ``backend``'s.
+    """Return the devices that can belong to ``backend``.
 
-    They are those with its prefix; where there are none, those with a prefix that is
-    nobody's, because a name may have changed upstream.
+    These are the devices with the backend's prefix. Without any, return those whose prefix
+    belongs to no known backend, because upstream may have changed a name.
     """
     prefixes = _PREFIXES.get(backend, ())
     own = tuple(device for device in devices if _has_prefix(device, prefixes))
@@ -74,20 +77,21 @@ def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDe
 
 
 def backend_named(name: str) -> str | None:
-    """The backend that a device, a buffer or a plugin is called after, such as "CUDA0"."""
+    """Return the backend in the name of a device, buffer or plugin, such as "CUDA0"."""
     low = name.casefold()
     return next((each for each, words in _PREFIXES.items() if low.startswith(words)), None)
 
 
 def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:
-    """Give the value for ``--device``: every listed device called ``expected``.
+    """Return the value for ``--device``: every listed device called ``expected``.
 
-    All of them, not the first: two equal cards serve one model together, and naming one
-    would leave the other idle. None where nothing matches: then the server decides.
+    Two equal cards serve one model together, and naming one would leave the other idle.
+    None if nothing matches: then the server decides.
     """
     if expected is None:
         return None
     wanted = _normal(expected)
+    # Equal names first: "RTX 4070" is contained in "RTX 4070 Ti".
     equal = [device.name for device in devices if _normal(device.description) == wanted]
     alike = [device.name for device in devices if _alike(_normal(device.description), wanted)]
     return ",".join(equal or alike) or None
@@ -122,5 +126,5 @@ def _normal(description: str) -> str:
 
 
 def _alike(description: str, wanted: str) -> bool:
-    """Whether one contains the other: drivers add their own name in brackets."""
+    """Tell whether one contains the other: drivers add their own name in brackets."""
     return bool(description and wanted) and (description in wanted or wanted in description)

@@ -1,4 +1,4 @@
-"""Why a server did not start: its last words and how it ended, looked up in ``causes``. Pure."""
+"""The diagnosis of a failed start: its last output and exit code, looked up. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST = 300
 """Characters of a line that is quoted."""
 
 _LONGEST_LINE = 1000
-"""Characters of a line that are looked at: some patterns take more than its square."""
+"""Characters of a line that are read: some patterns' time grows faster than the square."""
 
 
 def diagnose(
@@ -31,16 +31,16 @@ def diagnose(
 ) -> Diagnosis | None:
     """Explain an end by its last output and its exit code (negative: minus the signal).
 
-    What the server or its loader said comes before how it ended: an abort is most often
-    the end of something that was explained. None where nothing is recognised.
-    ``distribution`` is one of ``packages.distribution``; ``oom_killed`` tells that the kernel
-    killed something for want of memory meanwhile.
+    The output of the server or its loader counts before the code: an abort usually follows
+    an explanation. None if nothing is recognised. ``distribution`` is a value of
+    ``packages.distribution``. ``oom_killed``: the kernel killed a process meanwhile because
+    memory ran out.
     """
     return _by_text(tail, distribution) or _by_code(code, oom_killed=oom_killed)
 
 
 def signal_name(code: int) -> str | None:
-    """Name the signal of a negative exit code; None if it is no signal."""
+    """Name the signal of a negative exit code; None for other codes."""
     try:
         return signal.Signals(-code).name if code < 0 else None
     except ValueError:
@@ -48,6 +48,7 @@ def signal_name(code: int) -> str | None:
 
 
 def _by_text(tail: str, distribution: str) -> Diagnosis | None:
+    # Each line is cut, not the text: a cause may be in any line.
     tail = "\n".join(line[:_LONGEST_LINE] for line in tail.split("\n"))
     for row in TABLE:
         found = re.search(row.pattern, tail, re.IGNORECASE)
@@ -58,6 +59,7 @@ def _by_text(tail: str, distribution: str) -> Diagnosis | None:
 
 def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
     name = signal_name(code) or ""
+    # The counter is the whole machine's: only together with SIGKILL does it mean our server.
     if name == "SIGKILL" and oom_killed:
         return OOM_KILLED
     status = code & 0xFFFFFFFF  # Windows' own codes may come as negative numbers
@@ -69,7 +71,8 @@ def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
 
 
 def _filled(row: Cause, found: re.Match[str], distribution: str) -> Diagnosis:
-    """Fill a row in, and quote the line that it was recognised by."""
+    """Fill in a row, and quote the line by which it was recognised."""
+    # ``library_musl`` and ``library_dyld`` become ``library``; only one of them matched.
     named = {name.split("_")[0]: value for name, value in found.groupdict().items() if value}
     named["package"] = package_of(named.get("library", ""), distribution)
     return Diagnosis(

@@ -1,4 +1,4 @@
-"""Why a start failed, as an error: the system refused it, or the server ended before it served."""
+"""The errors of a failed start: the system refused it, or the server ended before it served."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tsuku_llm.launch.planning import Plan
 
 
 def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
-    """Raise BackendFailed or LaunchError with the cause of an end; nothing where none is known."""
+    """Raise BackendFailed or LaunchError with the cause of an end; return if it is unknown."""
     diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
     if diagnosis is None:
         diagnosis = _port_in_use(plan)
     if diagnosis is None:
         return
+    # A cause that the CPU avoids is the backend's. ``serve`` may then try another version.
     failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
     raise failure(
         f"the server did not start: {diagnosis.cause}",
@@ -32,11 +33,9 @@ def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
 
 
 def _port_in_use(plan: Plan) -> Diagnosis | None:
-    """Explain an end without a cause: upstream may lose the end of its log where it cannot listen.
-
-    The server has ended, so what accepts connections at its address now is another program.
-    """
+    """Explain an end without a cause: a server that cannot listen may lose the end of its log."""
     address = address_of(plan.argv, plan.env)
+    # Our server has ended, so it must be another program that accepts connections.
     if not is_taken(address):
         return None
     return Diagnosis(
@@ -48,7 +47,7 @@ def _port_in_use(plan: Plan) -> Diagnosis | None:
 
 
 def refuse(plan: Plan, error: OSError) -> NoReturn:
-    """Raise LaunchError with what the system's refusal means."""
+    """Raise LaunchError with the meaning of the system's error."""
     diagnosis = why_not_started(error, Path(plan.argv[0]))
     raise LaunchError(
         f"the server cannot be started: {diagnosis.cause}",
@@ -59,8 +58,10 @@ def refuse(plan: Plan, error: OSError) -> NoReturn:
 
 def why_not_started(error: OSError, executable: Path) -> Diagnosis:
     """Explain why the system refused to start ``executable``."""
+    # A noexec mount and a missing execute bit give the same error.
     if error.errno == errno.EACCES:
         return _NOEXEC if _on_noexec(executable) else _NOT_EXECUTABLE
+    # Linux reports ENOENT also if only the loader that the executable names is missing.
     if error.errno == errno.ENOENT:
         return _NO_INTERPRETER if executable.exists() else _NO_SERVER
     if error.errno == errno.ENOEXEC or getattr(error, "winerror", None) in _BAD_IMAGE:
@@ -78,7 +79,7 @@ def _on_noexec(executable: Path) -> bool:
 
 
 _BAD_IMAGE = (193, 216)
-"""ERROR_BAD_EXE_FORMAT, ERROR_EXE_MACHINE_TYPE_MISMATCH."""
+"""Windows' ERROR_BAD_EXE_FORMAT and ERROR_EXE_MACHINE_TYPE_MISMATCH."""
 
 _NOEXEC = Diagnosis(
     "noexec",

@@ -1,8 +1,8 @@
-"""What the drivers' answers depend on, as far as it can be read without asking them. Linux.
+"""A fingerprint of the facts on which the drivers' answers depend. Linux only.
 
-As long as none of it changes, an answer may be remembered, and a backend that failed is not
-tried again. It is cheap (some twenty small files and names) and errs on the side of change:
-every boot is one.
+The facts are read without asking a driver. While they are the same, an answer may be reused,
+and a backend that failed is not tried again. Reading them is cheap (about twenty small files
+and names). In doubt it reports a change: every boot counts as one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+# Files whose content counts: the boot, the kernel, and each driver module's version.
 _READ = (
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/kernel/osrelease",
@@ -29,8 +30,10 @@ _LISTED = (
     "/etc/OpenCL/vendors",
     "/etc/ld.so.conf.d",
 )
-"""Folders whose names, and the folders' own times, change when a driver comes or goes."""
+"""Folders whose entries and time stamps change when a driver is installed or removed."""
 
+# The loader's cache changes with every installed library. Of a device node only the presence
+# counts.
 _STAMPED = ("/etc/ld.so.cache", "/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 _DECIDING: tuple[str, ...] = (
     "CUDA_",
@@ -44,11 +47,14 @@ _DECIDING: tuple[str, ...] = (
     "ONEAPI_",
 )
 _DECIDING += ("ROCR_", "SYCL_", "VK_", "ZE_", "LD_LIBRARY_PATH", "DISPLAY", "XDG_DATA_")
-"""The beginnings of the environment variables that drivers and their loaders listen to."""
+"""The prefixes of the environment variables that drivers and their loaders read."""
 
 
 def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The facts, each as one text; None on systems where a driver may change unseen."""
+    """Return the facts, each as one text; None on systems other than Linux.
+
+    There a driver may change without a sign that we can read.
+    """
     if sys.platform != "linux":
         return None
     return (*_contents(), *_folders(), *_stamps(), *_variables(env))
@@ -75,6 +81,7 @@ def _stamps() -> Iterator[str]:
 
 
 def _changed(path: str) -> str:
+    # The inode too: a file that was replaced may keep its time.
     status = os.stat(path)  # noqa: PTH116
     return f" {status.st_ino} {status.st_mtime_ns}"
 

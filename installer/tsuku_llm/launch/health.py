@@ -1,6 +1,6 @@
-"""Where a server listens, and whether it says that it is ready.
+"""The address of a server, and the question whether it is ready.
 
-Asked over a plain socket: an HTTP client would take longer to import than most starts take.
+The question uses a plain socket: importing an HTTP client takes longer than most starts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ LIMIT = 2.0
 """Seconds for one answer."""
 
 _PORTS = 1 << 16
+# A server that listens everywhere is asked over the loopback interface.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
 class Address(NamedTuple):
-    """Where to ask: ``host`` ending in ``.sock`` is a Unix socket; ``port`` 0 is not yet known.
+    """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
 
-    ``tls`` servers are not asked: their log has to do.
+    ``port`` 0 is not known yet: the server chooses one. ``tls``: the server is not asked;
+    its log tells when it is ready.
     """
 
     host: str = "127.0.0.1"
@@ -36,15 +38,16 @@ class Address(NamedTuple):
 
     @property
     def is_unix(self) -> bool:
-        """Whether it is a socket in the file system."""
+        """True if the address is a socket in the file system."""
         return self.host.endswith(".sock")
 
 
 def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
-    """Where a server with these words and variables listens; a word comes before a variable."""
+    """Return the address for these arguments and variables; an argument overrides a variable."""
 
     def chosen(option: str, variable: str) -> str | None:
         value = env.get(variable)
+        # As llama-server reads them: the last one counts, and "_" may stand for "-".
         for word, following in pairwise(arguments):
             value = following if word.replace("_", "-") == option else value
         return value
@@ -59,20 +62,22 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
 
 
 def is_healthy(address: Address) -> bool:
-    """Whether ``/health`` is answered with 200 now; a server that still loads answers 503.
+    """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503.
 
-    A port above 65535 is taken modulo by the server, and so here.
+    The server takes a port above 65535 modulo 65536, and so do we.
     """
+    # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
     with suppress(OSError, UnicodeError), closing(_connected(address)) as connection:
         request = f"GET {address.prefix}/health HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
         connection.sendall(request.encode("utf-8", "surrogateescape"))
+        # The status line comes first and is short; the rest of the answer is not needed.
         status = connection.recv(64).split(b" ", 2)
         return len(status) > 1 and status[0].startswith(b"HTTP/") and status[1] == b"200"
     return False
 
 
 def is_taken(address: Address) -> bool:
-    """Whether somebody accepts connections there now."""
+    """Tell whether a program accepts connections at this address now."""
     with suppress(OSError, UnicodeError), closing(_connected(address)):
         return True
     return False

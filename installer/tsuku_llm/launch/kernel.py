@@ -1,9 +1,9 @@
-"""What the system itself shows of a process and its GPUs, whatever the process says. Linux.
+"""The kernel's view of a process and its GPUs, independent of the process's log. Linux only.
 
-Three things: which device nodes it holds open, which libraries it has mapped, and what the
-kernel's drivers count of its memory (``drm-*`` in ``/proc/PID/fdinfo``: amdgpu, i915, xe,
-nouveau and others, since Linux 5.19). NVIDIA's own driver counts nowhere in ``/proc``: its
-library is asked in a child process (``nvml``).
+The facts are the process's open device nodes, its mapped libraries, and its GPU memory. The
+kernel's drivers count that memory as ``drm-*`` in ``/proc/PID/fdinfo`` (amdgpu, i915, xe,
+nouveau and others, since Linux 5.19). NVIDIA's own driver counts nothing in ``/proc``: a
+child process asks its library (``nvml``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+# Without NVIDIA's control nodes: a process can open them and still use no GPU.
 _NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|accel)")
 _DRM = re.compile(
     r"^drm-(?P<kind>resident|memory|total)-(?P<region>\w+):\s*(?P<size>\d+)\s*(?P<unit>KiB|MiB)?",
@@ -24,14 +25,18 @@ _CLIENT = re.compile(r"^drm-client-id:\s*(\S+)", re.MULTILINE)
 _DEVICE = re.compile(r"^drm-pdev:\s*(\S+)", re.MULTILINE)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 _HOST_REGIONS = ("cpu", "gtt", "system")
-"""Memory of the machine that a driver lends to a GPU; an integrated one has no other."""
+"""Regions of the machine's memory that a driver lends to a GPU.
+
+An integrated GPU has only these.
+"""
 
 
 class Sight(NamedTuple):
-    """What is seen of one process. None: it may not be looked at, or not on this system.
+    """The facts about one process. None: not permitted, or not on this system.
 
-    ``nodes`` are the GPU device nodes that it has open, ``libraries`` the names of the files
-    that it has mapped, ``memory`` the bytes that the kernel's drivers count for it.
+    ``nodes`` are the GPU device nodes that it has open. ``libraries`` are the names of the
+    files that it has mapped. ``memory`` is the GPU memory that the kernel's drivers count for
+    it, in bytes.
     """
 
     nodes: tuple[str, ...] | None = None
@@ -40,11 +45,12 @@ class Sight(NamedTuple):
 
 
 def look_at(pid: int) -> Sight:
-    """See a process of this user; what it may not show is None."""
+    """Read the facts about a process of this user; a fact that cannot be read is None."""
     if sys.platform != "linux":
         return Sight()
     nodes: tuple[str, ...] | None = None
     libraries: frozenset[str] | None = None
+    # Each fact alone: the process may end between two of them, or forbid only one.
     with suppress(OSError):
         nodes = tuple(sorted(set(filter(_NODE.match, _open_files(pid)))))
     with suppress(OSError):
@@ -53,7 +59,7 @@ def look_at(pid: int) -> Sight:
 
 
 def mapped_files(maps: str) -> frozenset[str]:
-    """The base names of the files in ``/proc/PID/maps``, deleted ones included."""
+    """Return the base names of the files in ``/proc/PID/maps``, deleted ones included."""
     paths = (line.split(None, 5)[5:] for line in maps.splitlines())
     return frozenset(
         path[0].removesuffix(" (deleted)").rpartition("/")[2] for path in paths if path
@@ -61,11 +67,12 @@ def mapped_files(maps: str) -> frozenset[str]:
 
 
 def drm_memory(descriptors: Iterable[str]) -> int | None:
-    """The bytes that ``fdinfo`` texts add up to, each client of a device once; None for none.
+    """Add up the bytes in ``fdinfo`` texts, each client of a device once; None without any.
 
-    What is resident counts before what is merely allocated. Memory of the machine counts
-    where a driver lists no other, as for an integrated GPU.
+    Resident memory counts before allocated memory. Memory of the machine counts only if the
+    driver lists no other, as for an integrated GPU.
     """
+    # A process may have several descriptors of one client, each with the same numbers.
     clients: dict[tuple[str, str], int] = {}
     for text in descriptors:
         client = _CLIENT.search(text)
@@ -80,6 +87,7 @@ def _size(text: str) -> int | None:
     for found in _DRM.finditer(text):
         size = int(found["size"]) * _UNITS[found["unit"] or ""]
         sizes.setdefault(found["kind"], {})[found["region"]] = size
+    # "memory" is the older name for "resident"; "total" includes what is only allocated.
     for kind in ("resident", "memory", "total"):
         if regions := sizes.get(kind):
             own = [size for name, size in regions.items() if not name.startswith(_HOST_REGIONS)]
@@ -90,7 +98,7 @@ def _size(text: str) -> int | None:
 def _open_files(pid: int) -> Iterator[str]:
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):  # noqa: PTH208 - texts are compared
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # the process has closed it meanwhile
             yield os.readlink(f"{folder}/{name}")  # noqa: PTH115
 
 

@@ -1,8 +1,8 @@
-"""What a server's log says of where it computes, in the wordings of many versions. Pure.
+"""The facts in a server's log about where it computes, for many versions' wordings. Pure.
 
-Since mid-2026 upstream prints almost none of it unless asked (``-lv 4``): an absent line says
-nothing. And "offloaded 33/33 layers to GPU" is printed on machines without any GPU, so a
-number of layers proves something only when it is 0.
+Since mid-2026 upstream prints almost none of these lines without ``-lv 4``: a missing line
+proves nothing. "offloaded 33/33 layers to GPU" is printed on machines without a GPU too.
+So a number of layers proves something only if it is 0.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 _MIB = 1024 * 1024
 _LONGEST = 4096
-"""Bytes of one line that are looked at."""
+"""Bytes of one line that are read."""
 
 _MOST = 256
-"""Backends and buffers that are remembered; a server with many cards names dozens."""
+"""Backends and buffers that are kept; a server with many cards names dozens."""
 
+# As in this line: load_tensors: CUDA0 model buffer size = 4095.05 MiB
 _BUFFER = re.compile(
     r"(?P<where>[A-Za-z]\w*(?:\[[^\]]*\])?)\s+(?P<what>model|KV|RS)\s+buffer size\s*="
     r"\s*(?P<size>[\d.]+)\s*MiB",
@@ -36,12 +37,12 @@ _COMPLAINT = re.compile(
 
 
 class LogFacts(NamedTuple):
-    """What was read so far. Sizes are bytes.
+    """The facts that were read so far.
 
-    ``loaded`` are the backends that the loader of plugins named; ``buffers`` has for each
-    place that holds weights or context how much; ``device`` is the one that the model was
-    given, in words; ``complaint`` is a line that says that there is no GPU; ``port`` is
-    where it ``listens``, None for a Unix socket.
+    ``loaded`` are the backends that ggml's plugin loader named. ``buffers`` are the places
+    that hold weights or context, each with its size in bytes. ``device`` is the model's
+    device in words. ``complaint`` is a line that denies a GPU. ``port`` is where the server
+    ``listens``, None for a Unix socket.
     """
 
     loaded: tuple[str, ...] = ()
@@ -54,10 +55,10 @@ class LogFacts(NamedTuple):
 
 
 def read_line(facts: LogFacts, line: str) -> LogFacts:
-    """The facts after one more line."""
+    """Return the facts after one more line."""
     low = line.lower()
     for words, pattern, add in _RULES:
-        # The fixed words first: without them a pattern is tried at each letter of a long line.
+        # Search the fixed words first: a pattern is tried at every character of a long line.
         if words in low and (found := pattern.search(line)):
             return add(facts, found)
     return facts
@@ -104,15 +105,20 @@ _RULES: tuple[tuple[str, re.Pattern[str], Callable[[LogFacts, re.Match[str]], Lo
 
 
 class LogReader:
-    """Puts the lines of a stream together and reads each once."""
+    """The reader that assembles a stream's lines and reads each of them once.
+
+    One thread feeds it. Others may read ``facts`` meanwhile: they are one immutable value,
+    which is replaced as a whole.
+    """
 
     def __init__(self) -> None:
         self.facts = LogFacts()
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Read what the stream has brought; a line is read when it is complete."""
+        """Read the next bytes of the stream; a line is read when it is complete."""
         *lines, rest = (self._rest + data).split(b"\n")
+        # A stream without line ends must not fill the memory.
         self._rest = rest[:_LONGEST]
         for line in lines:
             self.facts = read_line(self.facts, line[:_LONGEST].decode("utf-8", "replace"))

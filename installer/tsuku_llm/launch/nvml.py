@@ -1,4 +1,4 @@
-"""How much of NVIDIA's GPU memory is used, and by whom: asked in a child process."""
+"""The use of NVIDIA GPUs' memory by each process, asked in a child process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from tsuku_llm.launch.child import ask
 from tsuku_llm.launch.planning import Plan
 
 _LIMIT = 10.0
-"""Seconds for an answer: a library whose kernel module hangs never gives one."""
+"""Seconds for an answer: a library whose kernel module hangs never answers."""
 
 SIGNS = ("/dev/nvidiactl", "/dev/dxg")
-"""Without one of these nodes there is no driver to ask."""
+"""Device nodes of NVIDIA's driver, natively and in WSL. Without one, do not ask."""
 
+# The child has no site-packages (-I, -S), so it cannot import our package: the worker is
+# imported as a single module from this folder.
 _START = (
     "import importlib, sys; sys.path.append(sys.argv[1]); "
     "importlib.import_module('nvml_worker').main()"
@@ -27,7 +29,7 @@ _START = (
 class GpuMemory(NamedTuple):
     """The memory of all NVIDIA devices, in bytes; ``processes`` by process id.
 
-    In a container the ids are the host's, or there are none.
+    In a container the ids are the host's, or ``processes`` is empty.
     """
 
     total: int
@@ -37,7 +39,7 @@ class GpuMemory(NamedTuple):
 
 
 def gpu_memory(env: Mapping[str, str], *, signs: Sequence[str] = SIGNS) -> GpuMemory | None:
-    """Ask now; None where there is no such driver or no answer. ``env`` is the server's."""
+    """Ask now; None without the driver or an answer. ``env`` is the server's environment."""
     if sys.platform != "win32" and not any(map(os.path.exists, signs)):
         return None
     folder = str(Path(__file__).parent)
@@ -50,7 +52,7 @@ def gpu_memory(env: Mapping[str, str], *, signs: Sequence[str] = SIGNS) -> GpuMe
 
 
 def parse_memory(text: str) -> GpuMemory | None:
-    """Read the child's line, the last one: drivers print too. None for anything else."""
+    """Parse the last line of the output, as drivers print too; None for anything else."""
     try:
         document = json.loads(text.strip().rpartition("\n")[2])
         devices = [device for device in document["devices"] if device]

@@ -1,8 +1,8 @@
-"""Run in a child: what NVIDIA's management library counts of the GPUs' memory.
+"""The child that asks NVIDIA's management library how the GPUs' memory is used.
 
 A driver's library may crash or hang, so it is never loaded into the process that watches a
-server. One line of JSON on stdout; nothing where there is no such library. It imports nothing
-of ours, as the child has no site-packages.
+server. The child prints one line of JSON on stdout, or nothing without the library. It
+imports nothing from this package, as the child has no site-packages.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 _SIZE = 96
 _MOST = 256
-"""Processes of one device that are listed."""
+"""Processes that are listed for each device."""
 
+# NVML_VALUE_NOT_AVAILABLE: Windows' own memory manager (WDDM) gives no numbers.
 _NOT_KNOWN = (1 << 64) - 1
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
 
 
 class _Memory(ctypes.Structure):
+    # nvmlMemory_t of nvml.h
+
     _fields_ = (
         ("total", ctypes.c_ulonglong),
         ("free", ctypes.c_ulonglong),
@@ -34,6 +37,8 @@ class _Memory(ctypes.Structure):
 
 
 class _Process(ctypes.Structure):
+    # nvmlProcessInfo_t of nvml.h, as the functions of version 2 and 3 fill it
+
     _fields_ = (
         ("pid", ctypes.c_uint),
         ("used", ctypes.c_ulonglong),
@@ -43,13 +48,14 @@ class _Process(ctypes.Structure):
 
 
 def main() -> None:
-    """Print the devices with their memory, and who uses how much of it."""
+    """Print the devices with their memory, and each process's share of it."""
     name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
     try:
         nvml = ctypes.CDLL(name)
     except OSError:
         return
     count = ctypes.c_uint()
+    # Every function returns 0 for success.
     if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
         return
     driver = ctypes.create_string_buffer(_SIZE)
@@ -65,12 +71,13 @@ def _device(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
         return {}
     if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
         return {}
-    # One process may be in both lists, with the same memory.
+    # A process may be in both lists, with the same memory: count it once.
     users = dict(pair for name in _LISTS for pair in _users(nvml, name, handle))
     return {"total": memory.total, "used": memory.used, "processes": users}
 
 
 def _users(nvml: ctypes.CDLL, name: str, handle: ctypes.c_void_p) -> Iterator[tuple[int, int]]:
+    # Older drivers have only version 2, with the same structure.
     ask = getattr(nvml, name, None) or getattr(nvml, name.replace("_v3", "_v2"), None)
     count, users = ctypes.c_uint(_MOST), (_Process * _MOST)()
     if ask is None or ask(handle, ctypes.byref(count), users):

@@ -1,4 +1,4 @@
-"""Which package has a library that is missing, as each family of distributions calls it."""
+"""The packages that contain a missing library, by family of distributions."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _FAMILIES = {
     **dict.fromkeys(("suse", "opensuse", "sles"), "suse"),
 }
 
+# By the beginning of the library's name, as versions follow it (libssl.so.3).
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "libvulkan": {
         "debian": "libvulkan1",
@@ -88,12 +89,13 @@ _ADVICE = {
     **dict.fromkeys(("libamdhip", "libhip", "librocblas"), _ROCM),
     **dict.fromkeys(("libggml", "libllama", "libmtmd"), _REINSTALL),
 }
-"""Libraries that no distribution's package is the answer to."""
+"""Advice for libraries that do not come from a distribution's package."""
 
 
 def package_of(library: str, distribution: str) -> str:
-    """What to do about a missing library; ``distribution`` is a family, or "" for all of them."""
+    """Say how to get a missing library; ``distribution`` is a family, or "" for all of them."""
     name = library.rsplit("/", 1)[-1]
+    # The longest key wins, so that a more special row counts first.
     key = max((key for key in (*_PACKAGES, *_ADVICE) if name.startswith(key)), key=len, default="")
     if key in _ADVICE:
         return _ADVICE[key]
@@ -107,7 +109,7 @@ def package_of(library: str, distribution: str) -> str:
 
 
 def distribution() -> str:
-    """This system's family of distributions, "" where it is none of those known here."""
+    """Return this system's family of distributions, or "" for an unknown one."""
     for path in _RELEASE_FILES:
         with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             return family_of(file.read())
@@ -115,7 +117,7 @@ def distribution() -> str:
 
 
 def family_of(release_file: str) -> str:
-    """The family that an ``os-release`` file names: its own id first, then what it is like."""
+    """Return the family in an ``os-release`` file: its ``ID`` first, then its ``ID_LIKE``."""
     words: dict[str, list[str]] = {}
     for line in release_file.splitlines():
         key, _, value = line.partition("=")
@@ -125,5 +127,6 @@ def family_of(release_file: str) -> str:
 
 
 def _families(word: str) -> tuple[str, ...]:
+    # For ids such as "opensuse-leap".
     stem = word.partition("-")[0]
     return (_FAMILIES[stem],) if stem in _FAMILIES else ()

@@ -1,6 +1,6 @@
-"""What exactly will be started: argument list, working folder and environment.
+"""The plan of a start: argument list, working folder and environment.
 
-Pure, but for the question whether this is WSL.
+Pure, except for the question whether this is WSL.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import NamedTuple
 # ruff: noqa: SIM905  (words read better than a column of quotes)
 
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
-"""Where Windows shows its drivers' libraries."""
+"""The folder in which WSL provides the libraries of Windows' drivers."""
 
 _KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 
+# Variables that make the loader, glibc or ggml load a library from anywhere.
 _LOADER_NAMES = frozenset({"GCONV_PATH", "GGML_BACKEND_PATH"})
 _LOADER_PREFIXES = ("LD_", "DYLD_")
 
+# llama-server's options whose value is one path.
 _ONE_PATH = frozenset(
     """
     -m --model -mm --mmproj -md --model-draft --spec-draft-model -mv --model-vocoder
@@ -33,8 +35,12 @@ _ONE_PATH = frozenset(
     """.split()
 )
 _PATH_LISTS = frozenset({"--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled"})
-"""Comma-separated since autumn 2025; ``FNAME:SCALE`` stays right when a folder is put before it."""
+"""Options with paths separated by commas, since autumn 2025.
 
+``FNAME:SCALE`` stays valid when a folder is put before it.
+"""
+
+# One field of such a list: quoted as in CSV, or plain.
 _FIELD = re.compile(r'"(?:[^"]|"")*"|[^,]+')
 
 _PATH_VARIABLES = frozenset(
@@ -47,6 +53,7 @@ _PATH_VARIABLES = frozenset(
     """.split()
 )
 
+# A user who gives one of these chooses the devices; then we add no ``--device``.
 _DEVICE_OPTIONS = frozenset(
     "-dev --device -mg --main-gpu -ts --tensor-split -sm --split-mode --rpc".split()
 )
@@ -60,7 +67,7 @@ _DEVICE_VARIABLES = frozenset(
 class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
-    ``arguments`` are fixed by the variant; ``device`` is what ``--device`` gets, if anything.
+    ``arguments`` are fixed by the variant. ``device`` is the value for ``--device``, or None.
     """
 
     tree: Path
@@ -71,12 +78,12 @@ class Build(NamedTuple):
 
     @property
     def executable(self) -> Path:
-        """Where the server lies."""
+        """The path of the server."""
         return self.tree / self.server
 
 
 class Plan(NamedTuple):
-    """A start, ready to be made: ``argv[0]`` is an absolute path."""
+    """A start that can be made as it is; ``argv[0]`` is an absolute path."""
 
     argv: tuple[str, ...]
     cwd: Path
@@ -87,13 +94,14 @@ class Plan(NamedTuple):
 def environment(
     base: Mapping[str, str], build: Build, *, wsl: bool | None = None
 ) -> dict[str, str]:
-    """Give the environment without what would load foreign code into the server.
+    """Return ``base`` without the variables that load foreign code into the server.
 
-    ``LD_LIBRARY_PATH`` stays, as NVIDIA's containers find the driver through it; the
-    build's own folder comes first, since that variable wins over the RUNPATH of the
-    libraries, and relative entries go, since the working folder changes. Under ``wsl``
-    (None: look) the host's driver comes before one that the distribution has installed.
+    ``LD_LIBRARY_PATH`` stays, as NVIDIA's containers find the driver through it. The build's
+    own folder comes first, since the variable wins over the RUNPATH of the libraries.
+    Relative entries are dropped, since the working folder changes. Under ``wsl`` (None:
+    detect it) Windows' driver comes before one that the distribution has installed.
     """
+    # This drops LD_LIBRARY_PATH too, with the other LD_*; it is put together again below.
     kept = {name: value for name, value in base.items() if not _loads_code(name)}
     paths = [WSL_LIBRARIES] if (_is_wsl() if wsl is None else wsl) else []
     paths += re.split("[:;]", base.get("LD_LIBRARY_PATH", ""))
@@ -104,11 +112,11 @@ def environment(
 
 
 def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> Plan:
-    """Put a start together; ``cwd`` is the user's folder, which relative paths mean.
+    """Plan a start; relative paths are relative to ``cwd``, the user's folder.
 
-    ggml looks for plugins in the working folder too, so the server gets its own folder
-    as the working folder, and every path in ``arguments`` and in the server's
-    environment variables is made absolute first.
+    ggml also looks for plugins in the working folder. So the server's working folder is the
+    server's own folder. Before that, every path in ``arguments`` and in the server's
+    environment variables is made absolute.
     """
     env = environment(environ, build)
     for name in _PATH_VARIABLES & env.keys():
@@ -116,6 +124,8 @@ def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[
     if "LLAMA_ARG_HOST" in env:
         env["LLAMA_ARG_HOST"] = _host(env["LLAMA_ARG_HOST"], cwd)
     user = tuple(_absolute_arguments(arguments, cwd))
+    # llama-server takes the last value of an option. So the user's arguments come last, and
+    # ``device`` is left out if the user or the variant has chosen.
     chosen = _names_device((*build.arguments, *user), env)
     device = () if build.device is None or chosen else ("--device", build.device)
     return Plan(
@@ -127,7 +137,7 @@ def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[
 
 
 def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """The words or the variable with which the user keeps a server from the GPU."""
+    """Return the argument or variable by which the user keeps a server from the GPU, or None."""
     pairs = [(word.replace("_", "-"), value) for word, value in pairwise(arguments)]
     pairs += [
         (name, env[name]) for name in ("LLAMA_ARG_DEVICE", "LLAMA_ARG_N_GPU_LAYERS") if name in env
@@ -150,7 +160,8 @@ def _loads_code(name: str) -> bool:
 
 @functools.cache
 def _is_wsl() -> bool:
-    """Whether this is the Windows Subsystem for Linux, also in a service that it starts."""
+    """Tell whether this is the Windows Subsystem for Linux, also in one of its services."""
+    # Not the variables WSL_*: services do not inherit them.
     try:
         with open(_KERNEL_RELEASE, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             return "microsoft" in file.read().lower()
@@ -159,19 +170,22 @@ def _is_wsl() -> bool:
 
 
 def _library_path(paths: Sequence[str], own: str) -> str:
-    """Give ``own`` and the absolute ones of ``paths``; nothing where there are none.
+    """Join ``own`` and the absolute ones of ``paths``; return "" without any of the latter.
 
-    A folder whose name has a separator in it cannot stand first, so then nothing does.
+    Also return "" if the name of ``own`` contains a separator: the variable cannot name such
+    a folder, and other folders must not come before it.
     """
     entries = [entry for entry in paths if Path(entry).is_absolute()]
     return ":".join([own, *entries]) if entries and not re.search("[:;]", own) else ""
 
 
 def _absolute_arguments(arguments: Sequence[str], cwd: Path) -> Iterator[str]:
-    """Yield ``arguments``; llama.cpp takes no ``--option=value``, so a value is a word."""
+    """Yield ``arguments``, with the paths among them made absolute."""
+    # llama.cpp does not read ``--option=value``: a value is always the next argument.
     rewrite: Callable[[str, Path], str] | None = None
     for word in arguments:
         yield rewrite(word, cwd) if rewrite else word
+        # A value is not read as an option, even if it looks like one.
         rewrite = None if rewrite else _rewriter(_canonical(word))
 
 
@@ -184,17 +198,17 @@ def _rewriter(option: str) -> Callable[[str, Path], str] | None:
 
 
 def _canonical(word: str) -> str:
-    """Spell an option as the help does: llama.cpp reads ``--log_file`` as ``--log-file``."""
+    """Spell an option as its help does: llama.cpp reads ``--log_file`` as ``--log-file``."""
     return word.replace("_", "-") if word.startswith("--") else word
 
 
 def _absolute(value: str, cwd: Path) -> str:
-    """Put ``cwd`` before a relative path; ``..`` stays, as a folder may be a link."""
+    """Put ``cwd`` before a relative path; ``..`` stays, as a folder may be a symbolic link."""
     return os.path.join(cwd, value) if value else value  # noqa: PTH118
 
 
 def _absolute_list(value: str, cwd: Path) -> str:
-    """Make each field of a comma-separated row absolute; llama.cpp reads quotes as CSV has them."""
+    """Make each field of a comma-separated list absolute; llama.cpp reads quotes as in CSV."""
     return ",".join(_absolute_field(field, cwd) for field in _FIELD.findall(value))
 
 
@@ -210,6 +224,6 @@ def _host(value: str, cwd: Path) -> str:
 
 
 def _names_device(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether the user or the variant already says which devices to use."""
+    """Tell whether the user or the variant already chooses the devices."""
     options = {_canonical(word) for word in arguments}
     return bool(options & _DEVICE_OPTIONS or env.keys() & _DEVICE_VARIABLES)

@@ -1,8 +1,8 @@
-"""What a start turned out to be: which build runs, on what, and how that is known.
+"""The report of a start: which build runs, on which device, and how that is known.
 
-The supervisor makes one as soon as the server runs and hands every later state of it to a
-``Sink``; ``serve --detach`` keeps the last one on disk for ``status``. It is written and read
-by hand, as the receipt is: nothing is imported for it.
+The report is made when the server starts, and every later state of it goes to a ``Sink``.
+``serve --detach`` keeps the last one on disk for ``status``. Like the receipt, it is written
+and read by hand, because importing a library takes too long in a start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class Verdict(str, enum.Enum):
-    """Where the server computes; a signal says the same of what it alone can see."""
+    """The place where the server computes, according to all signals or to a single one."""
 
     ON_GPU = "on_gpu"
     ON_CPU = "on_cpu"
@@ -28,8 +28,8 @@ class Verdict(str, enum.Enum):
 class Signal(NamedTuple):
     """One sign of where the server computes, independent of the others.
 
-    ``name`` is its source (``device-list``, ``buffers``, …); ``evidence`` is one line: what
-    was read, as it was read.
+    ``name`` is its source (``device-list``, ``buffers``, …). ``evidence`` is one line with
+    what was read, unchanged.
     """
 
     name: str
@@ -45,16 +45,16 @@ class FallenBack(NamedTuple):
 
 
 class StartReport(NamedTuple):
-    """One start of a server.
+    """The report of one server's start.
 
-    ``name`` is the server's among several; ``version`` the id of the installed version, and
+    ``name`` is the server's among several. ``version`` is the id of the installed version,
     ``selected`` its variant. ``backend`` is the one in use, None while that is not known;
-    ``device`` the GPU in words. Memory is the device's, in bytes: ``memory_used`` by this
-    server alone. ``verification`` is ``fingerprint`` or ``hash``: how the tree was compared
-    with its receipt. ``pid`` is the server's, ``supervisor`` the process that watches it (the
-    same after ``--exec``). ``port`` is None where the server listens on a Unix socket, which
-    is ``host`` then, or has not said which one it took. ``started_at`` is UTC, to the second.
-    ``ready`` is true from the first good answer to ``/health`` on.
+    ``device`` is the GPU in words. Memory is the device's, in bytes: ``memory_used`` by this
+    server alone. ``verification`` says how the tree was compared with its receipt:
+    ``fingerprint`` or ``hash``. ``pid`` is the server's, ``supervisor`` the process that
+    watches it (the same after ``--exec``). ``port`` is None if the server has not said which
+    one it took, or listens on a Unix socket; then ``host`` is the socket. ``started_at`` is
+    in UTC, to the second. ``ready`` is true from the first good answer to ``/health`` on.
     """
 
     name: str
@@ -82,7 +82,7 @@ class StartReport(NamedTuple):
     fallen_back_from: tuple[FallenBack, ...] = ()
 
     def to_json(self) -> bytes:
-        """The report as it is stored."""
+        """Return the report as it is stored."""
         document = {"format": FORMAT} | {
             name: _plain(value) for name, value in self._asdict().items()
         }
@@ -101,7 +101,10 @@ class StartReport(NamedTuple):
 
 
 Sink = Callable[[StartReport], None]
-"""Is given each state of a start, in order, from a thread of the supervisor's own."""
+"""A function that receives each state of a start, in order, in the thread that follows it.
+
+With ``--exec`` it is called once, in the main thread, just before the exec.
+"""
 
 
 def _plain(value: Any) -> Any:
@@ -122,6 +125,10 @@ def _junk(reason: str) -> CorruptStore:
 
 def _refuse(value: object, name: str) -> NoReturn:
     raise _junk(f"{name} is {str(value)[:80]!r}")
+
+
+# Each reader returns the value, or raises CorruptStore if it is of another type. They compare
+# types exactly, as a bool is also an int.
 
 
 def _text(value: Any, name: str) -> str:
@@ -183,6 +190,7 @@ def _fallen_back(value: Any, name: str) -> tuple[FallenBack, ...]:
     )
 
 
+# The reader of each field; a field that is missing is read as None.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("name", "release", "version", "requested", "selected"), _text),
     **dict.fromkeys(("verification", "host", "started_at"), _text),

@@ -1,9 +1,9 @@
-"""From what was observed of a running server to where it computes. Pure.
+"""The verdict on where a running server computes, from what was observed of it. Pure.
 
-No single sign decides against a server. Wordings drift, lists hang, ``/proc`` may be closed:
-each sign says on_gpu, on_cpu or nothing, has a weight, and "unknown" is a good answer. A
-server is said to be on the CPU only where the signs for that outweigh all others by two, so
-that one that lies is not enough against one that does not.
+Each sign says on_gpu, on_cpu or unknown, and has a weight. Wordings change, lists hang, and
+``/proc`` may be closed, so "unknown" is a good answer. The verdict is on_cpu only if the
+signs for it outweigh the signs for on_gpu by two. So one wrong sign cannot outvote a right
+one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.report import Signal, Verdict
 
 _PLUGINS = {"rocm": "hip"}
-"""Where a backend's plugin is not called like the backend."""
+"""The plugins that are not named like their backend."""
 
+# Names of ggml's buffers: in the machine's memory ("CPU", "CPU_Mapped", "CUDA_Host"), and on
+# another machine ("RPC0[...]").
 _HOST_MEMORY = re.compile(r"^(?:cpu|amx|blas|host|\w+_host)(?:_\w+)?$", re.IGNORECASE)
 _ELSEWHERE = re.compile(r"^rpc", re.IGNORECASE)
+# Software renderers: drivers list them as devices, but they compute on the CPU.
 _SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader", re.IGNORECASE)
 
 _CONTEXT = 768 << 20
-"""Bytes: what a driver may take for a process that computes nothing there (CUDA: about 550 MB)."""
+"""Bytes that a driver may take for a process that computes nothing there (CUDA: about 550 MB)."""
 
+# By how much the signs for the CPU must outweigh the others.
 _AGAINST = 2
 
 _WEIGHTS: Mapping[tuple[str, Verdict], int] = {
@@ -43,16 +47,16 @@ _WEIGHTS: Mapping[tuple[str, Verdict], int] = {
     ("process-memory", Verdict.ON_GPU): 2,
     ("device-memory", Verdict.ON_GPU): 1,
 }
-"""What each sign may say, and how much that counts. What is not here is never said."""
+"""The weight of each statement of a sign. Only UNKNOWN is not listed; it counts 0."""
 
 
 class Observed(NamedTuple):
-    """Everything that was seen of one server. None: it was not asked or cannot be known.
+    """The observations of one server. None: not asked, or cannot be known.
 
-    ``files`` are the names in the build's folder; ``refusal`` the user's own words that keep
-    a server from the GPU; ``listed`` the answer to ``--list-devices`` (empty: it said that
-    there are none). Memory is in bytes: ``process_memory`` the GPU's that is this process's,
-    ``risen`` how much more of the device is used since the start.
+    ``files`` are the names in the build's folder. ``refusal`` is the user's argument that
+    keeps a server from the GPU. ``listed`` is the answer to ``--list-devices`` (empty: it
+    lists no device). Memory is in bytes: ``process_memory`` is the GPU memory of this
+    process, ``risen`` how much more of the device is used since the start.
     """
 
     backend: str
@@ -67,15 +71,16 @@ class Observed(NamedTuple):
 
 
 def signals(seen: Observed) -> tuple[Signal, ...]:
-    """Every sign that there is, whatever it says."""
+    """Collect every sign, also those that say unknown."""
     return tuple(signal for sign in _SIGNS for signal in sign(seen))
 
 
 def verdict(found: Iterable[Signal]) -> Verdict:
-    """Weigh the signs."""
+    """Weigh the signs and return the verdict."""
     weight = {Verdict.ON_GPU: 0, Verdict.ON_CPU: 0, Verdict.UNKNOWN: 0}
     for signal in found:
         weight[signal.says] += _WEIGHTS.get((signal.name, signal.says), 0)
+    # on_cpu can end a server, so it needs a clear lead. For on_gpu any lead is enough.
     if weight[Verdict.ON_CPU] >= weight[Verdict.ON_GPU] + _AGAINST:
         return Verdict.ON_CPU
     if weight[Verdict.ON_GPU] > weight[Verdict.ON_CPU]:
@@ -84,7 +89,7 @@ def verdict(found: Iterable[Signal]) -> Verdict:
 
 
 def backend_in_use(seen: Observed, decided: Verdict) -> str | None:
-    """The backend that computes; None where that is not known."""
+    """Return the backend that computes; None if that is not known."""
     if decided is Verdict.ON_CPU:
         return "cpu"
     if decided is Verdict.UNKNOWN:
@@ -107,6 +112,8 @@ def _device_list(seen: Observed) -> Iterator[Signal]:
         names = ", ".join(f"{each.name}: {each.description}" for each in seen.listed)
         yield Signal("device-list", Verdict.ON_CPU, f"--list-devices: {names or 'no device'}")
         return
+    # A listed device proves only that it could be used. A model that does not fit, or the
+    # user's own argument, keeps the server from it.
     fits = seen.refusal is None and _has_room(hardware, seen.model_size)
     says = Verdict.ON_GPU if fits else Verdict.UNKNOWN
     names = ", ".join(f"{each.name}: {each.description}" for each in hardware)
@@ -114,13 +121,14 @@ def _device_list(seen: Observed) -> Iterator[Signal]:
 
 
 def _has_room(devices: Sequence[ListedDevice], model_size: int | None) -> bool:
-    """Whether the devices can hold the model; the server leaves on the CPU what they cannot."""
+    """Tell whether the devices can hold the model; the server leaves the rest on the CPU."""
     free = [device.free for device in devices if device.free is not None]
     return model_size is None or not free or sum(free) > model_size
 
 
 def _plugin(seen: Observed) -> Iterator[Signal]:
-    """A build whose backend is a file of its own cannot use it without having mapped it."""
+    """Check that the backend's plugin is mapped; without it the server cannot use the backend."""
+    # No sign for a build without plugins: its backend is part of the server.
     name = f"ggml-{_PLUGINS.get(seen.backend, seen.backend)}"
     own = {file for file in seen.files if name in file}
     if not own or seen.sight.libraries is None or not _shows_a_server(seen):
@@ -132,7 +140,7 @@ def _plugin(seen: Observed) -> Iterator[Signal]:
 
 
 def _shows_a_server(seen: Observed) -> bool:
-    """Whether what is mapped is this build at all, and not a wrapper that started it."""
+    """Tell whether the process has this build mapped, and is not a wrapper that started it."""
     return bool(seen.files & (seen.sight.libraries or frozenset()))
 
 
@@ -140,6 +148,7 @@ def _buffers(seen: Observed) -> Iterator[Signal]:
     if not seen.log.buffers:
         return
     text = ", ".join(f"{name} {size / (1 << 20):.2f} MiB" for name, size in seen.log.buffers)
+    # A single buffer on a device is enough: with few layers offloaded, most are on the host.
     if any(size for _, size in _on_devices(seen.log.buffers)):
         yield Signal("buffers", Verdict.ON_GPU, text)
     elif any(_ELSEWHERE.match(name) for name, _ in seen.log.buffers):
@@ -159,6 +168,7 @@ def _on_devices(buffers: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 def _layers(seen: Observed) -> Iterator[Signal]:
     if seen.log.layers:
         offloaded, total = seen.log.layers
+        # Upstream prints "33/33" without a GPU too: only 0 proves something.
         says = Verdict.UNKNOWN if offloaded else Verdict.ON_CPU
         yield Signal("layers", says, f"offloaded {offloaded}/{total} layers to GPU")
 
@@ -166,6 +176,7 @@ def _layers(seen: Observed) -> Iterator[Signal]:
 def _loaded(seen: Observed) -> Iterator[Signal]:
     if seen.log.loaded:
         own = any(backend_named(name) == seen.backend for name in seen.log.loaded)
+        # A name that we do not know may be a new name of the backend: then say unknown.
         others = all(backend_named(name) or name.lower() in _NO_GPU for name in seen.log.loaded)
         says = Verdict.ON_CPU if others and not own else Verdict.UNKNOWN
         yield Signal("loaded", says, f"loaded backends: {', '.join(seen.log.loaded)}")
@@ -182,6 +193,7 @@ def _complaint(seen: Observed) -> Iterator[Signal]:
 def _device_nodes(seen: Observed) -> Iterator[Signal]:
     nodes = seen.sight.nodes
     if nodes is not None:
+        # Open nodes prove nothing: drivers open them to list devices.
         says = Verdict.UNKNOWN if nodes else Verdict.ON_CPU
         yield Signal("device-nodes", says, f"open: {', '.join(nodes) or 'no GPU device node'}")
 
@@ -193,13 +205,14 @@ def _process_memory(seen: Observed) -> Iterator[Signal]:
 
 
 def _device_memory(seen: Observed) -> Iterator[Signal]:
+    # Weaker than the process's own memory: another program may have taken it.
     if seen.risen is not None and seen.process_memory is None:
         text = f"{seen.risen:,} bytes more of the GPU's memory are used since the start"
         yield Signal("device-memory", _holds_the_model(seen.risen, seen), text)
 
 
 def _holds_the_model(memory: int, seen: Observed) -> Verdict:
-    """Whether so much memory is more than a driver's own, and enough for half of the model."""
+    """Judge whether the memory exceeds a driver's own use by at least half of the model."""
     enough = seen.model_size is not None and memory - _CONTEXT >= seen.model_size / 2
     return Verdict.ON_GPU if enough else Verdict.UNKNOWN
 

@@ -1,6 +1,6 @@
-"""How fast a running server is, by its own count: the same words for every build.
+"""The speed of a running server, by its own count, with the same text for every build.
 
-The server's ``timings`` are used, so neither HTTP nor this program is in them.
+The numbers come from the server's ``timings``, so they contain neither HTTP nor this program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROMPT_TOKENS = 512
 GENERATED_TOKENS = 128
 
 SPEED_CONTEXT = PROMPT_TOKENS + GENERATED_TOKENS + 64
-"""What the server needs to be started with (``-c``)."""
+"""The context with which the server must be started (``-c``), in tokens."""
 
 _LIMIT = 900.0
 """Seconds for one answer: a large model on a slow processor takes minutes."""
@@ -26,12 +26,12 @@ _TEXT = (
     "nobody trusted. Travellers asked the way to the river; the answer was always the same. "
 )
 _FILLING = 60
-"""Repetitions, so that the text has more tokens than are needed with any vocabulary."""
+"""Repetitions of the text: with any vocabulary it has more tokens than are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens per second while reading a prompt and while answering, and how many of each."""
+    """The speed in tokens per second, for the prompt and the answer, with their token counts."""
 
     prompt: float
     generation: float
@@ -40,14 +40,15 @@ class Speed:
 
 
 def measure(host: str, port: int) -> Speed:
-    """Ask the server twice and take the second answer.
+    """Ask the server twice and measure the second answer.
 
-    The first one loads what is loaded late, and compiles shaders (Vulkan: 8 to 11 seconds).
-    A small context shortens both prompt and answer. Raises LaunchError where the server does
-    not answer as it should.
+    During the first one the server loads the rest and compiles shaders (Vulkan: 8 to 11
+    seconds). A small context shortens both prompt and answer. Raises LaunchError if the
+    server does not answer as expected.
     """
     try:
         request = _request(host, port)
+        # The answer is dropped: this one warms the server up.
         _ask(host, port, "/completion", request)
         return _speed(_ask(host, port, "/completion", request)["timings"], request)
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
@@ -59,14 +60,14 @@ def measure(host: str, port: int) -> Speed:
 
 
 def _request(host: str, port: int) -> dict[str, Any]:
-    """A completion of the same tokens each time, sampled without chance, none of it cached."""
+    """Build a request for the same tokens each time, without sampling at random or caching."""
     context = int(_ask(host, port, "/props")["default_generation_settings"]["n_ctx"])
     generated = min(GENERATED_TOKENS, context // 4)
     tokens = _ask(host, port, "/tokenize", {"content": _TEXT * _FILLING})["tokens"]
     return {
         "prompt": tokens[: min(PROMPT_TOKENS, context - generated - 8)],
         "n_predict": generated,
-        "ignore_eos": True,
+        "ignore_eos": True,  # the model must not end its answer early
         "cache_prompt": False,
         "temperature": 0,
         "seed": 1,
@@ -74,6 +75,7 @@ def _request(host: str, port: int) -> dict[str, Any]:
 
 
 def _speed(timings: dict[str, Any], request: dict[str, Any]) -> Speed:
+    # A cached prompt or a shorter answer would give wrong speeds.
     read, generated = int(timings["prompt_n"]), int(timings["predicted_n"])
     if (read, generated) != (len(request["prompt"]), request["n_predict"]):
         raise ValueError(f"it read {read} tokens and generated {generated}, not what was asked")

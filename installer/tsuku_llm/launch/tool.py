@@ -1,8 +1,8 @@
-"""The start of a build's other tools (llama-cli, llama-bench): planned, and where it may be made.
+"""The plan for a build's other tools (llama-cli, llama-bench), and a check of their folder.
 
-A tool gets its arguments as they are and stays in the user's folder: what is a path among
-them (llama-quantize IN OUT) only the tool knows. ggml looks for plugins in the working folder
-too, so that folder has to be one in which nobody else can leave any.
+A tool gets its arguments unchanged and stays in the user's folder: only the tool knows which
+of them are paths (llama-quantize IN OUT). ggml also looks for plugins in the working folder.
+So other users must not be able to put files into it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from tsuku_llm.errors import UnsafeLocation
 from tsuku_llm.launch.planning import Build, Plan, environment
 
 _PLUGIN = re.compile(r"(?:lib)?ggml-.*\.(?:so|dll|dylib)", re.IGNORECASE)
-"""What ``ggml_backend_load_best`` takes for a plugin, by name alone (ggml-backend-reg.cpp)."""
+"""The names that ``ggml_backend_load_best`` loads as plugins (ggml-backend-reg.cpp)."""
 
 _DEVICE = "LLAMA_ARG_DEVICE"
-"""Read by the tools that share llama-server's options, and by no other."""
+"""The variable that the tools with llama-server's options read; the others ignore it."""
 
 
 def plan_tool(
     build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
 ) -> Plan:
-    """Put a tool's start together; ``build.server`` is the tool.
+    """Plan a tool's start; ``build.server`` is the tool.
 
-    The device that the build was chosen for is handed over in the environment: not every
-    tool takes ``--device``, and what the user names on the command line counts before it.
+    The build's device is passed in the environment, because not every tool takes
+    ``--device``. A device on the command line overrides it.
     """
     env = environment(environ, build)
+    # A device that the user has set in the environment counts, too.
     if build.device is not None:
         env.setdefault(_DEVICE, build.device)
     return Plan((str(build.executable), *arguments), cwd, env, build.backend)
 
 
 def require_no_plugins(folder: Path) -> None:
-    """Refuse a working folder that has ggml plugins in it, or in which anybody may put some.
+    """Refuse a working folder that contains ggml plugins, or to which every user can write.
 
-    Raises UnsafeLocation. A folder that cannot be listed has nothing that ggml could find.
+    Raises UnsafeLocation. A folder that cannot be listed is accepted: ggml cannot list it
+    either.
     """
     if sys.platform != "win32" and folder.stat().st_mode & stat.S_IWOTH:
         raise UnsafeLocation(
