@@ -119,8 +119,8 @@ def _into(log: Path) -> None:
 class _Watch:
     """The watch over one server; it keeps the record and the log, and ends an idle server.
 
-    Three threads meet here: the main thread waits for the server and calls ``ended``, the thread of
-    ``launch.Watch`` calls ``told``, and the ticker thread looks at the log and at the activity.
+    Three threads meet here. The main thread waits for the server and calls ``ended``. The thread of
+    ``launch.Watch`` calls ``told``. The ticker thread looks at the log and at the activity.
     """
 
     def __init__(self, instances: Instances, record: Record, ready: Callable[[], None]) -> None:

@@ -37,9 +37,9 @@ def check_devices(
     """Ask the build for its devices, or recall its last answer if nothing has changed since.
 
     A list without a device of the backend is asked for again at each start: the driver may only be
-    coming up. A question that hangs (for ``limit`` seconds; None: as long as the gate waits),
-    crashes or gives an unreadable answer does not stop the start, which will show whether the build
-    works.
+    coming up. A question that hangs, crashes or gives an unreadable answer does not stop the start,
+    which will show whether the build works. ``limit`` is in seconds, None for the limit of the
+    gate.
     """
     # The processor is always there.
     if build.backend == "cpu":

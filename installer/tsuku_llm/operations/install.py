@@ -91,15 +91,15 @@ def install(
 ) -> InstallReport:
     """Choose, download, verify, unpack, try and commit the best variant, and make it active.
 
-    First this asks the repository for newer metadata, if that is due (see ``asking``). If the user
-    named neither a channel nor a release and the release host cannot be reached, the channel of the
-    package index replaces it, with a note. ``dry_run`` stops after the choice and uses no network.
-    ``force`` installs again what is installed.
+    First this asks the repository for newer metadata, if that is due (see ``asking``). If the
+    release host cannot be reached, and the user named neither a channel nor a release, the channel
+    of the package index is used, with a note. ``dry_run`` stops after the choice and uses no
+    network. ``force`` installs again what is installed.
 
-    Raises ``SelectionError`` if no variant fits or runs, ``Revoked`` for a named release that is
-    revoked, ``StaleMetadata`` and ``ClockBehind`` if fresh metadata is required, and the errors of
-    ``fetch``, ``archive`` and ``store``. After an error, the versions installed before are
-    unchanged.
+    Raises ``SelectionError`` if no variant fits or runs, and ``Revoked`` for a named release that
+    is revoked. If fresh metadata is required, raises ``StaleMetadata`` and ``ClockBehind``. Also
+    raises the errors of ``fetch``, ``archive`` and ``store``. After an error, the versions
+    installed before are unchanged.
     """
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)

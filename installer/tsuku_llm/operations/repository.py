@@ -70,9 +70,9 @@ def add(
     repository that cannot be reached now is kept, with a note. A repository whose metadata does not
     verify is not kept.
 
-    Raises ``UsageError`` for a file that cannot be read and for a name or URL that cannot be used,
-    ``DigestMismatch`` for another fingerprint, and ``MetadataError`` for a root with weak keys or
-    for metadata that the root did not sign.
+    Raises ``UsageError`` for a file that cannot be read and for a name or URL that cannot be used.
+    Raises ``DigestMismatch`` for another fingerprint. Raises ``MetadataError`` for a root with weak
+    keys and for metadata that the root did not sign.
     """
     try:
         with root.open("rb") as file:

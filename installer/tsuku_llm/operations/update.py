@@ -94,9 +94,9 @@ def update(session: Session) -> InstallReport:
     """Install the newest release of the channel if it is newer; the old version stays installed.
 
     Raises ``SelectionError`` if the update would move a server from the GPU to the processor
-    because of a problem that will pass, such as a driver that waits for a reboot. Raises
-    ``Revoked`` if the installed release was revoked and there is nothing newer. Unless a
-    ``SelectionError`` comes first, this removes what a crash left.
+    because of a passing problem, for example a driver that waits for a reboot. Raises ``Revoked``
+    if the installed release was revoked and there is nothing newer. Unless a ``SelectionError``
+    comes first, this removes what a crash left.
     """
     report = check_update(session)
     if report.newer:

@@ -20,8 +20,8 @@ def contents(folder: Path) -> tuple[Unpacked, ...]:
     """Return every file and link below a folder, sorted by path.
 
     Empty folders are left out. Raises ``UsageError`` for what every client would refuse to install:
-    names that some system cannot hold, names that a release file cannot list, special files, and
-    links that do not lead to a file of the folder. Also raises the errors of the disk.
+    special files, links that do not lead to a file of the folder, and names that some system cannot
+    hold or a release file cannot list. Also raises the errors of the disk.
     """
     # The clients check names with the same class when they unpack.
     names = Names()
