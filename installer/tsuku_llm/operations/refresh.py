@@ -25,10 +25,10 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     """Download and verify the newest metadata of the session's repository, under a lock.
 
     Everything has to arrive within ``Limits.metadata`` seconds, including retries, redirects and
-    other addresses. ``patience`` is a shorter time in seconds, for the lock as well. Raises
-    ``DownloadError`` if the metadata cannot be downloaded, ``MetadataError`` if it cannot be
-    trusted, and ``ClockBehind`` if this machine's clock cannot be right. After an error the
-    metadata trusted before still counts.
+    other addresses. ``patience`` is a shorter limit in seconds: for the lock, and after that for
+    the download. Raises ``DownloadError`` if the metadata cannot be downloaded, ``MetadataError``
+    if it cannot be trusted, and ``ClockBehind`` if this machine's clock cannot be right. After an
+    error the metadata trusted before still counts.
     """
     repository = repository_of(session)
     store, seconds = session.store, fetch.Limits().metadata

@@ -1,9 +1,9 @@
 """Reproducible tarballs: the same content gives the same bytes.
 
 The tarball holds nothing of this machine: no times, no owners, no folders. Files have only the
-modes 0644 and 0755. This module writes the gzip header, because Python's header differs between
-versions. The compressed data depend on the local zlib: another implementation (zlib-ng) gives other
-bytes, which unpack to the same content.
+modes 0644 and 0755, links 0777. This module writes the gzip header, because Python's header differs
+between versions. The compressed data depend on the local zlib: another implementation (zlib-ng)
+gives other bytes, which unpack to the same content.
 """
 
 from __future__ import annotations
