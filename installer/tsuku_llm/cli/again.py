@@ -1,4 +1,4 @@
-"""This program once more, in another process: the words that start it as it was started."""
+"""The command line that starts this program again, in another process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 
 def this_program() -> tuple[str, ...]:
-    """The interpreter, its own options, and what it ran: a module, or a script's absolute path.
+    """Return the interpreter, its options, and what it runs: a module, or a script's absolute path.
 
-    With the same words modules are looked for where they were found this time.
+    So the new process finds its modules in the same places as this one.
     """
+    # sys.orig_argv also has the interpreter and its options; sys.argv begins with the script.
     own = len(sys.orig_argv) - len(sys.argv) + 1
     *before, last = sys.orig_argv[1:own]
     if before[-1:] != ["-m"]:
@@ -20,7 +21,8 @@ def this_program() -> tuple[str, ...]:
 
 
 def serve_again(words: Sequence[str], *, instead_of: str, options: Sequence[str]) -> list[str]:
-    """The line of a ``serve`` that was given ``words``, with ``options`` for one of them."""
+    """Return the line of a ``serve`` given ``words``, with ``options`` in place of one of them."""
     at = words.index("--") if "--" in words else len(words)
+    # Only our words: the same word after "--" belongs to the server.
     own = [word for word in words[:at] if word not in (instead_of, "--json")]
     return [*this_program(), "serve", *own, *options, *words[at:]]

@@ -1,4 +1,4 @@
-"""What a command has to say, and the two forms in which it is said: text and JSON."""
+"""The answer of a command, and its two forms: text and JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from tsuku_llm.errors import TsukuError
 
 FORMAT = 1
+"""The version of the JSON envelope."""
 
 
 class Failure(NamedTuple):
-    """An error as people and programs are told of it; ``code`` is its slug."""
+    """An error as people and programs see it; ``code`` is its slug."""
 
     code: str
     message: str
@@ -22,11 +23,11 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: TsukuError) -> Failure:
-        """The error's own words."""
+        """Return the failure with the error's words."""
         return cls(error.slug, error.message, error.facts, error.hint)
 
     def lines(self) -> tuple[str, ...]:
-        """What happened, the facts, what to do; nothing is escaped yet."""
+        """Return what happened, the facts, and what to do; nothing is escaped yet."""
         hint = (f"hint: {self.hint}",) if self.hint else ()
         return (
             f"error[{self.code}]: {self.message}",
@@ -36,9 +37,9 @@ class Failure(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """``data`` for programs, ``lines`` for people, and the exit code.
+    """The answer of a command: ``data`` for programs, ``lines`` for people, and the exit code.
 
-    ``exact`` lines are for scripts (a path): they are printed as they are.
+    ``exact`` lines are for scripts (a path): they are printed unchanged.
     """
 
     data: Mapping[str, Any] = MappingProxyType({})
@@ -49,7 +50,7 @@ class Answer(NamedTuple):
 
 
 class Answered(Exception):
-    """Ends a command early with its answer (``--help``)."""
+    """The early end of a command with its answer (``--help``)."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
@@ -57,14 +58,16 @@ class Answered(Exception):
 
 
 def document(command: str, answer: Answer, simulated: str | None = None) -> str:
-    """The one JSON document of a command, in one line of ASCII.
+    """Return the one JSON document of a command, as one line of ASCII.
 
-    ``simulated`` names a recorded machine, and is there only where one stands for this one.
+    ``simulated`` names a recorded machine; the field exists only if one replaces this machine.
     """
+    # Most commands print text.
     import json  # noqa: PLC0415
 
     envelope = {
         "format": FORMAT,
+        # None if the arguments are wrong before a command was found.
         "command": command or None,
         "status": "error" if answer.failure else "ok",
         "exit_code": answer.exit_code,
@@ -76,11 +79,12 @@ def document(command: str, answer: Answer, simulated: str | None = None) -> str:
 
 
 def plain(value: object) -> Any:
-    """What JSON has a form for: values become objects, paths their texts."""
+    """Return a value in types that JSON has: values become objects, paths become strings."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    # Before the lists: a named tuple is a tuple as well.
     if names := _fields_of(value):
         return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
@@ -91,5 +95,5 @@ def plain(value: object) -> Any:
 
 
 def _fields_of(value: object) -> tuple[str, ...]:
-    """The names of a value's parts, whether it is a named tuple or a dataclass."""
+    """Return the names of a value's fields, for a named tuple and for a dataclass."""
     return tuple(getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ()))

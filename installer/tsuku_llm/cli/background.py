@@ -1,4 +1,4 @@
-"""``serve`` in the background: the process that starts it, and the one that watches over it."""
+"""``serve`` in the background: the process that starts the supervisor, and the supervisor."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from tsuku_llm.operations.start import Serving
 
 
 def detach(session: Session, name: str, words: Sequence[str]) -> Answer:
-    """Start a supervisor, and answer when its server is ready or did not start."""
+    """Start a supervisor; answer when its server is ready, or when it did not start."""
     line = serve_again(words, instead_of="--detach", options=("--supervised", "--json"))
     said, code = background.start(line)
+    # The supervisor said that its server is ready, and runs on without us.
     if code is None:
         record = background.server(session, name)
         return Answer(render.record_data(record), render.started_lines(record))
@@ -32,9 +33,11 @@ def detach(session: Session, name: str, words: Sequence[str]) -> Answer:
 
 
 def supervise(console: Console, session: Session, arguments: Sequence[str], how: Serving) -> Answer:
-    """Be the supervisor: say that the server is ready, or in the end that it never was."""
+    """Be the supervisor: say that the server is ready, or at the end that it never was."""
 
     def ready() -> None:
+        # One line, which ``background.start`` reads. The thread that follows the start calls this,
+        # while the main thread waits for the server: only this thread writes to stdout now.
         streams.say(console.stdout, json.dumps({"ready": how.name}) + "\n")
 
     code = background.watch_over(session, arguments, how, ready)
@@ -43,8 +46,9 @@ def supervise(console: Console, session: Session, arguments: Sequence[str], how:
 
 
 def unit(session: Session, name: str, words: Sequence[str]) -> Answer:
-    """The text of a systemd unit that serves as these words say; its secrets lie in a file."""
+    """Return the text of a systemd unit that serves with these words; its secrets are in a file."""
     at = words.index("--") + 1 if "--" in words else len(words)
+    # Only our words: those of the server may hold secrets, and ``handover`` separates them.
     line = serve_again(words[:at], instead_of="--systemd-unit", options=("--exec",))
     given = handover(words[at:], session.environ)
     credentials = None
@@ -61,6 +65,7 @@ def unit(session: Session, name: str, words: Sequence[str]) -> Answer:
 
 
 def _failure(said: Mapping[str, Any], code: int) -> Failure:
+    """Return the supervisor's error, or a general one if it was killed before it could report."""
     error = said.get("error")
     if error:
         return Failure(error["code"], error["message"], tuple(error["facts"]), error["hint"])

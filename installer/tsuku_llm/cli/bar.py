@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 REFRESH = 10
-"""Times per second that the bar is drawn at most: to draw it more often costs the download."""
+"""The most times per second that the bar is drawn; drawing more often slows the download."""
 
 
 @dataclass(slots=True)
@@ -24,22 +24,27 @@ class _Job:
 
 
 class Bar:
-    """One bar over all archives that are fetched side by side, each in a thread of its own.
+    """One bar for all archives, which several threads download in parallel.
 
-    It is drawn as bytes come, by whoever counts them, and has no thread.
+    The thread that counts bytes also draws the bar: the bar has no thread.
     """
 
     def __init__(self) -> None:
+        # Several download threads and the main thread (``close``) call us: every public method
+        # holds the lock, and ``_clear`` and ``_draw`` are only called with it.
         self._lock = Lock()
         self._bar: Progress | None = None
         self._drawn = 0.0
+        # By thread: each archive is downloaded by one thread, and a thread has one archive at a
+        # time.
         self._running: dict[int, _Job] = {}
         self._ended: list[_Job] = []
 
     def begin(self, name: str, total: int | None) -> None:
-        """Add an archive, or start it over; ``total`` in bytes, None where it is not known."""
+        """Add an archive, or start it over; ``total`` is in bytes, None if it is unknown."""
         with self._lock:
             self._running[get_ident()] = _Job(name, total)
+            # 0.0: draw now, whenever the last drawing was.
             self._bar, self._drawn = self._bar or _started(), 0.0
             self._draw()
 
@@ -50,8 +55,9 @@ class Bar:
             self._draw()
 
     def end(self) -> None:
-        """One archive is done; the bar goes with the last."""
+        """Count an archive as done; remove the bar after the last one."""
         with self._lock:
+            # None if ``close`` came first.
             job = self._running.pop(get_ident(), None)
             if job:
                 self._ended.append(job)
@@ -59,7 +65,7 @@ class Bar:
                 self._clear()
 
     def close(self) -> None:
-        """Take the bar off the screen."""
+        """Remove the bar from the screen."""
         with self._lock:
             self._clear()
 
@@ -80,6 +86,7 @@ class Bar:
             self._bar.task_ids[0],
             description=", ".join(job.name for job in self._running.values()),
             completed=sum(job.done for job in jobs),
+            # With one unknown size the sum would be wrong: show a bar without an end.
             total=sum(sizes) if len(sizes) == len(jobs) else None,
             refresh=True,
         )
@@ -97,14 +104,17 @@ def _started() -> Progress:
     )
 
     bar = Progress(
+        # Without markup: rich would read brackets in a file name as a style.
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
+        # Without this, rich starts a thread.
         auto_refresh=False,
         transient=True,
+        # stdout belongs to the answer.
         redirect_stdout=False,
     )
     bar.add_task("", total=None)

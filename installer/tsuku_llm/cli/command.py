@@ -1,4 +1,4 @@
-"""click's commands, with our help, our ``--json``, and a record of which command was asked for."""
+"""The classes of our click commands: with our help, our ``--json``, and a note of the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None
 
 
 def show(answer: Answer) -> NoReturn:
-    """End the command early with an answer, which ``--json`` wraps like any other."""
+    """End the command early with an answer; ``--json`` wraps it like any other."""
     raise Answered(answer)
 
 
@@ -39,22 +39,22 @@ JSON = click.Option(
 
 
 WORDS = "tsuku_llm.words"
-"""Under this name a context keeps the words that a launching command was given."""
+"""The key under which a context keeps the words given to a launching command."""
 
 
 class Command(click.Command):
-    """A command that takes ``--json`` and whose answer is an ``Answer``."""
+    """A command that takes ``--json`` and returns an ``Answer``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(JSON)
 
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
-        """Ours: help is an answer."""
+        """Return our help option: help is an answer."""
         return HELP
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note which command it is before its arguments can be wrong."""
+        """Note which command this is before its arguments can be wrong."""
         _remember(ctx)
         return super().parse_args(ctx, args)
 
@@ -62,7 +62,7 @@ class Command(click.Command):
 class Launching(Command):
     """A command whose arguments after ``--`` are those of the program that it starts.
 
-    ``example`` is a right call.
+    ``example`` is a correct call.
     """
 
     def __init__(self, *args: Any, example: str, **kwargs: Any) -> None:
@@ -70,7 +70,8 @@ class Launching(Command):
         self._example = example
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say where an option belongs that is not ours; keep the words as they are."""
+        """Keep the words as they are, and say where an option belongs that is not ours."""
+        # ``serve --detach`` starts this program again with the same words.
         ctx.meta[WORDS] = tuple(args)
         try:
             return super().parse_args(ctx, args)
@@ -82,26 +83,27 @@ class Launching(Command):
 
 
 class Group(click.Group):
-    """A command of commands."""
+    """A command with subcommands."""
 
     command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.no_args_is_help = False  # a missing command is an error like others
+        self.no_args_is_help = False  # a missing command is an error
         self.params.append(JSON)
 
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
-        """Ours: help is an answer."""
+        """Return our help option: help is an answer."""
         return HELP
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note which command it is before its arguments can be wrong."""
+        """Note which command this is before its arguments can be wrong."""
         _remember(ctx)
         return super().parse_args(ctx, args)
 
 
 def _remember(context: click.Context) -> None:
+    """Write the command's full name into the console, for the JSON document of an error."""
     names: list[str] = []
     step: click.Context | None = context
     while step is not None and step.parent is not None:

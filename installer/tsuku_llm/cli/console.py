@@ -1,4 +1,4 @@
-"""How a command talks to people while it works: notes and progress, on stderr."""
+"""Notes, questions and progress for people while a command works, on stderr."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Console:
-    """One per run. ``command`` is the name of the command that the arguments led to.
+    """The user's console, one per run; ``command`` is the command that the arguments name.
 
-    ``host`` is this machine, if it was already asked when the run began.
-    ``stdout`` is where the document goes, while a command runs with ``--json``.
-    ``simulated`` names the recorded machine that stands for this one, if one does.
+    ``host`` is this machine, if it was asked before the run began. ``stdout`` is the stream for the
+    document while a command runs with ``--json``. ``simulated`` names the recorded machine that
+    replaces this one, if there is one.
     """
 
     def __init__(self, *, json: bool = False, host: Host | None = None) -> None:
@@ -31,18 +31,19 @@ class Console:
         self.progress = _bar() if not json and _is_terminal() else Lines(self.note)
 
     def note(self, text: str) -> None:
-        """Tell people one line at once."""
+        """Print one line for people at once."""
         streams.note(sys.stderr, text)
 
     @property
     def can_ask(self) -> bool:
-        """Whether somebody sits there who sees a question and can answer it."""
+        """Whether a user can see a question and answer it."""
         return not self.json and _is_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
     def ask(self, question: str) -> bool:
-        """Put a question to whoever sits there; False where nobody does, or does not say yes."""
+        """Ask the user; return False without a terminal, and for every answer but yes."""
         if not self.can_ask:
             return False
+        # The bar would be drawn over the question.
         self.progress.close()
         self.note(f"{question} [y/N]")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -55,4 +56,5 @@ def _bar() -> Bar:
 
 
 def _is_terminal() -> bool:
+    # A dumb terminal cannot move the cursor, which the bar needs.
     return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,7 @@
-"""One run of the program: arguments in, exit code out. Nothing else prints or maps errors."""
+"""One run of the program: arguments in, exit code out.
+
+Only this module maps errors and prints answers.
+"""
 
 from __future__ import annotations
 
@@ -17,45 +20,50 @@ if TYPE_CHECKING:
     from tsuku_llm.host import Host
 
 INTERRUPTED = 130
+"""The exit code after Ctrl-C: 128 and the number of SIGINT."""
 TERMINATED = 143
+"""The exit code after SIGTERM: 128 and the number of the signal."""
 BUG = 1
+"""The exit code for an error in this program."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, as an exception: what is in the making is cleaned up on the way out."""
+    """SIGTERM as an exception, so that unfinished work is cleaned up on the way out."""
 
 
 def run(argv: Sequence[str], host: Host | None = None) -> int:
-    """Do what the arguments say and return the exit code; never raises for an error.
+    """Do what the arguments say and return the exit code; an error never leaves this function.
 
-    ``host`` is this machine, where somebody was quicker to ask it than a session can be.
+    ``host`` is this machine, if its drivers were already asked before the imports.
     """
     console = Console(json=wants_json(argv), host=host)
     try:
         with termination_unwinds():
             return _run_as_json(argv, console) if console.json else _run_as_text(argv, console)
-    except StoreError as error:  # the output itself could not be written
+    except StoreError as error:  # the answer could not be written
         _tell(Failure.of(error))
         return error.exit_code
 
 
 def wants_json(argv: Sequence[str]) -> bool:
-    """Whether ``--json`` stands among our own arguments, be the rest right or wrong."""
+    """Return whether ``--json`` is among our arguments, even if the rest is wrong."""
     return "--json" in own_words(argv)
 
 
 def serves_plainly(argv: Sequence[str]) -> bool:
-    """Whether this is the start that units, containers and most people make.
+    """Return whether this is the start that units, containers and most people use.
 
-    There is nothing in it to be parsed, and a parser takes as long to load as all the rest.
+    It has nothing to parse, and importing the parser takes as long as everything else.
     """
     return own_words(argv) in (["serve"], ["serve", "--exec"])
 
 
 def _run_as_text(argv: Sequence[str], console: Console) -> int:
     answer = _answer(argv, console)
+    # To stderr; stdout gets the lines of the answer.
     if answer.failure:
         _tell(answer.failure)
+    # Texts may come from elsewhere (names of devices, releases): escape control characters.
     lines = answer.lines if answer.exact else map(streams.printable, answer.lines)
     text = "".join(f"{line}\n" for line in lines)
     streams.say(sys.stdout, text, exact=answer.exact)
@@ -63,6 +71,7 @@ def _run_as_text(argv: Sequence[str], console: Console) -> int:
 
 
 def _run_as_json(argv: Sequence[str], console: Console) -> int:
+    # From here on only this document reaches stdout, even if a child process prints.
     with streams.reserved_stdout() as stdout:
         console.stdout = stdout
         answer = _answer(argv, console)
@@ -85,9 +94,11 @@ def _answer(argv: Sequence[str], console: Console) -> Answer:
     except TsukuError as error:
         return _failed(error)
     except KeyboardInterrupt as stop:
+        # Ctrl-C and SIGTERM.
         code = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         return Answer(exit_code=code, failure=Failure("interrupted", "stopped on request"))
     except Exception as error:  # noqa: BLE001
+        # An error that is not ours: a JSON document and a report are better than a traceback alone.
         return _bug(error)
 
 
@@ -120,11 +131,12 @@ def _bug(error: Exception) -> Answer:
 
 @contextmanager
 def termination_unwinds() -> Iterator[None]:
-    """Make SIGTERM raise ``Terminated``, unless whoever started us has it ignored."""
+    """Make SIGTERM raise ``Terminated`` for the block, unless it is already ignored or handled."""
 
     def stop(_number: int, _frame: object) -> None:
         raise Terminated
 
+    # Under nohup or in an embedding program the handler is not ours to replace.
     before = signal.getsignal(signal.SIGTERM)
     if before is not signal.SIG_DFL:
         yield
@@ -133,4 +145,5 @@ def termination_unwinds() -> Iterator[None]:
     try:
         yield
     finally:
+        # While the server runs, ``launch.Relay`` puts its handlers over this one and restores it.
         signal.signal(signal.SIGTERM, before)

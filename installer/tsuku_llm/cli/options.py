@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ FILE = click.Path(path_type=Path)
 
 
 def setting(word: str, metavar: str = "NAME") -> Callable[[F], F]:
-    """The flag that overrides one setting for this run."""
+    """Return the option that overrides one setting for this run."""
     key = key_named(f"llm.{word}")
     return click.option(
         key.flag, word, metavar=metavar, help=f"{key.help[0].upper()}{key.help[1:]}."
     )
 
 
+# Two options of one name: install and bench ask for newer metadata, serve and run do not.
 require_fresh = click.option(
     "--require-fresh",
     flag_value="true",

@@ -1,4 +1,4 @@
-"""The program as click sees it: its commands are imported when they are run."""
+"""The program as click sees it; each command is imported when it runs."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ COMMANDS = {
     "config": "Read and change settings.",
     "repository": "Add, list and remove signed repositories; pack builds for one's own.",
 }
-"""Each command and its summary: ``--help`` imports none of them.
+"""Each command and its summary. This way ``--help`` imports none of them.
 
-A command's module in ``commands`` has its name and holds it as ``command``.
+A command's module in ``commands`` has the command's name and defines it as ``command``.
 """
 
 
@@ -48,18 +48,19 @@ class Program(Group):
     """The group of all commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """In the order of the table, which is the order of use."""
+        """Return the commands in the order of the table, which is the order of use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
+        # Only names from the table come here: no other module can be imported this way.
         command: click.Command = import_module(f"tsuku_llm.cli.commands.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Print the table as it is."""
+        """Write the table as it is; click would import every command for its summary."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -90,11 +91,13 @@ program = Program(
 
 def invoke(argv: Sequence[str], console: Console) -> Answer:
     """Parse the arguments and run the command that they name. Raises ``UsageError``."""
+    # Without arguments show the help, and exit with 0.
     arguments = list(argv) or ["--help"]
     try:
         with program.make_context(PROGRAM, arguments, obj=console) as context:
             answer: Answer = program.invoke(context)
     except click.ClickException as error:
+        # The context has noted the command by now, so the JSON document can name it.
         raise _as_usage_error(error) from error
     return answer
 

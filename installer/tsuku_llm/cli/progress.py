@@ -1,4 +1,4 @@
-"""Progress of downloads where there is no terminal: one line per archive."""
+"""Progress of downloads without a terminal: one line per archive."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Lines:
         self._note = note
 
     def begin(self, name: str, total: int | None) -> None:
-        """Say what is fetched now; ``total`` in bytes, None where it is not known."""
+        """Say what is downloaded now; ``total`` is in bytes, None if it is unknown."""
         self._note(f"fetching {name} ({text.size(total)})")
 
     def advance(self, size: int) -> None:
-        """Nothing is said of the bytes in between."""
+        """Do nothing: a log needs no line per chunk."""
 
     def end(self) -> None:
-        """Nothing is said at the end: what was installed is."""
+        """Do nothing: the answer says what was installed."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing on the screen to remove."""

@@ -1,4 +1,4 @@
-"""Serving, once it is known what was asked for: with click's help, or without."""
+"""The start of a server, with or without click's parser."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from tsuku_llm.operations.start import Serving
 
 
 def serve_plainly(argv: Sequence[str], console: Console) -> Answer:
-    """Do what ``serve`` without any other option than ``--exec`` does (``serves_plainly``)."""
+    """Do what ``serve`` does without options or with ``--exec`` only (see ``serves_plainly``)."""
     console.command, *options = own_words(argv)
+    # The command, the options and "--" come before.
     arguments = argv[len(options) + 2 :]
     with open_session(console) as session:
         return served(session, arguments, Serving(replace="--exec" in options), told=False)
 
 
 def served(session: Session, arguments: Sequence[str], how: Serving, *, told: bool) -> Answer:
-    """Serve; people have read what the server said, a program is ``told`` that it failed."""
+    """Serve; a program is ``told`` of a failure, people have read the server's output."""
+    # The thread that follows the start appends; it was joined when ``serve`` returns.
     reports: list[object] = []
     code = serve(session, arguments, how._replace(sink=reports.append if told else None))
     failure = Failure("server-exit", f"the server ended with exit code {code}")

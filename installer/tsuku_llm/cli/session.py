@@ -1,4 +1,4 @@
-"""From flags, environment and file to the session that every operation is given."""
+"""The making of a session from flags, environment and config file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tsuku_llm.host import Host
 
 FAKE_HARDWARE = "TSUKU_LLM_FAKE_HARDWARE"
-"""A file of ``probe --record`` that stands for this machine wherever hardware counts."""
+"""The variable that names a file of ``probe --record``, which replaces this machine."""
 
 STRICT = "TSUKU_LLM_STRICT"
-"""Set to anything but 0, it refuses what is for tests only."""
+"""The variable that forbids what is for tests only, if it is set to anything but 0."""
 
 
 @contextmanager
@@ -35,16 +35,16 @@ def open_session(
     offline: bool = False,
     **flags: str | None,
 ) -> Iterator[Session]:
-    """The session of this run; ``flags`` are named like the words of ``[llm]``.
+    """Open the session of this run; ``flags`` have the names of the settings in ``[llm]``.
 
-    A command that changes nothing and runs nothing that is installed says that it is only
-    ``looking``. Any other is refused where another user could replace what it writes, runs or
-    obeys. Raises ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be
-    understood, ``UsageError`` or ``SnapshotError`` for a simulated machine that is not allowed
-    or cannot be read.
+    A command that changes nothing and runs nothing that is installed sets ``looking``. Any other
+    command is refused if another user could replace what it writes, runs or obeys. Raises
+    ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be parsed, and
+    ``UsageError`` or ``SnapshotError`` for a simulated machine that is forbidden or unreadable.
     """
     paths = Paths.from_environ(os.environ)
     if not looking:
+        # Before the config file is read: with another user's folders nothing below can be trusted.
         for folder in (paths.data, paths.state):
             check_path(folder)
     chosen = {f"llm.{word}": value for word, value in flags.items()}
@@ -55,6 +55,7 @@ def open_session(
         session = _session(console, paths, settings, allow_revoked=allow_revoked)
         yield session._replace(offline=offline)
     finally:
+        # Also after an error: otherwise the bar stays on the screen.
         console.progress.close()
 
 
@@ -70,6 +71,7 @@ def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoke
         progress=console.progress,
         backend=settings.backend,
         prefer=settings.prefer,
+        # None tells an operation that the user did not choose: it may then choose itself.
         channel=settings.channel if channel.chosen else None,
         repository=settings.repository if repository.chosen else None,
         repository_url=settings.repository_url,
@@ -88,15 +90,16 @@ def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoke
 
 
 def _fallback(console: Console, settings: Settings) -> str:
-    """Where nobody can be asked, nothing is done that would have to be."""
+    """Return the setting for fallbacks; without a terminal, "ask" means "off"."""
     return "off" if settings.fallback == "ask" and not console.can_ask else settings.fallback
 
 
 def _host(console: Console) -> Host:
-    """This machine, or the recorded one that a test wants; then everybody is told."""
+    """Return this machine, or the recorded one for a test, with a note that it is simulated."""
     file = os.environ.get(FAKE_HARDWARE)
     if not file:
         return console.host or LocalHost()
+    # A service can set this, so that a forgotten variable of a test never decides what it runs.
     if os.environ.get(STRICT, "0") not in ("", "0"):
         raise UsageError(
             f"{FAKE_HARDWARE} is set, and {STRICT} forbids simulated hardware",

@@ -1,4 +1,4 @@
-"""The standard streams, such as they are: closed, full, of a narrow encoding, or a broken pipe."""
+"""Writing to stdout and stderr even if they are closed, full, broken or not UTF-8."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ STDERR = 2
 
 
 def printable(text: str) -> str:
-    """A text that no terminal obeys: what is not printable is escaped as Python would.
+    """Return a text without control characters: what is not printable is escaped as in Python.
 
-    Names of devices, files and servers are foreign, and may hold escape sequences, line
-    ends or marks that turn the direction of writing.
+    Names of devices, files and servers come from elsewhere. They may hold escape sequences, line
+    ends, or marks that reverse the direction of writing, and a terminal would obey them.
     """
     if text.isprintable():
         return text
@@ -30,19 +30,20 @@ def printable(text: str) -> str:
 
 
 def say(stream: TextIO | None, text: str, *, exact: bool = False) -> None:
-    """Write a text at once; a reader who went away is no error.
+    """Write a text at once; a reader that has closed the pipe is not an error.
 
-    ``exact`` gives the bytes of a path back as the file system has them; otherwise what
-    the stream's encoding lacks is escaped. Raises ``StoreError`` when the text cannot be
-    written (a full disk).
+    ``exact`` writes the bytes of a path as the file system has them. Otherwise characters that the
+    stream's encoding lacks are escaped. Raises ``StoreError`` if the text cannot be written (full
+    disk).
     """
-    if stream is None:  # its descriptor was closed before the program started
+    if stream is None:  # the descriptor was closed before the program started
         return
     try:
-        if isinstance(stream, TextIOWrapper):  # this flushes what is left of an earlier write
+        if isinstance(stream, TextIOWrapper):  # also flushes an earlier write
             stream.reconfigure(errors="surrogateescape" if exact else "backslashreplace")
         stream.write(text)
         stream.flush()
+    # The reader (head, a pager) has enough; the command still does its work.
     except BrokenPipeError:
         _silence(stream)
     except OSError as error:
@@ -51,18 +52,20 @@ def say(stream: TextIO | None, text: str, *, exact: bool = False) -> None:
 
 
 def pass_on(stream: TextIO | None, data: bytes) -> None:
-    """Write another program's output as it is. Raises ``StoreError`` as ``say`` does."""
+    """Write another program's output unchanged. Raises ``StoreError`` as ``say`` does."""
+    # surrogateescape both ways: bytes that are not UTF-8 come out as they went in.
     say(stream, data.decode("utf-8", "surrogateescape"), exact=True)
 
 
 def note(stream: TextIO | None, text: str) -> None:
-    """Write one line to people at once; where nobody can read it, nothing is lost."""
+    """Write one line for people at once; ignore a stream that cannot be written to."""
     with suppress(StoreError):
         say(stream, printable(text) + "\n")
 
 
 def _silence(stream: TextIO) -> None:
-    """Let the interpreter's own flush at exit find nothing to complain about."""
+    """Redirect the stream to nothing, so that the interpreter's flush at exit raises no error."""
+    # The stream may be one without a descriptor, as in a test.
     with suppress(OSError, ValueError):
         _discard(stream.fileno())
 
@@ -71,21 +74,25 @@ def _silence(stream: TextIO) -> None:
 def reserved_stdout() -> Iterator[TextIO | None]:
     """Keep stdout for one document: everything else that is written to it goes to stderr.
 
-    It works on the descriptor too, so that children (a server, pip) cannot spoil the document.
+    This redirects the descriptor, too, so that child processes (a server, pip) cannot write into
+    the document.
     """
     try:
+        # The copy is not inherited by child processes: only we can write to the real stdout.
         kept = os.dup(STDOUT)
     except OSError:  # closed
         yield None
         return
     try:
         _point_to_stderr(STDOUT)
+        # redirect_stdout is for Python code, the descriptor below it for child processes.
         with (
             redirect_stdout(sys.stderr),
             open(kept, "w", encoding="ascii", closefd=False) as document,
         ):
             yield document
     finally:
+        # Restore it, so that what runs after us in this process (a test) has its stdout.
         os.dup2(kept, STDOUT)
         os.close(kept)
 

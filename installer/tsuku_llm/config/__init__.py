@@ -1,8 +1,9 @@
-"""Settings from flags, environment and file, each with its source; and where things lie.
+"""Settings from flags, environment and config file, each with its source; and the paths we use.
 
-The file is ``config.toml``; with ``TSUKU_HOME`` set it is tsuku's own, of which only the
-table ``[llm]`` is ours. ``editing`` changes it; it is apart because ``serve`` never does.
-tomli, tomlkit and platformdirs are imported where they are needed: often none of them is.
+The config file is ``config.toml``. With ``TSUKU_HOME`` set it is tsuku's file, in which only the
+table ``[llm]`` belongs to us. The module ``editing`` changes the file; it is separate because
+``serve`` never does. tomli, tomlkit and platformdirs are imported inside functions: many commands
+need none of them.
 """
 
 from tsuku_llm.config.keys import (

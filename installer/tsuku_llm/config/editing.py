@@ -1,4 +1,4 @@
-"""Changes of one setting in the file; comments, order and every other table stay."""
+"""Changes of one setting in the config file; comments, order and all other tables stay."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tsuku_llm.ownership import check_path
 
 
 def set_value(path: Path, name: str, text: str) -> Value:
-    """Write one setting into the file and return it as it will be read.
+    """Write one setting into the file and return its value as ``load`` will read it.
 
-    Raises ``UsageError`` for an unknown key, ``ConfigError`` for a bad value or a file
-    that cannot be understood, ``NotWritable``, ``NoSpace`` or ``StoreError``.
+    Raises ``UsageError`` for an unknown key, ``ConfigError`` for a bad value or a file that cannot
+    be parsed or edited, ``UnsafeLocation``, ``NotWritable``, ``NoSpace`` or ``StoreError``.
     """
     key = key_named(name)
     value = checked(key, text, name)
@@ -29,9 +29,9 @@ def set_value(path: Path, name: str, text: str) -> Value:
 
 
 def unset_value(path: Path, name: str) -> bool:
-    """Take one setting out of the file; False when it was not in it.
+    """Remove one setting from the file; return False if the file does not have it.
 
-    Raises as ``set_value`` does.
+    Raises the errors of ``set_value``.
     """
     key = key_named(name)
     text = read(path)
@@ -42,15 +42,16 @@ def unset_value(path: Path, name: str) -> bool:
 
 
 def edited(text: str, key: Key, value: Value, path: Path) -> str:
-    """The file's text with one setting changed, or removed where ``value`` is None.
+    """Return the file's text with one setting changed, or removed if ``value`` is None.
 
-    Comments, order and all other tables stay; that the result means exactly what it
-    should is checked by reading it again with the parser that reads it at run time.
-    Raises ``ConfigError`` when the file cannot be understood or edited.
+    Comments, order and all other tables stay. The result is parsed again with the parser that reads
+    it at run time, and its meaning is compared with the intended one. Raises ``ConfigError`` if the
+    file cannot be parsed or edited.
     """
     import tomlkit  # noqa: PLC0415
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
+    # tomli reads the file at run time; tomlkit, which keeps comments, only edits it.
     before = parse(text, path)
     llm_table(before, path)
     try:
@@ -59,6 +60,7 @@ def edited(text: str, key: Key, value: Value, path: Path) -> str:
         result = tomlkit.dumps(document)
     except (TOMLKitError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _not_editable(path, key) from error
+    # tomlkit may misread a file that tomli accepts: never write such a result.
     if _meaning(parse(result, path)) != _meaning(_with(before, key.word, value)):
         raise _not_editable(path, key)
     return result
@@ -76,6 +78,7 @@ def _change(document: Any, word: str, value: Value) -> None:
 
 
 def _with(document: Mapping[str, Any], word: str, value: Value) -> dict[str, Any]:
+    """Return the parsed document as it should be after the change."""
     table = {key: item for key, item in document.get(TABLE, {}).items() if key != word}
     if value is not None:
         table[word] = list(value) if isinstance(value, tuple) else value
@@ -83,7 +86,7 @@ def _with(document: Mapping[str, Any], word: str, value: Value) -> dict[str, Any
 
 
 def _meaning(document: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    # As texts, because a NaN in another table is not equal to itself.
+    # Compare texts, because a NaN in another table does not equal itself.
     others = {key: repr(item) for key, item in document.items() if key != TABLE}
     return others, {key: repr(item) for key, item in document.get(TABLE, {}).items()}
 
@@ -97,18 +100,23 @@ def _not_editable(path: Path, key: Key) -> ConfigError:
 
 
 def _rewrite(path: Path, text: str) -> None:
-    """Replace the file in one step; a link is followed, mode and owner are kept."""
+    """Replace the file in one step; follow a link to its target, keep mode and owner."""
+    # Replace the target of a link, not the link: users keep this file in a folder of dotfiles.
     target = Path(os.path.realpath(path))
+    # A unique name: another process may be changing the same file now.
     beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     with disk_errors(f"writing the config file {path.name}", path.parent):
         make_folder(target.parent)
+        # Refuse before anything is written if another user could replace the file.
         check_path(target)
         try:
             _write(beside, text.encode("utf-8"), target)
+            # The rename is the commit: a reader sees the old file or the new one.
             beside.replace(target)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+        # Without this a power cut could undo the rename.
         _sync_folder(target.parent)
 
 
@@ -118,14 +126,17 @@ def _write(path: Path, data: bytes, like: Path) -> None:
         file.write(data)
         if os.name == "posix" and like.exists():
             old = like.stat()
+            # root may be changing a user's file: the user must be able to read it afterwards.
             if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(file.fileno(), old.st_uid, old.st_gid)
             os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
         file.flush()
+        # The data must be on the disk before the rename, or a power cut leaves an empty file.
         os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
+    # Windows cannot open a folder.
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

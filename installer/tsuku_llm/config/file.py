@@ -1,4 +1,4 @@
-"""The config file: its text, what TOML makes of it, and the table ``[llm]`` in it."""
+"""The config file: reading its text, parsing it as TOML, and finding our table ``[llm]``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from tsuku_llm.ownership import check_path
 
 TABLE = "llm"
 SIZE_LIMIT = 1 << 20
-"""Bytes of a config file that are read; more is surely no config file."""
+"""The largest config file in bytes that is read; a larger file is not a config file."""
 
 
 def read(path: Path) -> str | None:
-    """The config file's text, line ends as they are; None where there is no file.
+    """Return the text of the config file with its line ends as they are; None if it is missing.
 
-    Raises ``ConfigError`` when it is unreadable, no regular file, too large or not UTF-8,
-    ``UnsafeLocation`` where another user wrote it or could.
+    Raises ``ConfigError`` if the file is unreadable, not a regular file, too large or not UTF-8,
+    and ``UnsafeLocation`` if another user wrote it or could write it.
     """
     try:
+        # Look at the type before the open: opening a fifo would block.
         if not stat.S_ISREG(path.stat().st_mode):
             raise _unreadable(path, "it is not a regular file")
         check_path(path)
         with path.open("rb") as file:
+            # One byte more than the limit shows that the file is too large, even if it grows
+            # meanwhile.
             data = file.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
         return None
@@ -35,7 +38,7 @@ def read(path: Path) -> str | None:
     if len(data) > SIZE_LIMIT:
         raise _unreadable(path, f"it is larger than {SIZE_LIMIT:,} bytes")
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")  # some editors on Windows write a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise _unreadable(path, f"line {line} is not UTF-8") from error
@@ -50,7 +53,7 @@ def _unreadable(path: Path, reason: str) -> ConfigError:
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
-    """The file's content. Raises ``ConfigError`` with the line that is no TOML."""
+    """Parse the file's text. Raises ``ConfigError`` with the line that is not valid TOML."""
     import tomli  # noqa: PLC0415
 
     try:
@@ -64,7 +67,7 @@ def parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def llm_table(document: Mapping[str, Any], path: Path) -> dict[str, object]:
-    """Our table, empty where there is none. Raises ``ConfigError`` where it is no table."""
+    """Return our table, empty if it is missing. Raises ``ConfigError`` if it is not a table."""
     table = document.get(TABLE, {})
     if isinstance(table, dict):
         return table
@@ -76,11 +79,15 @@ def llm_table(document: Mapping[str, Any], path: Path) -> dict[str, object]:
 
 
 _LONGEST_LINE = 200
+"""Characters of a line that are searched for a table header; bounds the time of the pattern."""
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\]]*?)\s*\]")
 
 
 def line_of(text: str, word: str) -> int | None:
-    """The line, from 1, on which a key of ``[llm]`` seems to stand; for error texts only."""
+    """Guess the line, from 1, that sets a key of ``[llm]``; only for messages.
+
+    tomli gives no line numbers, so this reads the text with patterns. None if no line matches.
+    """
     inside = re.compile(rf"\s*[\"']?{re.escape(word)}[\"']?\s*=")
     outside = re.compile(rf"\s*{TABLE}\s*(?:\.\s*{re.escape(word)}\s*)?=")
     header = ""

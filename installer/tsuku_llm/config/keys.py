@@ -1,4 +1,4 @@
-"""The settings there are, as data: name, default, how a value is read, one line of help."""
+"""The table of all settings: name, default, parser and one line of help for each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tsuku_llm.errors import ConfigError, UsageError
 
 Value = str | tuple[str, ...] | None
+"""A parsed value; None means that the setting is unset."""
 
 BACKENDS = ("cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal")
 POLICIES = ("portable", "native")
@@ -17,16 +18,19 @@ FALLBACKS = ("off", "ask", "auto")
 REFRESHES = ("auto", "always", "never")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+"""The names of backends, variants, channels and repositories are lower case."""
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
+"""An https URL without spaces or commas: a comma separates mirrors."""
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _FILE = re.compile(r"file:///[^\s,\\]*")
 _USERINFO = re.compile(r"(?<=://)[^/?#@]*@")
+"""User and password of a URL; "/", "?" and "#" end the host part."""
 
 
 class Key(NamedTuple):
-    """One setting. ``parse`` takes a TOML value or a text, and raises ``ValueError``."""
+    """One setting. ``parse`` takes a TOML value or a string, and raises ``ValueError``."""
 
     name: str
     default: Value
@@ -35,17 +39,17 @@ class Key(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Its name inside the table ``[llm]``."""
+        """The name inside the table ``[llm]``."""
         return self.name.partition(".")[2]
 
     @property
     def flag(self) -> str:
-        """The option that overrides it, in the commands that have it."""
+        """The option that overrides the setting, in commands that have it."""
         return "--" + self.word.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The environment variable that overrides the file."""
+        """The environment variable that overrides the config file."""
         return "TSUKU_LLM_" + self.word.upper()
 
 
@@ -61,7 +65,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def parse_word(value: object) -> str:
-    """A name of a backend, variant, channel or repository."""
+    """Parse the name of a backend, variant, channel or repository."""
     text = _text(value)
     if not _WORD.fullmatch(text):
         raise ValueError("must be a name of lower-case letters, digits and . _ + -")
@@ -69,7 +73,7 @@ def parse_word(value: object) -> str:
 
 
 def parse_preference(value: object) -> Value:
-    """A policy's name, or backends in the order wanted."""
+    """Parse the name of a policy, or backends in the order of preference."""
     words = _words(value)
     if len(words) == 1 and words[0] in POLICIES:
         return words[0]
@@ -80,7 +84,7 @@ def parse_preference(value: object) -> Value:
 
 
 def parse_repository_url(value: object) -> str:
-    """Where a repository is published."""
+    """Parse the URL at which a repository is published."""
     text = _text(value)
     if not ((_HTTPS.fullmatch(text) or _FILE.fullmatch(text)) and text.isprintable()):
         raise ValueError("must be an https: or file: URL")
@@ -88,7 +92,7 @@ def parse_repository_url(value: object) -> str:
 
 
 def parse_mirrors(value: object) -> tuple[str, ...]:
-    """URLs that stand in for the release host, in the order in which they are tried."""
+    """Parse the URLs that are tried instead of the release host, in this order."""
     urls = _words(value)
     for url in urls:
         if not (_HTTPS.fullmatch(url) or _FILE.fullmatch(url)) or not url.isprintable():
@@ -97,7 +101,8 @@ def parse_mirrors(value: object) -> tuple[str, ...]:
 
 
 def parse_switch(value: object) -> str:
-    """On or off."""
+    """Parse true or false, as a TOML boolean or as a word."""
+    # Not isinstance: the environment gives words, TOML gives booleans, and 1 is neither.
     text = str(value).lower() if type(value) is bool else _text(value)
     if text not in ("true", "false"):
         raise ValueError("must be true or false")
@@ -105,7 +110,8 @@ def parse_switch(value: object) -> str:
 
 
 def parse_duration(value: object) -> str:
-    """A span as Go writes it (tsuku's own file has "5m"), or a number of seconds."""
+    """Parse a duration in Go's notation (tsuku's file has "5m"), or a number of seconds."""
+    # bool is a subclass of int: ``type`` keeps true and false out.
     text = str(value).strip() if type(value) is int else _text(value)
     if not (_SECONDS.fullmatch(text) or _SPAN.fullmatch(text)):
         raise ValueError("must be a span of time such as 90s, 5m or 1h30m, or 0")
@@ -113,7 +119,7 @@ def parse_duration(value: object) -> str:
 
 
 def seconds_of(duration: str) -> int:
-    """The seconds of what ``parse_duration`` took, rounded up: only 0 is none at all."""
+    """Return the seconds of a parsed duration, rounded up, so that only zero gives 0."""
     if duration.isdecimal():
         return int(duration)
     parts = re.findall(r"([0-9.]+)([a-z]+)", duration)
@@ -121,7 +127,7 @@ def seconds_of(duration: str) -> int:
 
 
 def parse_seconds(value: object) -> str:
-    """A number of seconds, which may be none."""
+    """Parse a whole number of seconds; 0 is allowed."""
     text = str(value).strip() if type(value) is int else _text(value)
     if not _SECONDS.fullmatch(text):
         raise ValueError("must be a whole number of seconds")
@@ -129,7 +135,7 @@ def parse_seconds(value: object) -> str:
 
 
 def one_of(words: tuple[str, ...]) -> Callable[[object], str]:
-    """Make the parser of a setting that is one of a few words."""
+    """Make the parser for a setting that takes one of a few words."""
 
     def parse(value: object) -> str:
         text = _text(value)
@@ -204,11 +210,12 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 
 def key_named(name: str) -> Key:
-    """The key of that name; ``UsageError`` with what exists when there is none."""
+    """Return the key of that name. Raises ``UsageError``, which lists the existing keys."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     from difflib import get_close_matches  # noqa: PLC0415
 
+    # A typing error: suggest the key with the most similar name.
     near = get_close_matches(name, _BY_NAME, 1)
     raise UsageError(
         f"there is no setting {name!r}",
@@ -218,23 +225,24 @@ def key_named(name: str) -> Key:
 
 
 def text_of(value: Value) -> str:
-    """A value as the user would type it; unset is the empty text."""
+    """Return a value as the user would type it; an unset value is the empty string."""
     if value is None:
         return ""
     return value if isinstance(value, str) else ",".join(value)
 
 
 def redacted(text: str) -> str:
-    """A text without the credentials of URLs in it."""
+    """Return a text with the credentials in its URLs replaced."""
     return _USERINFO.sub("***@", text)
 
 
 def checked(key: Key, raw: object, source: str) -> Value:
-    """The value of a setting as it was written in ``source``.
+    """Parse the value that ``source`` gives for a setting.
 
-    Raises ``ConfigError`` that names the source, without credentials.
+    Raises ``ConfigError``, which names the source; its text holds no credentials.
     """
     try:
+        # The parsers know only the value; the name of the key and the source are added here.
         return key.parse(raw)
     except ValueError as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where the config file, the installs and the running servers lie."""
+"""The paths of the config file, the installs and the records of running servers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tsuku_llm.errors import ConfigError
 
 
 class Paths(NamedTuple):
-    """``config_file``, and the folders ``data`` (installs) and ``state`` (running servers).
+    """The paths: ``config_file``, ``data`` (installs) and ``state`` (running servers).
 
-    ``home`` is ``TSUKU_HOME``, None where it is not set. Where that is somebody else's (an
-    install of root's for everybody), each user's ``state`` lies where the system wants it.
+    ``home`` is ``TSUKU_HOME``, None if it is not set. If another user owns ``TSUKU_HOME`` (root
+    installed for all users), ``state`` is the user's state folder as the system defines it.
     """
 
     config_file: Path
@@ -25,16 +25,16 @@ class Paths(NamedTuple):
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Paths:
-        """Everything under ``TSUKU_HOME`` where it is set, else where the system wants it.
+        """Return the paths below ``TSUKU_HOME`` if it is set, else those that the system defines.
 
-        Raises ``ConfigError`` when ``TSUKU_HOME`` is empty or relative, or the system
-        names no absolute folder (no home folder).
+        Raises ``ConfigError`` if ``TSUKU_HOME`` is empty or relative, or if the system gives a
+        relative path because the user has no home folder.
         """
         home = environ.get("TSUKU_HOME")
         if home is None:
             return cls._of_the_system()
         folder = _absolute("TSUKU_HOME", home)
-        # Not tools/tsuku-llm: tsuku takes that for its earlier addon and deletes it whole.
+        # Not tools/tsuku-llm: tsuku takes that folder for its earlier addon and deletes it.
         data = folder / "llm"
         state = data / "state" if _may_be_ours(folder) else cls._of_the_system().state
         return cls(folder / "config.toml", data, state, folder)
@@ -43,6 +43,7 @@ class Paths(NamedTuple):
     def _of_the_system(cls) -> Paths:
         from platformdirs import PlatformDirs  # noqa: PLC0415
 
+        # appauthor=False: the default adds a folder for the author on Windows.
         places = PlatformDirs("tsuku-llm", appauthor=False)
         return cls(
             _absolute("the config folder", places.user_config_dir) / "config.toml",
@@ -52,7 +53,11 @@ class Paths(NamedTuple):
 
 
 def _may_be_ours(folder: Path) -> bool:
-    """Whether this user keeps state in a home: not in one that somebody else made for all."""
+    """Return whether this user may keep state in ``TSUKU_HOME``.
+
+    False if another user owns it. Windows has no owner to compare. A folder that is missing, or
+    that cannot be looked at, counts as ours.
+    """
     if sys.platform == "win32":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Which value of each setting is in force, and where it comes from."""
+"""The value of each setting that is in force, and its source."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tsuku_llm.config.paths import Paths
 from tsuku_llm.errors import UnsafeLocation
 
 DEFAULT = "default"
+"""The source of a value that the user did not set."""
 
 
 class Setting(NamedTuple):
@@ -23,33 +24,33 @@ class Setting(NamedTuple):
 
     @property
     def chosen(self) -> bool:
-        """Whether the user named it, in whatever place."""
+        """Whether the user set this value: by flag, environment or config file."""
         return self.source != DEFAULT
 
 
 class Settings(NamedTuple):
-    """Every key's value in force; ``warnings`` are sentences about what was ignored."""
+    """The values in force for all keys; ``warnings`` are sentences about what was ignored."""
 
     entries: tuple[Setting, ...]
     warnings: tuple[str, ...] = ()
 
     def setting(self, name: str) -> Setting:
-        """The entry of one key."""
+        """Return the entry of one key."""
         return next(entry for entry in self.entries if entry.key.name == name)
 
     @property
     def backend(self) -> str:
-        """A word of the request: ``auto``, ``gpu``, a backend or a variant."""
+        """The requested backend: ``auto``, ``gpu``, a backend or a variant."""
         return text_of(self.setting("llm.backend").value)
 
     @property
     def prefer(self) -> str | tuple[str, ...]:
-        """A policy, or backends in order."""
+        """A policy, or backends in order of preference."""
         return self.setting("llm.prefer").value or ()
 
     @property
     def fallback(self) -> str:
-        """``off``, ``ask`` or ``auto``."""
+        """What ``serve`` does if a backend fails: ``off``, ``ask`` or ``auto``."""
         return text_of(self.setting("llm.fallback").value)
 
     @property
@@ -64,23 +65,23 @@ class Settings(NamedTuple):
 
     @property
     def repository_url(self) -> str | None:
-        """The official repository's address, None for the built-in one."""
+        """The URL of the official repository, None for the built-in one."""
         return text_of(self.setting("llm.repository_url").value) or None
 
     @property
     def mirrors(self) -> tuple[str, ...]:
-        """Mirrors, best first."""
+        """The mirrors, best first."""
         value = self.setting("llm.mirror").value
         return value if isinstance(value, tuple) else ()
 
     @property
     def lock_timeout(self) -> float:
-        """Seconds to wait for another process."""
+        """Seconds to wait for a lock that another process holds."""
         return float(text_of(self.setting("llm.lock_timeout").value))
 
     @property
     def refresh(self) -> str:
-        """When metadata is asked for before an install: ``auto``, ``always`` or ``never``."""
+        """When an install asks for newer metadata: ``auto``, ``always`` or ``never``."""
         return text_of(self.setting("llm.refresh").value)
 
     @property
@@ -95,7 +96,7 @@ class Settings(NamedTuple):
 
     @property
     def idle_timeout(self) -> int:
-        """Seconds without a request after which a server in the background ends; 0: never."""
+        """Seconds without a request after which a background server is stopped; 0 means never."""
         return seconds_of(text_of(self.setting("llm.idle_timeout").value))
 
 
@@ -106,12 +107,12 @@ def load(
     *,
     looking: bool = False,
 ) -> Settings:
-    """What is in force: flag, else environment, else file, else default.
+    """Return the values in force: from the flag, else environment, else file, else the default.
 
-    ``flags`` maps a key's name to the option's text. An empty variable counts as unset.
-    A file that another user wrote, or could, is refused; a command that is only ``looking``
-    passes it over with a warning. Raises ``UnsafeLocation``, and ``ConfigError`` for a file or
-    a value that cannot be understood.
+    ``flags`` maps a key's name to the option's text. An empty variable counts as unset. A config
+    file that another user wrote, or could write, is refused; a command that is only ``looking``
+    ignores it with a warning. Raises ``UnsafeLocation`` for that file, and ``ConfigError`` for a
+    file or a value that cannot be parsed.
     """
     warnings: tuple[str, ...] = ()
     try:
@@ -119,6 +120,7 @@ def load(
     except UnsafeLocation as error:
         if not looking:
             raise
+        # A command that only looks writes and runs nothing: it may go on with the other sources.
         text = None
         warnings = (f"{paths.config_file} is not used: {error.message}; {error.hint}",)
     table = {} if text is None else llm_table(parse(text, paths.config_file), paths.config_file)
@@ -128,7 +130,7 @@ def load(
 
 
 class _InFile(NamedTuple):
-    """The ``[llm]`` table of a file, which can say where in the file a key stands."""
+    """The ``[llm]`` table of a config file, which also knows the line of each key."""
 
     path: Path
     text: str
@@ -150,14 +152,17 @@ class _InFile(NamedTuple):
 def _in_force(
     key: Key, flags: Mapping[str, str | None], environ: Mapping[str, str], file: _InFile
 ) -> Setting:
+    """Return the value of one key from the first source that has it."""
     flag = flags.get(key.name)
     if flag is not None:
         source = f"flag {key.flag}"
         return Setting(key, checked(key, flag, source), source)
+    # Not ``in environ``: an empty variable counts as unset.
     if environ.get(key.variable):
         source = f"environment {key.variable}"
         return Setting(key, checked(key, environ[key.variable], source), source)
     if key.word in file.table:
+        # The line number is for the error only; the source in the answer names just the file.
         value = checked(key, file.table[key.word], file.place(key))
         return Setting(key, value, f"file {file.path}")
     return Setting(key, key.default, DEFAULT)

@@ -1,4 +1,4 @@
-"""The order of steps: what each command does with the parts, knowing neither argv nor print.
+"""The steps of each command, in order; these modules know neither argv nor print.
 
-One module per job, so that ``serve`` and ``which`` import no more than they need.
+One module per job, so that ``serve`` and ``which`` import only what they need.
 """

@@ -1,8 +1,8 @@
-"""Ask a repository for newer metadata before something is installed from it.
+"""The request for newer metadata before something is installed.
 
 A publisher may have revoked a release since the known metadata was signed. So ``install`` and
-``bench`` ask first, for a few seconds at most: without an answer they say how old the known
-metadata is, and use it. ``update`` does not go on without an answer.
+``bench`` ask the repository first, for a few seconds at most. Without an answer they print how old
+the known metadata is, and use it. ``update`` fails without an answer.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from tsuku_llm.operations.session import Session
 from tsuku_llm.standing import Freshness
 
 PATIENCE = 5.0
-"""Seconds that an install waits for newer metadata, all files and the lock included."""
+"""Seconds that an install waits for the lock, and after that for all files of newer metadata."""
 
 RECENT = timedelta(days=1)
+"""With the policy ``auto``, ask only if the signature and the last answer are older than this."""
 
 
 def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIENCE) -> Catalog:
-    """Load the catalog to install from; ask the repository for a newer one first, if due.
+    """Load the catalog to install from; first ask the repository for a newer one if that is due.
 
-    Metadata that has expired is told, or refused where fresh metadata is required. Without
-    ``ask`` only the disk is read. Raises ``UsageError`` for ``offline`` together with
-    ``require_fresh``; with the latter also ``StaleMetadata`` without an answer,
-    ``ClockBehind``, ``TrustError`` for an answer that is not trusted, and ``StoreError``;
-    the refresh's own errors where there is no valid metadata here.
+    Expired metadata leads to a note, or to an error if fresh metadata is required. Without ``ask``
+    this only reads the disk.
+
+    Raises ``UsageError`` for ``offline`` together with ``require_fresh``. With ``require_fresh``
+    also raises ``StaleMetadata`` if the repository does not answer, ``ClockBehind``, ``TrustError``
+    for an answer that cannot be trusted, and ``StoreError``. If this machine has no valid metadata
+    yet, raises the errors of ``refresh``.
     """
     catalog = _asked(session, patience) if ask else load_catalog(session)
     if session.require_fresh:
@@ -59,13 +62,14 @@ def _asked(session: Session, patience: float) -> Catalog:
     except MetadataError:
         if session.offline or session.refresh == "never":
             raise
-        return refresh(session)  # a first answer: there is nothing to go on with
+        return refresh(session)  # with its full time limit: nothing else can be used
     if session.require_fresh:
         return _required(session, known.freshness)
     refreshed = standing.refreshed(session.data, known.repository.name)
     if session.offline or not is_due(session.refresh, known.freshness, refreshed, session.now):
         return known
     try:
+        # There is metadata to go on with: a host that is slow or down must not stop an install.
         return refresh(session, patience=patience)
     except (DownloadError, TrustError, StoreError) as error:
         session.note(_told(error, known.freshness, session.now))
@@ -73,11 +77,11 @@ def _asked(session: Session, patience: float) -> Catalog:
 
 
 def is_due(policy: str, known: Freshness, refreshed: datetime | None, now: datetime) -> bool:
-    """Whether to ask for newer metadata; pure.
+    """Return whether to ask for newer metadata. Pure.
 
-    ``refreshed`` is when the repository last gave a valid answer. A mere attempt does not
-    count: who blocks the network would make old metadata look fresh. A date in the future
-    comes from a wrong clock and does not count either.
+    ``refreshed`` is when the repository last gave a valid answer. A failed attempt does not count:
+    otherwise an attacker who blocks the network could make old metadata look fresh. A date in the
+    future comes from a wrong clock, and does not count either.
     """
     if policy != "auto":
         return policy == "always"
@@ -87,7 +91,7 @@ def is_due(policy: str, known: Freshness, refreshed: datetime | None, now: datet
 
 
 def _required(session: Session, known: Freshness) -> Catalog:
-    """Refresh, with a full time limit; raise where that cannot be done."""
+    """Refresh with the full time limit. Raises ``StaleMetadata`` without an answer."""
     try:
         return refresh(session)
     except DownloadError as error:
@@ -99,7 +103,7 @@ def _required(session: Session, known: Freshness) -> Catalog:
 
 
 def _told(error: TsukuError, known: Freshness, now: datetime) -> str:
-    """Say why there is no newer metadata, and how old the known one is."""
+    """Say why there is only the known metadata, and how old it is."""
     reason = "; ".join((error.message, *error.facts))
     going_on = f"going on with what was {known.age(now)}"
     if isinstance(error, TrustError):

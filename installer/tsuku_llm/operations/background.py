@@ -1,7 +1,8 @@
-"""Servers in the background: started, watched over, asked for, read and stopped.
+"""Servers in the background: start, watch, list, read the log, stop.
 
-A server in the background is one that ``serve`` watches in a process of its own. That process
-writes down what becomes of the server, so whoever asks later needs nothing but the folder.
+A background server is one that ``serve`` watches in a separate process, the supervisor. The
+supervisor writes the server's state into a record. So every later command needs only the folder of
+these records.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ from tsuku_llm.operations.start import Serving
 from tsuku_llm.operations.vouching import Told
 
 GRACE = 15.0
-"""Seconds that a server gets to end on request before it is killed."""
+"""Seconds that a server gets to end after SIGTERM before it is killed."""
 
 _KILLED_LIMIT = 5.0
+"""Seconds to wait for the end of a process after SIGKILL."""
 _LOOK = 1.0
+"""Seconds between two looks at the size of the log."""
 _READING_PAUSE = 0.1
+"""Seconds between two looks for new lines in a log that is followed."""
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-"""Windows knows only this one way."""
+"""Windows has only SIGTERM, which kills at once."""
 
 
 # --- the process that watches --------------------------------------------------------------
@@ -59,11 +63,11 @@ def watch_over(
     how: Serving,
     ready: Callable[[], None],
 ) -> int:
-    """Serve as the server called ``how.name`` until it ends; its exit code.
+    """Serve as the server called ``how.name`` until it ends; return its exit code.
 
-    From the moment that the name is ours, everything that is said goes into its log.
-    ``ready`` is told once that the server answers. Raises AlreadyRunning, and what ``serve``
-    raises.
+    This runs in the supervisor. Once the name is claimed, all output goes into the server's log.
+    Calls ``ready`` once, when the server answers. Raises AlreadyRunning, and the errors of
+    ``serve``.
     """
     instances = Instances(session.state)
     address = launch.address_of(arguments, session.environ)
@@ -74,15 +78,18 @@ def watch_over(
         port=None if address.is_unix else address.port,
         idle_timeout=session.idle_timeout,
     )
+    # From here on no second supervisor can take this name, so the log below is ours alone.
     instances.claim(record)
     watch = _Watch(instances, record, ready)
     with disk_errors("opening the log", instances.log(how.name).parent):
         _into(instances.log(how.name))
     try:
-        # What the server inherits would keep an old log open when a new one is begun.
+        # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
+        # writing to the old file after ``turn``.
         how = how._replace(sink=watch.told, leash=watch.leash, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
+        # Also on KeyboardInterrupt: the record must not say that a server runs here.
         watch.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise
     watch.ended(code, watch.leash.reason or "")
@@ -92,21 +99,29 @@ def watch_over(
 def _ourselves() -> Process:
     ourselves = Process.of(os.getpid())
     if ourselves is None:
+        # Without our start time a later ``stop`` could not tell us from a process with the same
+        # pid.
         raise StoreError("the system does not show this process", hint="is /proc mounted?")
     return ourselves
 
 
 def _into(log: Path) -> None:
-    """Let our output and the server's go into a new log; the one before it is kept once."""
+    """Redirect our output and the server's into a new log; keep the log before it once."""
+    # limit=0: an earlier server's log counts as full.
     turn(log, (), limit=0)
     descriptor = open_log(log)
+    # On the level of descriptors, so that libraries and child processes write there as well.
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
 
 
 class _Watch:
-    """Keeps the record of one server true, its log bounded, and ends it when it idles."""
+    """The watch over one server; it keeps the record and the log, and ends an idle server.
+
+    Three threads meet here. The main thread waits for the server and calls ``ended``. The thread of
+    ``launch.Watch`` calls ``told``. The ticker thread looks at the log and at the activity.
+    """
 
     def __init__(self, instances: Instances, record: Record, ready: Callable[[], None]) -> None:
         self.leash = launch.Leash()
@@ -117,7 +132,9 @@ class _Watch:
         self._ticks = threading.Thread(target=self._look_now_and_then, daemon=True)
 
     def told(self, report: launch.StartReport) -> None:
-        """Write down a new state of the start."""
+        """Write the new state of the start into the record."""
+        # The thread of a launch.Watch calls this. With a fallback there are several starts, each
+        # with a thread; only the start that becomes ready starts the ticker.
         first = report.ready and not (self._record.report and self._record.report.ready)
         self._write(
             replace(
@@ -129,35 +146,45 @@ class _Watch:
             )
         )
         if first:
-            os.chdir(self._instances.folder)  # not the user's, which may be on a disk to unmount
+            os.chdir(self._instances.folder)  # a process in the user's folder blocks an unmount
             self._ticks.start()
+            # Last, as the starting command returns now: the record must be on the disk already.
             self._ready()
 
     def ended(self, code: int, reason: str) -> None:
-        """Write down the end; a server that never was ready leaves no record."""
+        """Write the end into the record; remove the record of a server that was never ready."""
+        # The main thread calls this after the end of the server, and after launch.Watch has joined
+        # the thread that calls ``told``.
         self._over.set()
+        # A thread has an ident once it was started, here: once the server was ready.
         if self._ticks.ident is not None:
+            # Wait for the ticker: it must not turn a log that a next server of this name has taken.
             self._ticks.join()
             self._write(replace(self._record, exit_code=code, reason=reason))
         else:
             self._instances.forget(self._record.name)
 
     def _write(self, record: Record) -> None:
+        # The ticker only reads this attribute, and records are immutable: no lock is needed.
         self._record = record
         with suppress(StoreError):  # a full disk must not end a server
             self._instances.write(record)
 
     def _look_now_and_then(self) -> None:
-        """Turn the full log; end the server once it has had nothing to do for too long."""
+        """Start a new log when the log is full; end the server when it was idle for too long."""
         log = self._instances.log(self._record.name)
         idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
         while not self._over.wait(idle.pause if idle else _LOOK):
+            # Descriptors 1 and 2 are the log in this process; ``turn`` points them to the new file.
             turn(log, (1, 2))
             if idle and self._idles(idle):
+                # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
+                # end, calls ``ended`` and joins us.
                 self.leash.end(f"no request for {self._record.idle_timeout} seconds")
                 return
 
     def _idles(self, idle: IdleWatch) -> bool:
+        """Return whether the server was idle for too long; False if it cannot be looked at."""
         server = self._record.server
         sight = see(server.pid) if server else None
         return sight is not None and idle.is_over(time.monotonic(), sight)
@@ -167,35 +194,39 @@ class _Watch:
 
 
 def start(line: Sequence[str]) -> tuple[Mapping[str, Any], int | None]:
-    """Start the program ``line`` away from this terminal; what it first says, and its exit code.
+    """Start the program ``line`` detached from this terminal; return its first words and exit code.
 
-    The code is None where it said ``ready`` and goes on alone; nothing was said where it was
-    killed. When this process is interrupted meanwhile, the program is ended as well. Raises
-    LaunchError where it cannot be started.
+    The code is None if the program said ``ready`` and goes on alone. The words are empty if it was
+    killed before it said anything. If this process is interrupted meanwhile, it ends the program
+    too. Raises LaunchError if the program cannot be started.
     """
     try:
         child = subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # until it has its log; what goes wrong it says on stdout
+            stderr=subprocess.DEVNULL,  # until it has its log; it reports errors on stdout
+            # A new session: Ctrl-C and the end of the terminal do not reach the supervisor.
             start_new_session=True,
             creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
         )
     except OSError as error:
         raise LaunchError("the supervisor cannot be started", facts=(str(error),)) from error
     try:
+        # The pipe closes without a line if the supervisor dies: this never waits for good.
         said = _first_document(child)
         code = None if "ready" in said else child.wait()
     except BaseException:
+        # The supervisor ends its server when it gets SIGTERM.
         child.terminate()
         child.wait()
         raise
-    child.returncode = code or 0  # where it lives on, an object that does not know complains
+    child.returncode = code or 0  # else Popen warns when it is deleted: the child lives on
     return said, code
 
 
 def _first_document(child: subprocess.Popen[bytes]) -> Mapping[str, Any]:
+    """Return the first line of the child's stdout as JSON; empty if it is not a JSON object."""
     with suppress(ValueError):
         if child.stdout:
             with child.stdout as stdout:
@@ -204,14 +235,14 @@ def _first_document(child: subprocess.Popen[bytes]) -> Mapping[str, Any]:
     return {}
 
 
-# --- everybody else ------------------------------------------------------------------------
+# --- the other processes -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers in the background, and why the records of others cannot be read.
+    """The servers in the background; ``damaged`` says why the other records cannot be read.
 
-    ``told`` has what is known of the release that each runs, by the server's name.
+    ``told`` holds what is known of the release that each server runs, by the server's name.
     """
 
     records: tuple[Record, ...]
@@ -220,13 +251,13 @@ class Servers:
 
 
 def servers(session: Session) -> Servers:
-    """Everything that is known of servers in the background; no metadata is verified for it."""
+    """Return everything that is known of background servers, without verifying any metadata."""
     instances = Instances(session.state)
     records = instances.all()
     known = vouching.known(session, verify=False) if records else None
     told: dict[str, Told] = {}
     for record in records:
-        with suppress(StoreError):  # a version that was damaged or removed while its server runs
+        with suppress(StoreError):  # the version was damaged or removed while its server runs
             version = record.report and session.shelf.find(record.report.version)
             if known and version:
                 told[record.name] = known.of(version.receipt)
@@ -234,44 +265,49 @@ def servers(session: Session) -> Servers:
 
 
 def server(session: Session, name: str) -> Record:
-    """One server. Raises NotRunning where there is none of that name."""
+    """Return the record of one server. Raises NotRunning if that name has no record."""
     instances = Instances(session.state)
     return instances.find(checked_name(name)) or _nobody(instances, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How a server was stopped: ``outcome`` is ``stopped``, ``killed`` or ``gone`` (before)."""
+    """The way a server was stopped.
+
+    ``outcome`` is ``stopped``, ``killed``, or ``gone``: it had ended before.
+    """
 
     name: str
     outcome: str
 
 
 def stop(session: Session, name: str, *, grace: float = GRACE) -> Stopped:
-    """End a server and its supervisor, and forget it; what does not end in time is killed.
+    """End a server and its supervisor, and remove its record.
 
-    Raises NotRunning where there is none of that name, StillRunning where not even a kill
-    helps (a driver call that never returns).
+    A process that does not end within ``grace`` seconds is killed. Raises NotRunning if that name
+    has no record, and StillRunning if a process survives even a kill (in a driver call that never
+    returns).
     """
     instances = Instances(session.state)
     record = server(session, name)
     was_up = record.state.is_up
     killed = was_up and not _ended(instances, record, grace)
+    # Only now: a supervisor that still runs would write its record again.
     instances.forget(name)
     return Stopped(name, "killed" if killed else "stopped" if was_up else "gone")
 
 
 def stop_all(session: Session, *, grace: float = GRACE) -> tuple[Stopped, ...]:
-    """End every server. Raises as ``stop`` does."""
+    """End every server. Raises the errors of ``stop``."""
     return tuple(
         stop(session, record.name, grace=grace) for record in Instances(session.state).all()
     )
 
 
 def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[bytes]:
-    """What a server has said, and with ``follow`` what it says until it ends.
+    """Return a server's output so far, and with ``follow`` also what it writes until it ends.
 
-    Raises NotRunning where no server of that name has ever said anything.
+    Raises NotRunning if that name has no log.
     """
     instances = Instances(session.state)
     path = instances.log(checked_name(name))
@@ -289,10 +325,12 @@ def _reading(instances: Instances, name: str, path: Path) -> Iterator[bytes]:
 
 
 def _ended(instances: Instances, record: Record, grace: float) -> bool:
-    """End a server that is up, kindly and then not; whether it went by itself."""
+    """End a server that is up; return True if it ended without a kill."""
+    # Signal the supervisor, which ends its server in order; only without one signal the server.
     alone = record.server if record.state is State.UNWATCHED else None
     if _goes(alone or record.supervisor, signal.SIGTERM, grace) and not _left(instances, record):
         return True
+    # The supervisor did not end its server in time, or is gone: kill what is left.
     for process in _left(instances, record):
         if not _goes(process, _KILL, _KILLED_LIMIT):
             raise StillRunning(
@@ -304,14 +342,18 @@ def _ended(instances: Instances, record: Record, grace: float) -> bool:
 
 
 def _left(instances: Instances, record: Record) -> list[Process]:
-    """What still runs of a server; by now its supervisor may have started it."""
+    """Return the processes of a server that still run."""
+    # Read the record again: since our last look the supervisor may have started its server.
     newest = instances.find(record.name) or record
     found = (newest.server, record.supervisor)
     return [process for process in found if process and process.is_alive]
 
 
 def _goes(process: Process, number: int, limit: float) -> bool:
-    """Send a signal; whether the process is gone within ``limit`` seconds. Raises StillRunning."""
+    """Send a signal; return whether the process ends within ``limit`` seconds.
+
+    Raises StillRunning.
+    """
     try:
         process.send(number)
     except OSError as error:
@@ -324,6 +366,7 @@ def _goes(process: Process, number: int, limit: float) -> bool:
 
 
 def _nobody(instances: Instances, name: str) -> NoReturn:
+    """Raise NotRunning, and list the servers that exist."""
     raise NotRunning(
         f"there is no server called {name}",
         facts=tuple(f"server: {record.name}" for record in instances.all()),

@@ -1,4 +1,4 @@
-"""Which variant is the fastest with the user's own model, measured."""
+"""The benchmark: it measures which variant is fastest with the user's model."""
 
 from __future__ import annotations
 
@@ -28,20 +28,25 @@ from tsuku_llm.selection import Candidate
 from tsuku_llm.store import Installed
 
 WORTHWHILE = 1.25
-"""How many times as fast as the CPU a GPU has to be; below that it is not worth its trouble."""
+"""A GPU variant should be this many times as fast as the CPU; below that it is not worth its
+trouble."""
 
 _MAGIC = b"GGUF"
 _TAIL = 2000
+"""Bytes at the end of a server's output in which an error is looked for."""
 _LAST_LINES = 3
 _BEFORE = ("-c", str(launch.SPEED_CONTEXT), "-np", "1")
+"""Put before the user's arguments, so that these can override them."""
 _AFTER = ("--host", "127.0.0.1", "--port", "0")
+"""Put after the user's arguments, as the server must listen here and on a free port."""
 _OURS = ("LLAMA_ARG_", "LLAMA_API_KEY")
-"""Settings that a user has for a server that serves would make builds incomparable."""
+"""Prefixes of variables that are removed from the environment. The user's settings for a real
+server would make the builds incomparable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A variant that was not measured; ``size`` is that of its download, in bytes."""
+    """A variant that was not measured; ``size`` is its download in bytes."""
 
     variant: str
     reason: str
@@ -50,7 +55,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class Course:
-    """One variant on its way through the rounds: what was measured, or why nothing more is."""
+    """One variant in the rounds: its measurements, or the failure that ended them."""
 
     installed: Installed
     device: str | None = None
@@ -59,13 +64,13 @@ class Course:
 
     @property
     def variant(self) -> str:
-        """Its name."""
+        """The variant's name."""
         return self.installed.receipt.variant
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The medians of one variant, in tokens per second, and what they are the medians of."""
+    """The medians of one variant, in tokens per second, and the single measurements."""
 
     variant: str
     version: str
@@ -82,7 +87,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a benchmark found, the fastest at generating first."""
+    """The results of a benchmark, the fastest at generation first."""
 
     model: Path
     rounds: int
@@ -92,19 +97,22 @@ class Report:
 
     @property
     def fastest(self) -> Measured:
-        """The one that generates the most tokens per second."""
+        """The variant that generates the most tokens per second."""
         return self.results[0]
 
     @property
     def word(self) -> str:
-        """What ``llm.backend`` has to be for the fastest: a variant's name only if need be."""
+        """The value of ``llm.backend`` that selects the fastest variant.
+
+        It is the backend, or the variant's name if several measured variants have this backend.
+        """
         backends = [each.backend for each in self.results]
         fastest = self.fastest
         return fastest.backend if backends.count(fastest.backend) == 1 else fastest.variant
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """GPU variants that are hardly faster than the CPU, or not at all."""
+        """Notes on GPU variants that are hardly faster than the CPU, or slower."""
         cpu = max((each.generation for each in self.results if each.backend == "cpu"), default=0)
         return tuple(
             f"{each.variant} generates only {each.generation / cpu:.2f} times as fast as the CPU: "
@@ -115,12 +123,13 @@ class Report:
 
 
 def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: int) -> Report:
-    """Measure every variant that fits: those installed, and others that the user agrees to.
+    """Measure every installed variant that fits, and others that the user agrees to install.
 
-    The variants take turns, so that a machine that gets warm or busy disturbs all alike.
-    Raises BadModel and Revoked before anything is started; what ``asked_catalog`` raises;
-    LaunchError where nothing could be measured; KeyboardInterrupt.
+    The variants take turns, so that a machine that gets warm or busy slows all of them alike.
+    Raises BadModel and Revoked before anything is started, the errors of ``asked_catalog``,
+    LaunchError if nothing could be measured, and KeyboardInterrupt.
     """
+    # Each variant is measured as it is: never fall back to another one.
     session = session._replace(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
@@ -128,6 +137,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     require_not_revoked(session, choice)
     courses, skipped = _courses(session, choice)
     for number in range(rounds):
+        # Each round begins with another variant: the first one finds the machine cooler.
         for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:
             if course.failure is None:
                 session.note(f"round {number + 1} of {rounds}: {course.variant}")
@@ -146,6 +156,7 @@ def _checked(model: Path) -> Path:
             facts=(error.strerror or str(error),),
             hint="check the path given with -m",
         ) from error
+    # Without this check, each server in turn would fail to load the file.
     if magic != _MAGIC:
         raise BadModel(
             f"the model {path} is not a GGUF file",
@@ -187,9 +198,10 @@ def _installed_on_consent(
 
 
 def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
-    """Start the server, measure it, end it; what goes wrong is the variant's own."""
+    """Start the server, measure it and end it; a failure counts for this variant only."""
     leash = launch.Leash()
 
+    # Runs in the thread that follows the start, while the main thread waits for the server.
     def told(report: launch.StartReport) -> None:
         if not report.ready or report.port is None:
             return
@@ -198,6 +210,7 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
             course.speeds.append(launch.measure(report.host, report.port))
         except LaunchError as error:
             course.failure = error
+        # This sends SIGTERM to the server; then ``make`` returns in the main thread.
         leash.end("measured")
 
     gpu = course.installed.receipt.backend != "cpu"
@@ -211,21 +224,23 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
         except TsukuError as error:
             course.failure = error
         else:
+            # The server ended before it was measured.
             if leash.reason is None:
                 course.failure = _ended(code, said)
     if leash.signalled:
-        signal.raise_signal(leash.signalled)  # the server had it in our place
+        signal.raise_signal(leash.signalled)  # only the server got it: end the benchmark, too
 
 
 def _alike(session: Session) -> Session:
-    """The session with nothing in it that one variant would hear and another not."""
+    """Return the session without settings that would reach one variant and not another."""
     environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
     return session._replace(environ=environ, update_check=False, note=lambda _: None)
 
 
 @contextmanager
 def _unheard(said: IO[bytes]) -> Iterator[None]:
-    """Let what servers say go into a file: it would bury the figures."""
+    """Redirect stderr to a file for the block: the servers' logs would bury the figures."""
+    # On the level of descriptors: the server's stderr is passed on to descriptor 2.
     kept = os.dup(2)
     try:
         os.dup2(said.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Which variants a machine gains and loses between two releases; pure."""
+"""The variants that a machine gains and loses between two releases. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from tsuku_llm.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class FitChange:
-    """A variant that fits in one of two releases only.
+    """A variant that fits this machine in only one of two releases.
 
-    ``fits`` is about the later one; ``reason`` says why it did not fit, or does not now.
+    ``fits`` is about the later release. ``reason`` says why the variant did not fit before, or does
+    not fit now.
     """
 
     variant: str
@@ -20,7 +21,7 @@ class FitChange:
 
 
 def fit_changes(before: Selection, after: Selection) -> tuple[FitChange, ...]:
-    """What the later release gains, best first, then what it loses."""
+    """Return what the later release gains, best first, and then what it loses."""
     gained = (
         FitChange(name, fits=True, reason=_why_not(before, name))
         for name in _fitting(after)

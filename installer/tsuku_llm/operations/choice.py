@@ -1,4 +1,4 @@
-"""Which release and which variants: the catalog, the probe and the selection, put together."""
+"""The choice of a release and its variants, made from the catalog, the probe and the selection."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tsuku_llm.selection import Candidate, Request, Selection, require_known, se
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A release, this machine, and how its variants compare here.
+    """A release, this machine, and how the release's variants compare here.
 
-    ``sequence`` is the release's place in the signed order of releases. ``revocation`` says
-    that the release itself was revoked; ``avoided`` are the revoked releases of the channel
-    that were not taken.
+    ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
+    this release was revoked. ``avoided`` are the revoked releases of the channel that were not
+    taken.
     """
 
     catalog: Catalog
@@ -37,7 +37,7 @@ class Choice:
     avoided: tuple[Revocation, ...] = ()
 
     def line(self, candidate: Candidate | None) -> str:
-        """The one line that every start prints and the receipt keeps."""
+        """Return the line of the decision, which every start prints and the receipt keeps."""
         detected = ",".join(self.selection.detected)
         selected = candidate.variant.name if candidate else "none"
         line = f"requested={self.selection.requested} detected=[{detected}] selected={selected}"
@@ -45,15 +45,16 @@ class Choice:
 
 
 def repository_of(session: Session) -> Repository:
-    """The repository that the session names, or the official one. Raises ``UnknownRequest``."""
+    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
     name = session.repository or OFFICIAL
     url = session.repository_url if name == OFFICIAL else None
     return catalogs.repository(session.data, name, url)
 
 
 def load_catalog(session: Session) -> Catalog:
-    """The newest valid metadata of the session's repository, from disk only."""
+    """Load the newest valid metadata of the session's repository, from disk only."""
     repository = repository_of(session)
+    # Another repository may have revoked the same archives: its word counts as well.
     learn(session, but=repository.name)
     catalog = catalogs.load(repository, session.data)
     for note in catalog.notes:
@@ -69,15 +70,17 @@ def choose(
     hardware: Hardware | None = None,
     catalog: Catalog | None = None,
 ) -> Choice:
-    """Decide, without any network, what would be installed.
+    """Decide, without a network, what would be installed.
 
-    ``release`` names one ("b11429", "v0.6.0"); otherwise it is the newest of ``channel``, of
-    the session's channel, or of ``stable`` that has a variant for this machine and request;
-    if none has, the newest. A revoked release is taken only by its name, and one that cannot be
-    read is passed over with a note. Raises ``UnknownRequest`` for names that do not exist,
-    ``Revoked`` where a channel has nothing else or the release was revoked and dropped,
-    ``TrustError`` for metadata that does not verify, and for a release file that cannot be
-    read and is asked for, or the only one.
+    ``release`` names a release ("b11429", "v0.6.0"). Without it, this takes the newest release that
+    has a variant for this machine and request, from ``channel``, the session's channel, or
+    ``stable``. If none has such a variant, it takes the newest release. A revoked release is taken
+    only by its name. A release that cannot be read is left out with a note.
+
+    Raises ``UnknownRequest`` for names that do not exist, and ``Revoked`` if all releases of the
+    channel are revoked, or the named one was revoked and dropped. Raises ``TrustError`` for
+    metadata that does not verify, and for a release file that cannot be read if it is named or the
+    only one.
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.host)
@@ -88,20 +91,24 @@ def choose(
     channel = channel or session.channel or DEFAULT_CHANNEL
     entries, avoided = _not_revoked(session, catalog, channel)
     read: list[tuple[ReleaseEntry, Release]] = []
+    # The newest release comes first; the first one that has a fitting variant wins.
     for found in catalog.readable(entries, session.note):
+        # A release without a build for this platform does not end the search.
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, found, hardware)
             if choice.selection.compatible:
                 _tell_skipped(session, [each.release for each, _ in read], found[0])
                 return replace(choice, avoided=avoided)
         read.append(found)
+    # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
     return replace(choice, avoided=avoided)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
-    """What to do about a revoked release: the newest one of its channels that is not revoked."""
+    """Say what to do about a revoked release: take the newest release that is not revoked."""
     wanted = set(channels)
+    # Entries are sorted, the newest first.
     for entry in catalog.entries:
         if wanted & set(entry.channels) and catalog.revocation(entry) is None:
             name = catalog.repository.name
@@ -114,10 +121,11 @@ def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
 
 
 def _named(catalog: Catalog, release: str) -> ReleaseEntry:
-    """The entry of a release; one that was revoked and then dropped is told from a typing error."""
+    """Return the entry of a release; raise ``Revoked`` if it was revoked and then dropped."""
     try:
         return catalog.entry(release)
     except UnknownRequest:
+        # Revocations are kept when the publisher drops the release from the metadata.
         for each in catalog.revoked:
             if each.is_of([catalog.repository.name], release.lower(), ()):
                 hint = way_out(catalog, catalog.channels)
@@ -128,7 +136,7 @@ def _named(catalog: Catalog, release: str) -> ReleaseEntry:
 def _not_revoked(
     session: Session, catalog: Catalog, channel: str
 ) -> tuple[tuple[ReleaseEntry, ...], tuple[Revocation, ...]]:
-    """The releases of a channel that may be taken, and why the others may not."""
+    """Return the releases of a channel that may be taken, and why the others may not."""
     entries = catalog.releases(channel)
     if session.allow_revoked:
         return entries, ()
@@ -165,9 +173,9 @@ def _tell_skipped(session: Session, skipped: list[str], taken: ReleaseEntry) -> 
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:
-    """Say what passes, such as a driver that waits for a reboot, and how to end it.
+    """Print the problems that will pass, such as a driver that waits for a reboot, and their fixes.
 
-    Without a word, the build for the processor would be taken for the best that there is.
+    Without this note, the user would take the CPU build for the best one that fits.
     """
     for problem in choice.hardware.all_problems:
         if problem.transient:
@@ -177,8 +185,8 @@ def tell_temporary(session: Session, choice: Choice) -> None:
 def check_backend(session: Session, word: str) -> None:
     """Refuse a value of ``llm.backend`` that no release has for this platform.
 
-    Raises ``UnknownRequest``, whose facts list what exists, and ``TrustError`` where no release
-    can be read.
+    Raises ``UnknownRequest``, whose facts list what exists, and ``TrustError`` if every release is
+    unreadable.
     """
     platform = platform_key(session.host)
     catalog = load_catalog(session)

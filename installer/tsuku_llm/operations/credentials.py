@@ -1,9 +1,9 @@
-"""The secrets among a server's words and variables, and how a unit's server gets them unseen.
+"""The secrets in a server's words and variables, and how a systemd unit passes them on unseen.
 
-A unit of systemd is a file that others may read, and is copied and pasted. What is secret
-therefore goes through the server's environment: llama.cpp has a variable for each option
-below (``common/arg.cpp``). For any other option that takes a secret, systemd puts the value of
-a variable in the place of the word (systemd.service(5), "command lines").
+Other users may be able to read a unit, and people copy and paste it. So secrets go through the
+server's environment: llama.cpp has a variable for each option below (``common/arg.cpp``). For any
+other option that takes a secret, systemd replaces a word of the command line by a variable's value
+(systemd.service(5), "command lines").
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tsuku_llm.instances import checked_name
 from tsuku_llm.operations.session import Session
 
 MASK = "***"
+"""Shown instead of a secret."""
 
 _API_KEY = "LLAMA_API_KEY"
 _VARIABLES = {"--api-key": _API_KEY, "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
@@ -29,11 +30,11 @@ _OWN = re.compile(r"TSUKU_HOME|TSUKU_LLM_[A-Z_]+")
 
 
 class Handover(NamedTuple):
-    """What a unit may say, and what it must not.
+    """The parts of a start: what a unit may show, and the secrets that it must not show.
 
-    ``words`` are the server's, without secrets; one that is ``None`` is the value of the
-    variable ``TSUKU_UNIT_WORD_N``, N being its place. ``told`` are variables that the unit may
-    set, ``secret`` those that a closed file must hold.
+    ``words`` are the server's, without secrets. A word that is ``None`` stands for the value of the
+    variable ``TSUKU_UNIT_WORD_N``, where N is the word's position. ``told`` are variables that the
+    unit may set, ``secret`` those that belong into a file that only the user can read.
     """
 
     words: tuple[str | None, ...]
@@ -42,12 +43,13 @@ class Handover(NamedTuple):
 
 
 def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
-    """Part what may be seen of a start from its secrets.
+    """Separate the secrets of a start from what may be shown.
 
-    ``words`` are the server's own. Of the environment our settings count, and the variables
-    from which llama.cpp reads keys.
+    ``words`` are the server's. From the environment this takes our settings, and the variables from
+    which llama.cpp reads keys.
     """
     own = {name: environ[name] for name in sorted(environ) if _OWN.fullmatch(name)}
+    # A URL in our settings, for example a mirror's, may hold a user and password.
     secret = {name: value for name, value in own.items() if _URL_USER.search(value)}
     told = {name: value for name, value in own.items() if name not in secret}
     secret |= {name: environ[name] for name in _VARIABLES.values() if environ.get(name)}
@@ -64,20 +66,20 @@ def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
             keys.append(value)
         else:
             secret[variable] = value
-    if keys:  # llama.cpp takes several, with commas between them
+    if keys:  # llama.cpp accepts several keys, separated by commas
         secret[_API_KEY] = ",".join(keys)
     return Handover(tuple(kept), told, secret)
 
 
 def variable_of(place: int) -> str:
-    """The variable whose value stands in the place of a secret word."""
+    """Return the name of the variable whose value replaces the secret word at ``place``."""
     return f"TSUKU_UNIT_WORD_{place}"
 
 
 def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], content: str) -> Path:
-    """Write the file of a unit's ``secrets`` for this user's eyes only; its path.
+    """Write a unit's ``secrets`` into a file that only this user can read; return its path.
 
-    Raises UsageError for what systemd would drop: the server would start without its key.
+    Raises UsageError for characters that systemd drops: the server would start without its key.
     """
     for variable, value in secrets.items():
         if not value.isprintable():
@@ -87,6 +89,7 @@ def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], co
             )
     folder = session.state / "credentials"
     path = folder / f"{checked_name(name)}.env"
+    # Close the folder before the file is in it: other users can never open the file.
     make_folder(folder, private=True)
     with disk_errors("keeping the credentials of a unit", folder):
         replace_file(path, content.encode("utf-8"), mode=0o600)
@@ -94,7 +97,7 @@ def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], co
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """The words as they may be shown."""
+    """Return the words with each secret replaced, to be shown."""
     shown: list[str] = []
     for option, value in _parted(words):
         if option or value is None:
@@ -109,8 +112,10 @@ def _parted(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     waiting = iter(words)
     for word in waiting:
         option, equals, value = word.partition("=")
+        # llama.cpp accepts underscores in long options as well.
         option = option.replace("_", "-") if option.startswith("--") else option
         if _SECRET_OPTION.fullmatch(option):
+            # "--api-key=KEY" or "--api-key KEY".
             secret = value if equals else next(waiting, None)
             yield (word if secret is None else option), secret
         elif _URL_USER.search(word):

@@ -1,4 +1,4 @@
-"""Before a start: whether the build lists its backend's devices, and if not, why not."""
+"""The check before a start: whether the build lists its backend's devices, and if not, why."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tsuku_llm.operations.session import Session
 
 
 class Check(NamedTuple):
-    """What the list says of a build.
+    """The result of asking a build for its devices.
 
-    ``build`` is it with the device to hand over, if that is still listed. ``devices`` is None
-    where there was no answer. ``problem`` is why the backend cannot be used, None where
-    nothing speaks against it; ``complaint`` a sentence on what else is odd.
+    ``build`` has the device to use, if the list still has it. ``devices`` is None without an
+    answer. ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a
+    sentence on anything else that is odd.
     """
 
     build: launch.Build
@@ -34,13 +34,14 @@ def check_devices(
     *,
     limit: float | None = None,
 ) -> Check:
-    """Ask the build for its devices, or remember what it said when nothing was different.
+    """Ask the build for its devices, or recall its last answer if nothing has changed since.
 
-    A list that has none of the backend's is asked for each time: a driver may be about to
-    come up. One that hangs (for ``limit`` seconds; None: as long as
-    the gate waits), crashes or cannot be read accuses nobody:
-    the start will tell.
+    A list without a device of the backend is asked for again at each start: the driver may only be
+    coming up. A question that hangs, crashes or gives an unreadable answer does not stop the start,
+    which will show whether the build works. ``limit`` is in seconds, None for the limit of the
+    gate.
     """
+    # The processor is always there.
     if build.backend == "cpu":
         return Check(build)
     known = memory.devices(version)
@@ -56,14 +57,15 @@ def check_devices(
     if not launch.own_devices(listing.devices, build.backend):
         problem = launch.no_device(build, listing)
         return Check(build, listing.devices, problem, launch.hiding_variables(build, environ))
+    # Only a list with the backend's devices is kept: an empty one may be right just now only.
     memory.keep_devices(version, listing.devices)
     return Check(_with_listed_device(build, listing.devices), listing.devices)
 
 
 def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
-    """What the drivers themselves say of a backend without devices: facts, and one fix or "".
+    """Ask the drivers why a backend lacks devices; return facts, and one fix or an empty string.
 
-    Asks them, and loads what that takes: only for a start that is going wrong.
+    This loads the drivers and the modules for the probe, so only a failing start calls it.
     """
     from tsuku_llm.probe import probe  # noqa: PLC0415
     from tsuku_llm.selection import API_OF_BACKEND, api_obstacle  # noqa: PLC0415
@@ -78,7 +80,7 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
 def _with_listed_device(
     build: launch.Build, devices: tuple[launch.ListedDevice, ...]
 ) -> launch.Build:
-    """Hand over no device that is not there any more: the server would refuse to start."""
+    """Drop the remembered device if it is not listed any more: the server would refuse to start."""
     wanted = set(build.device.split(",")) if build.device else set()
     return build if wanted <= {device.name for device in devices} else build._replace(device=None)
 

@@ -1,4 +1,4 @@
-"""Examine the chain from the bus to the server's own list of devices."""
+"""The examination of the whole chain, from the PCI bus to the server's list of devices."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tsuku_llm.store import Installed, Shelf
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What would be chosen, and how the chain of one backend stands.
+    """The choice for this machine, and the state of the chain for one backend.
 
-    ``told`` has what is known of each installed release, by its version's id.
+    ``told`` holds what is known of each installed release, by its version's id.
     """
 
     choice: Choice
@@ -33,12 +33,13 @@ class Examination:
 
 
 def examine(session: Session) -> Examination:
-    """Judge every link for the requested backend, or for the best one of a GPU.
+    """Judge every link for the requested backend, or for the best backend of a GPU.
 
-    The installed server is started once or twice, to be asked for its devices; nothing is
-    changed. Raises as ``choose`` does; what is wrong with a link is in the chain.
+    This starts the installed server once or twice, to ask it for its devices; it changes nothing.
+    Raises the errors of ``choose``. A broken link is in the chain and not an error.
     """
     choice = choose(session)
+    # All variants, not only those of the requested backend.
     everything = select(choice.release, choice.hardware, Request(prefer=session.prefer))
     shelf = session.shelf
     subject = subject_of(session.backend, everything, choice.hardware, _active(shelf))
@@ -52,7 +53,10 @@ def examine(session: Session) -> Examination:
 
 
 def _active(shelf: Shelf) -> tuple[str, str] | None:
-    """Backend and variant of the active version; a pointer that is broken is found later."""
+    """Return backend and variant of the active version, if there is one.
+
+    None as well if the pointer is broken: a later link reports that.
+    """
     with suppress(TsukuError):
         active = shelf.active()
         return (active.receipt.backend, active.receipt.variant) if active else None
@@ -60,13 +64,14 @@ def _active(shelf: Shelf) -> tuple[str, str] | None:
 
 
 def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | TsukuError:
-    """The intact version that ``serve`` would start for the subject, or why there is none."""
+    """Return the intact version that ``serve`` would start for the subject, or the error."""
     try:
-        check_path(session.data)  # also where nothing is installed yet
+        check_path(session.data)  # also if nothing is installed yet
         installed = wanted(shelf, session._replace(backend=subject.wanted))
         shelf.check(installed)
     except UnsafeLocation as error:
-        # Whatever else is broken first: until this is mended, no command that writes will work.
+        # Print this even if an earlier link is broken: until it is fixed, every command that writes
+        # fails.
         session.note(f"warning: {error.message}; {error.hint}")
         return error
     except TsukuError as error:
@@ -75,6 +80,7 @@ def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | 
 
 
 def _listed(session: Session, installed: Installed, subject: Subject) -> Listed | TsukuError:
+    """Ask the installed server for its devices; return them, or the error."""
     expected = subject.gpu.name if subject.gpu else None
     try:
         report = launch.gate(build_of(installed), session.environ, expected=expected)

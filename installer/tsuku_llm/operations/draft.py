@@ -1,4 +1,4 @@
-"""A release file of one's own, before it is signed."""
+"""A publisher's release file before it is signed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tsuku_llm.trust import decode_json
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A release file, and its content, whose entries are changed in place."""
+    """A release file and its parsed content; the entries in it are changed in place."""
 
     path: Path
     content: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> Draft:
-        """Read one. Raises ``UsageError`` for what is no JSON object."""
+        """Read a release file. Raises ``UsageError`` for a file that is not a JSON object."""
         try:
             content = decode_json(path.read_bytes())
         except OSError as error:
@@ -34,9 +34,9 @@ class Draft:
         return cls(path, content)
 
     def variant(self, name: str, platform: str | None) -> tuple[str, dict[str, Any]]:
-        """The platform of a variant, and its entry, which names a server.
+        """Return the platform of a variant and its entry, which names a server.
 
-        Raises ``UsageError`` where none or several are called so.
+        Raises ``UsageError`` unless exactly one variant has this name.
         """
         found = {key: entry for key, entry in self._variants(name) if platform in (None, key)}
         if len(found) != 1:
@@ -63,11 +63,12 @@ class Draft:
         return entries
 
     def write(self) -> None:
-        """Put it in the place of the file, if clients would understand it.
+        """Replace the file in one step, if clients would understand it.
 
         Raises ``UsageError``, and the errors of the disk.
         """
         try:
+            # The parser of the clients decides: a file that it refuses must never be signed.
             require_release(self.content)
         except ManifestError as error:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Why each variant fits a machine or not."""
+"""The reasons why each variant fits a machine or not."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from tsuku_llm.store import Installed, version_id
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The variants of a release, this machine, and the versions in the store."""
+    """The variants of a release, this machine, and the installed versions."""
 
     choice: Choice
     versions: tuple[Installed, ...] = ()
     active: Installed | None = None
 
     def state(self, variant: Variant) -> str | None:
-        """``active`` or ``installed`` if exactly this build is, else None."""
+        """Return ``active`` or ``installed`` if exactly this build is, else None."""
         digests = [artifact.sha256 for artifact in variant.artifacts]
+        # The id contains the digests: another build of the same name has another id.
         wanted = version_id(self.choice.release.release, variant.name, digests)
         if self.active and self.active.id == wanted:
             return "active"
@@ -34,9 +35,9 @@ class Matrix:
 def explain(
     session: Session, *, release: str | None = None, hardware_file: Path | None = None
 ) -> Choice:
-    """The choice for this machine, or for the recorded one in ``hardware_file``.
+    """Return the choice for this machine, or for the recorded machine in ``hardware_file``.
 
-    Raises ``SnapshotError`` for a file that is no recording.
+    Raises ``SnapshotError`` for a file that is not a recording.
     """
     hardware = probe(ReplayHost.load(hardware_file)) if hardware_file else None
     return choose(session, release=release, hardware=hardware)
@@ -45,10 +46,10 @@ def explain(
 def backends(
     session: Session, *, release: str | None = None, hardware_file: Path | None = None
 ) -> Matrix:
-    """Every variant against the machine, whatever backend is asked for, and what is installed.
+    """Compare every variant of all backends with the machine, and say which are installed.
 
-    What is installed here says nothing about a machine in ``hardware_file``. Raises as
-    ``explain`` does, and ``StoreError`` for a store that cannot be read.
+    For a machine in ``hardware_file`` the installed versions are left out: they belong to this
+    machine. Raises the errors of ``explain``, and ``StoreError`` if the store cannot be read.
     """
     anything = session._replace(backend="auto")
     choice = explain(anything, release=release, hardware_file=hardware_file)

@@ -1,7 +1,7 @@
-"""What to start where a backend fails: the next variant that fits, installed if need be.
+"""The next variant to start if a backend fails; it is installed if necessary.
 
-The active version stays the active one. That it failed is remembered together with the
-drivers on which it did, so it is tried again as soon as these or the release are others.
+The active version stays active. Its failure is remembered together with the drivers that it failed
+on. So it is tried again as soon as the drivers or the release change.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does with
 def remembered(
     session: Session, memory: Memory, preferred: Installed, *, gpu_only: bool
 ) -> tuple[Installed, list[launch.FallenBack]]:
-    """What to start first: ``preferred``, or what ran instead when it failed on these drivers.
+    """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
-    With the second comes what it stands in for, and why.
+    If another version is returned, the list says which one it replaces, and why.
     """
     failure = memory.failure(preferred.id)
     if failure is None or session.fallback == "off":
         return preferred, []
     with suppress(TsukuError):
+        # The version that ran instead may have been removed meanwhile.
         instead = session.shelf.find(failure.instead)
         if instead and not (gpu_only and instead.receipt.backend == "cpu"):
             failed = launch.FallenBack(preferred.receipt.variant, failure.reason)
@@ -52,10 +53,11 @@ def next_version(
     *,
     gpu_only: bool,
 ) -> Installed | None:
-    """The next variant's version, with the user's consent; None where there is none.
+    """Return the version of the next variant, with the user's consent, or None.
 
-    ``preferred`` is the version that should have run, ``failed`` what was tried, in order.
-    One that cannot be had (no network, no room) is told and no error: the first one counts.
+    ``preferred`` is the version that should have run; ``failed`` is what was tried, in order. If
+    the next variant cannot be installed (no network, no space), print a note and return None: the
+    caller reports the first failure.
     """
     if session.fallback == "off":
         return None
@@ -80,9 +82,10 @@ def _next(
     reasons = {each.variant: each.reason for each in failed}
     for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
         found = installed_variant(session.shelf, candidate.variant.name, preferred.receipt.release)
+        # The user said no: do not ask for each further variant.
         if not _agreed(session, failed[-1], candidate, found):
             return None
-        with suppress(GateFailed):  # it does not run here either: the one after it
+        with suppress(GateFailed):  # this one does not run here either: try the one after it
             found = found or _install(session, choice, candidate)
             memory.keep_failure(Failure(preferred.id, reasons[preferred.receipt.variant], found.id))
             return found
@@ -92,20 +95,21 @@ def _next(
 def choice_beside(
     session: Session, preferred: Installed | None, catalog: Catalog | None = None
 ) -> Choice:
-    """The variants of the same release, or of the newest where that is known no more."""
+    """Compare the variants of the installed release, or of the newest if that one is gone."""
     from tsuku_llm.operations.choice import choose  # noqa: PLC0415
 
     if preferred is None:
         return choose(session, catalog=catalog)
+    # The settings may name another channel by now; the release belongs to this one.
     session = session._replace(channel=preferred.receipt.channel)
     try:
         return choose(session, release=preferred.receipt.release, catalog=catalog)
-    except (UnknownRequest, TrustError, StoreError):  # it is gone, or its file cannot be read
+    except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
         return choose(session, catalog=catalog)
 
 
 def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | None:
-    """The newest version of a variant that is there, one of ``release`` first."""
+    """Return the newest installed version of a variant; a version of ``release`` comes first."""
     found = [each for each in shelf.installed() if each.receipt.variant == variant]
 
     def order(each: Installed) -> tuple[bool, int]:
@@ -117,6 +121,7 @@ def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | N
 def _agreed(
     session: Session, last: launch.FallenBack, candidate: Candidate, found: Installed | None
 ) -> bool:
+    """Return whether to go on with the candidate: the settings decide, or the user."""
     name, size = candidate.variant.name, candidate.variant.download_size
     cost = "" if found else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
     if session.fallback == "auto":

@@ -1,4 +1,4 @@
-"""Install the best variant that really runs here."""
+"""The installation of the best variant that really runs here."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from tsuku_llm.store import (
 
 @dataclass(frozen=True, slots=True)
 class InstallReport:
-    """What an install did, or with ``dry_run`` would do.
+    """The result of an install, or with ``dry_run`` the plan for one.
 
-    ``outcome`` is ``planned``, ``installed`` or ``unchanged``; ``passed_over`` maps every
-    other variant to the reason why it was not taken; ``installed`` is None when planned.
-    ``bound_before`` is the repository that the same build belonged to until now.
+    ``outcome`` is ``planned``, ``installed`` or ``unchanged``. ``passed_over`` maps every other
+    variant to the reason why it was not taken. ``installed`` is None for a plan. ``bound_before``
+    is the repository that the same build belonged to before.
     """
 
     outcome: str
@@ -65,7 +65,7 @@ class InstallReport:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One candidate on its way into the store."""
+    """One candidate on its way into the store; ``failed`` are the variants that did not start."""
 
     session: Session
     store: Store
@@ -75,31 +75,31 @@ class _Attempt:
 
     @property
     def id(self) -> str:
-        """The version that this would become."""
+        """The id of the version that this attempt would install."""
         variant = self.candidate.variant
         digests = (artifact.sha256 for artifact in variant.artifacts)
         return version_id(self.choice.release.release, variant.name, digests)
 
     @property
     def passed_over(self) -> dict[str, str]:
-        """Why each other variant was not taken."""
+        """The reason why each other variant was not taken."""
         return passed_over(self.choice, self.candidate, self.failed)
 
 
 def install(
     session: Session, *, release: str | None = None, dry_run: bool = False, force: bool = False
 ) -> InstallReport:
-    """Choose, fetch, verify, unpack, try and commit the best variant, and make it active.
+    """Choose, download, verify, unpack, try and commit the best variant, and make it active.
 
-    The repository is asked for newer metadata first where that is due, see ``asking``. With
-    no channel and no release named, a release host that cannot be reached is
-    replaced by the package index's channel, with a note. ``dry_run`` stops after the
-    choice and touches no network; ``force`` installs again what is installed.
+    First this asks the repository for newer metadata, if that is due (see ``asking``). If the
+    release host cannot be reached, and the user named neither a channel nor a release, the channel
+    of the package index is used, with a note. ``dry_run`` stops after the choice and uses no
+    network. ``force`` installs again what is installed.
 
-    Raises ``SelectionError`` when no variant fits or runs, ``Revoked`` for a release that
-    was named and is revoked, ``StaleMetadata`` and ``ClockBehind`` where fresh metadata is
-    required, and the errors of ``fetch``, ``archive`` and ``store``; whatever was installed
-    before stays as it was.
+    Raises ``SelectionError`` if no variant fits or runs, and ``Revoked`` for a named release that
+    is revoked. If fresh metadata is required, raises ``StaleMetadata`` and ``ClockBehind``. Also
+    raises the errors of ``fetch``, ``archive`` and ``store``. After an error, the versions
+    installed before are unchanged.
     """
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
@@ -111,6 +111,7 @@ def install(
     try:
         return install_choice(session, choice, force=force)
     except (HostUnreachable, ProxyError, TlsError) as error:
+        # The user asked for exactly this: a build from elsewhere would be a surprise.
         if session.channel or release:
             raise
         other = _from_index(session, choice, error)
@@ -118,7 +119,7 @@ def install(
 
 
 def require_not_revoked(session: Session, choice: Choice) -> None:
-    """Refuse a revoked release, and offer the newest one that is not. Raises ``Revoked``."""
+    """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
     if choice.revocation is None or session.allow_revoked:
         return
     entry = choice.catalog.entry(choice.release.release)
@@ -127,13 +128,14 @@ def require_not_revoked(session: Session, choice: Choice) -> None:
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
-    """The same choice among the builds of the package index; ``error`` where it has none."""
+    """Make the same choice among the builds of the package index; raise ``error`` without one."""
     if INDEX_CHANNEL not in choice.catalog.channels:
         raise error
     try:
         other = choose(
             session, channel=INDEX_CHANNEL, hardware=choice.hardware, catalog=choice.catalog
         )
+        # Raises if no build of the index fits.
         _ = other.selection.selected
     except (SelectionError, TrustError, StoreError) as nothing:
         error.facts += (f"channel {INDEX_CHANNEL} cannot stand in: {nothing.message}",)
@@ -143,12 +145,12 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
 
 
 def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
-    """Install the first compatible variant that starts: the only loop of an install."""
+    """Install the first compatible variant that starts. This is the only loop of an install."""
     store = session.store
-    _ = choice.selection.selected  # raises with every reason where nothing fits
+    _ = choice.selection.selected  # raises with every reason if nothing fits
     failed = {} if force else _known_failures(store, choice)
     if not force and (report := _unchanged(session, store, choice, failed)):
-        with suppress(StoreError):  # a store that this user may only read
+        with suppress(StoreError):  # this user may only read the store
             store.sweep()
             note_standing(session, choice.catalog.standing())
             store.drop_downloads(report.installed.receipt.digests if report.installed else ())
@@ -162,6 +164,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
         try:
             return _install(_Attempt(session, store, choice, candidate, failed), force=force)
         except GateFailed as error:
+            # The first failure is about the best variant: its hint helps most.
             first = first or error
             failed[candidate.variant.name] = error.message
             session.note(f"{candidate.variant.name}: {error.message}")
@@ -175,16 +178,17 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
 def _unchanged(
     session: Session, store: Store, choice: Choice, failed: Mapping[str, str]
 ) -> InstallReport | None:
-    """Report that the best variant is active, intact and bound to its repository already.
+    """Return a report if the best variant is already active, intact and bound to its repository.
 
-    None where it is not. Nothing is written and no lock is taken, so that it holds for a
-    read-only store, too.
+    None if it is not. This writes nothing and takes no lock, so it works for a read-only store,
+    too.
     """
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:
             continue
         attempt = _Attempt(session, store, choice, candidate, failed)
         installed = _intact(store, attempt.id) if _active_id(store) == attempt.id else None
+        # The best variant that may start is not the active one: there is something to install.
         if installed is None or installed.receipt.repository != choice.catalog.repository.name:
             return None
         return InstallReport("unchanged", choice, candidate, attempt.passed_over, installed)
@@ -192,14 +196,15 @@ def _unchanged(
 
 
 def install_beside(session: Session, choice: Choice, candidate: Candidate) -> Installed:
-    """Install one variant, or find it there; what is active stays so.
+    """Install one variant, or find it installed; the active version stays active.
 
-    Raises ``Revoked``, ``GateFailed`` where it does not run here, and the errors of
+    Raises ``Revoked``, ``GateFailed`` if the variant does not run here, and the errors of
     ``fetch``, ``archive`` and ``store``.
     """
     require_not_revoked(session, choice)
     attempt = _Attempt(session, session.store, choice, candidate, {})
     store = attempt.store
+    # Another process may be building the same version: one builds it, the other finds it here.
     with store.lock(attempt.id):
         installed = _intact(store, attempt.id) or _build(attempt)
     store.drop_downloads(installed.receipt.digests)
@@ -207,7 +212,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
 
 
 def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) -> dict[str, str]:
-    """Every variant but the chosen one, with the reason why it was not taken."""
+    """Return every variant except the chosen one, with the reason why it was not taken."""
     reasons = {r.variant.name: r.reason.text for r in choice.selection.rejected}
     for other in choice.selection.compatible:
         if other is not chosen:
@@ -223,11 +228,13 @@ def _fits_too(candidate: Candidate) -> str:
 
 
 def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
-    """Better variants that did not start at the last install of the same, on the same machine.
+    """Return the better variants that did not start at the last install of the same kind.
 
-    The active version's receipt says of each why it was passed over; one that fits and is
-    better was passed over because it did not start.
+    "The same kind" is the same release, request and machine. The active version's receipt says of
+    each variant why it was passed over. A variant that fits and is better was passed over because
+    it did not start.
     """
+    # Without a readable receipt every variant is tried.
     with suppress(TsukuError):
         active = store.active()
         if active and _same_question(active.receipt, choice):
@@ -248,6 +255,8 @@ def _same_question(receipt: Receipt, choice: Choice) -> bool:
 
 def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
     store = attempt.store
+    # Another process may be installing the same version: one of us builds it, the other finds it
+    # intact. What is active is read under the lock as well.
     with store.lock(attempt.id):
         active, before = _active_id(store), _receipt_before(store, attempt.id)
         installed = None if force else _intact(store, attempt.id)
@@ -257,6 +266,7 @@ def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
         if before:
             installed = store.restate(installed, _bound(attempt.choice, installed, before))
         store.activate(installed)
+    # Without the lock: this leaves archives that another process uses.
     store.drop_downloads(installed.receipt.digests)
     choice, name = attempt.choice, installed.receipt.repository
     moved = before.repository if before and before.repository != name else None
@@ -265,7 +275,7 @@ def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
 
 
 def _receipt_before(store: Store, version: str) -> Receipt | None:
-    """What the same build was installed for until now, also where its tree is damaged."""
+    """Return the receipt that the same build has now, even if its tree is damaged."""
     with suppress(TsukuError):
         before = store.find(version)
         return before.receipt if before else None
@@ -273,10 +283,10 @@ def _receipt_before(store: Store, version: str) -> Receipt | None:
 
 
 def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
-    """The receipt of a build that now belongs to the repository that was asked for.
+    """Return the receipt of a build that now belongs to the requested repository.
 
-    What the earlier repositories revoke goes on to count: the archives are the same. Nothing
-    changes where it belongs there already.
+    Revocations by its earlier repositories still count, because the archives are the same. A build
+    that already belongs to the repository keeps its list of earlier ones.
     """
     release, name = choice.release, choice.catalog.repository.name
     if before.repository == name:
@@ -294,6 +304,7 @@ def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
 
 
 def _active_id(store: Store) -> str | None:
+    """Return the id of the active version; None if there is none, or the store cannot be read."""
     with suppress(TsukuError):
         active = store.active()
         return active.id if active else None
@@ -301,6 +312,7 @@ def _active_id(store: Store) -> str | None:
 
 
 def _intact(store: Store, version: str) -> Installed | None:
+    """Return the version if it is installed and undamaged, else None."""
     with suppress(TsukuError):
         installed = store.find(version)
         if installed:
@@ -310,32 +322,35 @@ def _intact(store: Store, version: str) -> Installed | None:
 
 
 def _build(attempt: _Attempt) -> Installed:
-    """Take what other versions have, fetch and unpack the rest, try and commit.
+    """Link what other versions have, download and unpack the rest, try the server, and commit.
 
-    Two variants may share an archive: its lock is held until it was unpacked, as whoever
-    is first drops it. Locks are taken in sorted order, so that nobody waits in a ring.
+    Two variants may share an archive, and the first process to unpack it removes it. So each
+    archive's lock is held until the commit. Locks are taken in sorted order, so that two processes
+    never wait for each other.
     """
     store = attempt.store
     digests = sorted({item.sha256 for item in attempt.candidate.variant.artifacts})
     try:
         with ExitStack() as locks:
+            # A process that installs another variant waits here if it needs the same archive.
             for digest in digests:
                 locks.enter_context(store.lock(digest))
-            store.sweep()  # whoever had the lock may have been killed over a half-filled folder
+            store.sweep()  # a killed process may have left a staging folder
             with store.staging() as staging:
                 built = _put_together(attempt, staging)
                 device = _gate(attempt, staging.tree, built.server)
+                # The rename in here is the commit: before it no other process sees the version.
                 installed = store.commit(staging, _receipt(attempt, built, device))
     except TrustError as error:
-        if not isinstance(error, DigestMismatch):  # of that, the pieces that are right are kept
-            store.drop_downloads(digests)  # as signed, and refused: another fetch gives the same
+        if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
+            store.drop_downloads(digests)  # signed like this: another download is refused, too
         raise
     return installed
 
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """A staged tree: its ``server``, its contents, the sizes of fetched archives by digest."""
+    """A staged tree: its ``server``, its contents, and the sizes of its downloads by digest."""
 
     server: str
     contents: tuple[archive.Unpacked, ...]
@@ -345,18 +360,23 @@ class _Built:
 def _put_together(attempt: _Attempt, staging: Staging) -> _Built:
     """Fill the staged tree.
 
-    What other versions have is linked, and hashed while the rest comes, before that is
-    unpacked. What is not as it was then is fetched after all. Archives without a signed list
-    are unpacked aside, and put into the tree when all of them are known.
+    Files that other versions have are linked, and hashed while the rest is downloaded. An archive
+    whose linked files have changed meanwhile is downloaded after all. Archives without a signed
+    list of files are unpacked aside, and moved into the tree once all of them are there.
     """
     store, waiting = attempt.store, attempt.candidate.variant.artifacts
+    # ``held`` are archives that installed versions can replace; ``waiting`` those still to be
+    # unpacked.
     held = supplied(store, staging, waiting)
     contents: dict[str, archive.Unpacked] = {}
     sizes: dict[str, int] = {}
     aside: list[archive.Aside] = []
     while waiting:
+        # First round: download what is not held. Second round: download what was held but has
+        # changed.
         missing = [artifact for artifact in waiting if artifact not in held]
         with _delivered(attempt, missing) as arrivals:
+            # This hashes the linked files while other threads download.
             right = confirmed(store, staging, held)
             brought = [
                 _unpack(arrival, artifact, staging, _threads(arrival, artifact, arrivals))
@@ -366,28 +386,31 @@ def _put_together(attempt: _Attempt, staging: Staging) -> _Built:
         listed = (each.items for each in brought if each.artifact.files is not None)
         contents |= {item.path: item for item in chain(*right.values(), *listed)}
         sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
+        # Archives whose linked files were wrong; without any, the loop ends.
         waiting = tuple(artifact for artifact in held if artifact.sha256 not in right)
         held = ()
     server = attempt.candidate.variant.server
     if aside:
         server, placed = archive.place(aside, staging.tree, server, contents)
         contents |= {item.path: item for item in placed}
+        # The files were moved; what is left are empty folders and duplicates.
         drop_tree(staging.unpacked)
     return _Built(server, tuple(contents.values()), sizes)
 
 
 @contextmanager
 def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[list[fetch.Arrival]]:
-    """Fetch archives side by side, to be unpacked while they come, as far as they are verified.
+    """Download archives in parallel for the block; each can be unpacked while it arrives.
 
-    At the end of the block each of them is verified as a whole. They are to be unpacked one
-    after the other, as they fill one folder.
+    Only verified bytes can be read. At the end of the block every archive is verified as a whole.
+    Unpack them one after the other: they fill the same folder.
     """
     if not artifacts:
         yield []
         return
     session, store = attempt.session, attempt.store
     space = Space(artifacts, [fetch.present(artifact, store.partials) for artifact in artifacts])
+    # Check now: otherwise a full disk would show only at the end of a long download.
     require_space(session.data, space.needed, space.facts)
     with (
         fetch.Network(
@@ -402,9 +425,10 @@ def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[lis
 
 
 def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetch.Arrival]) -> int:
-    """How many unpack an archive: a single one as long as connections, too, have threads."""
+    """Return how many threads may unpack an archive: one while connections need threads, too."""
     if archive.in_order(artifact):
         return 1
+    # A zip and a wheel have their list of members at the end.
     arrival.wait()
     return archive.THREADS if all(each.there for each in arrivals) else 1
 
@@ -412,10 +436,11 @@ def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetc
 def _unpack(
     arrival: fetch.Arrival, artifact: Artifact, staging: Staging, threads: int
 ) -> archive.Aside:
-    """Unpack an archive with a signed list into the tree, another one aside."""
+    """Unpack an archive with a signed list into the tree, and any other archive aside."""
     folder = staging.tree
     wanted = artifact
     if artifact.files is None:
+        # The layout is not known: never let such an archive write into the tree.
         folder = staging.unpacked / artifact.sha256
         wanted = archive.as_it_is(artifact)
     budget = archive.Budget.of(artifact, arrival.size())
@@ -425,11 +450,12 @@ def _unpack(
 
 
 def _gate(attempt: _Attempt, tree: Path, server: str) -> str | None:
-    """Start the staged server; the name of the device to hand over to it.
+    """Start the staged server once; return the name of the device to pass to it.
 
-    Raises ``UnsafeLocation`` where another user could have replaced it.
+    Raises ``GateFailed`` if it does not run here, and ``UnsafeLocation`` if another user could have
+    replaced it.
     """
-    check_path(tree)  # again, as unpacking takes time: nothing foreign is executed
+    check_path(tree)  # again, as unpacking takes time: never run another user's file
     variant, gpu = attempt.candidate.variant, attempt.candidate.gpu
     build = launch.Build(tree, server, variant.backend, variant.arguments)
     report = launch.gate(build, attempt.session.environ, expected=gpu.name if gpu else None)
@@ -482,7 +508,7 @@ def _size(artifact: Artifact, fetched: Mapping[str, int]) -> int:
 
 
 def _hardware(choice: Choice) -> dict[str, Any]:
-    """The machine as the receipt keeps it: conclusions without the evidence."""
+    """Return the machine as the receipt keeps it: conclusions without the evidence."""
     facts = asdict(choice.hardware)
     for api in facts["apis"]:
         del api["evidence"]

@@ -1,8 +1,8 @@
-"""What a start leaves for the next one, in the state folder: the list of devices, and failures.
+"""The notes that a start leaves for the next one in the state folder: device lists and failures.
 
-Both hold only as long as the drivers are what they were (``launch.driver_fingerprint``), and
-both may be lost: a file that cannot be read, or is not ours, is as none, and where nothing can
-be written every start asks anew.
+Both count only while the drivers are the same (``launch.driver_fingerprint``). Both may be lost: a
+file that cannot be read, or that another user owns, counts as missing. If nothing can be written,
+every start asks the build again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tsuku_llm.errors import StoreError
 
 _LIMIT = 1 << 20
 _MOST = 16
-"""Failures that are kept; who has more has other worries."""
+"""Failures that are kept; a machine with more of them has other problems."""
 
 
 class Failure(NamedTuple):
-    """An installed version (its id) whose backend failed, why, and which one ran instead."""
+    """An installed version (its id) whose backend failed, the reason, and what ran instead."""
 
     version: str
     reason: str
@@ -31,41 +31,46 @@ class Failure(NamedTuple):
 
 
 class Memory:
-    """The files; ``drivers`` is what the drivers are now, None where that cannot be known."""
+    """The files of notes; ``drivers`` is the current state of the drivers, None if it is unknown.
+
+    Several starts may write at the same time. Each file is replaced in one step, and the last one
+    wins: a lost note only costs another question, or another failed start.
+    """
 
     def __init__(self, state: Path, drivers: tuple[str, ...] | None) -> None:
         self._state = state
         self._drivers = drivers
 
     def devices(self, version: str) -> tuple[launch.ListedDevice, ...] | None:
-        """What a version listed, if nothing has changed since; None where it has to be asked."""
+        """Return a version's list if nothing has changed since; None if the build must be asked."""
         found = self._read("devices.json")
         if self._drivers is None or found.get("version") != version:
             return None
         if found.get("drivers") != list(self._drivers):
             return None
+        # Another version of this program may have written other fields.
         with suppress(TypeError):
             return tuple(launch.ListedDevice(**device) for device in found.get("devices", ()))
         return None
 
     def keep_devices(self, version: str, devices: tuple[launch.ListedDevice, ...]) -> None:
-        """Remember a list that has the backend's devices: one without may be a passing one."""
+        """Keep a list that has the backend's devices; one without them may soon be wrong."""
         self._write(
             "devices.json", {"version": version, "devices": [each._asdict() for each in devices]}
         )
 
     def failure(self, version: str) -> Failure | None:
-        """Why a version's backend failed here, on these drivers."""
+        """Return why a version's backend failed on the current drivers, None if it did not."""
         return self._failures().get(version)
 
     def keep_failure(self, failure: Failure) -> None:
-        """Remember that a version's backend failed on these drivers."""
+        """Keep the fact that a version's backend failed on the current drivers."""
         failures = {**self._failures(), failure.version: failure}
         kept = list(failures.values())[-_MOST:]
         self._write("failures.json", {"failures": [each._asdict() for each in kept]})
 
     def _failures(self) -> dict[str, Failure]:
-        """The failures on the drivers as they are: those on other drivers count no more."""
+        """Return the failures on the current drivers; those on other drivers do not count."""
         found = self._read("failures.json")
         if self._drivers is None or found.get("drivers") != list(self._drivers):
             return {}
@@ -82,6 +87,8 @@ class Memory:
         return {}
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        # Without the state of the drivers a later start could not tell whether the note still
+        # counts.
         if self._drivers is None:
             return
         content = json.dumps({"format": 1, "drivers": self._drivers, **document}, indent=1)

@@ -1,8 +1,8 @@
-"""Look for an update once a day, beside a server that starts.
+"""The daily look for an update, while a server starts.
 
-The look itself is ``tsuku-llm update --check`` in a process of its own, which nobody waits
-for and which keeps silent; it remembers what it found. The next start of another day tells.
-So a start never waits for a network, and costs two looks at small files.
+The look is ``tsuku-llm update --check`` in a separate process. A start does not wait for it, and it
+prints nothing; it only writes down what it found. The next start on another day prints that. So a
+start never waits for a network, and costs two looks at small files.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from tsuku_llm.errors import StoreError
 from tsuku_llm.operations.session import Session
 
 EVERY = timedelta(days=1)
+"""The time between two looks."""
 
 _FOUND = "update.json"
+"""What the last look found; written by the process that looks."""
 _LOOKED = "update-look"
+"""An empty file: its time is the time of the last look."""
 _FORMAT = 1
 _LIMIT = 4096
 
@@ -37,17 +40,17 @@ class Offer(NamedTuple):
 
 
 def remember(session: Session, installed: str, offer: Offer | None) -> None:
-    """Keep what a look for an update found for the installed version of that id."""
+    """Write down what a look for an update found for the installed version of that id."""
     document = {"format": _FORMAT, "installed": installed, "release": None, "version": None}
     if offer:
         document |= {"release": offer.release, "version": offer.version}
-    with suppress(StoreError, OSError):  # without it, or with half of it, there is no notice
+    with suppress(StoreError, OSError):  # a missing or incomplete file only costs the note
         make_folder(session.state)
         write_note(session.state / _FOUND, json.dumps(document).encode("ascii") + b"\n")
 
 
 def remembered(session: Session, installed: str) -> Offer | None:
-    """What the last look found, if it was about this installed version."""
+    """Return what the last look found, if it was about this installed version."""
     with suppress(StoreError, ValueError, KeyError, TypeError, RecursionError):
         found = json.loads(read_small(session.state / _FOUND, _LIMIT) or b"null")
         if (found["format"], found["installed"]) == (_FORMAT, installed) and found["release"]:
@@ -56,7 +59,10 @@ def remembered(session: Session, installed: str) -> Offer | None:
 
 
 def offer_update(session: Session, installed: str) -> None:
-    """Tell what was found, and look again in the background; once a day, without waiting."""
+    """Print what the last look found, and look again in the background.
+
+    This happens once a day, and never waits.
+    """
     if not session.update_check:
         return
     with suppress(StoreError, OSError):
@@ -64,16 +70,19 @@ def offer_update(session: Session, installed: str) -> None:
         mark = session.state / _LOOKED
         if not _is_due(mark, session.now):
             return
+        # Mark before the look: a second server that starts now then does not look as well.
         write_note(mark, b"")
         os.utime(mark, (session.now.timestamp(),) * 2)
         if offer := remembered(session, installed):
             version = f" ({offer.version})" if offer.version else ""
             session.note(f"{offer.release}{version} is there; to move to it: tsuku-llm update")
+        # A daemon thread: the end of the server does not wait for it. It only reads the session, so
+        # it needs no lock.
         Thread(target=_look, args=(session,), daemon=True).start()
 
 
 def _is_due(mark: Path, now: datetime) -> bool:
-    """Whether the last look was on another day; one in the future was by a wrong clock."""
+    """Return whether the last look is a day old; a time in the future comes from a wrong clock."""
     try:
         looked = mark.stat().st_mtime
     except FileNotFoundError:
@@ -82,15 +91,18 @@ def _is_due(mark: Path, now: datetime) -> bool:
 
 
 def _look(session: Session) -> None:
-    """Run it, and wait for it in this thread only, so that it is no zombie."""
+    """Run the look, and wait for it in this thread, so that it does not stay as a zombie."""
     with suppress(OSError):
         subprocess.run(
+            # A child of this process: if we exit before it, it goes on alone.
             [sys.executable, "-m", "tsuku_llm", "update", "--check", "--json"],
-            cwd=session.state,  # python -m would import from any other folder that it is in
+            cwd=session.state,  # python -m imports from the current folder
+            # Lock timeout 0: if another command is at work, skip this look.
             env={**session.environ, "TSUKU_LLM_LOCK_TIMEOUT": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # Ctrl-C in the terminal is for the server, not for the look.
             start_new_session=True,
             check=False,
         )

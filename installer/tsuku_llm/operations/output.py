@@ -1,4 +1,4 @@
-"""Files that the user asked for by name."""
+"""Output files that the user named."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tsuku_llm.durable import replace_file
 
 
 def put(path: Path, text: str) -> None:
-    """Write a text into a file in one step: a reader sees the old one or the new one."""
+    """Replace a file by a text in one step: a reader sees the old text or the new one."""
     with disk_errors(f"writing {path.name}", path.parent):
         replace_file(path, text.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""Pack a build of one's own for a repository of one's own."""
+"""The packing of a build for a repository that the user publishes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
 
 @dataclass(frozen=True, slots=True)
 class PackedArchive:
-    """An archive, as a release file names it; ``written`` unless it was there already."""
+    """An archive as a release file names it; ``written`` unless it was there already."""
 
     path: Path
     artifact: Artifact
@@ -39,7 +39,7 @@ class PackedArchive:
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """A variant of a release file, and the archives that it has now."""
+    """A variant of a release file, and the archives that it consists of now."""
 
     release: Path
     platform: str
@@ -49,7 +49,7 @@ class PackReport:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where archives are written, and the https URL at which that folder is served."""
+    """The folder that archives are written to, and the https URL at which it is served."""
 
     folder: Path
     url: str
@@ -58,13 +58,13 @@ class Place:
 def pack(
     build: Path, release: Path, place: Place, *, variant: str, platform: str | None = None
 ) -> PackReport:
-    """Pack a build into a few archives, and let a variant of a release file consist of them.
+    """Pack a build into a few archives, and enter them for a variant of a release file.
 
-    ``build`` is a folder, or an archive of upstream's; a top folder in which everything lies
-    is left out. ``platform`` is needed where several have such a variant.
+    ``build`` is a folder, or an archive from upstream; a top folder that holds everything is left
+    out. ``platform`` is needed if several platforms have such a variant.
 
-    Raises ``UsageError`` for what cannot be packed and for a release file that clients would
-    not understand, ``UnsafeArchive`` for an archive, and the errors of the disk. The release
+    Raises ``UsageError`` for a build that cannot be packed and for a release file that clients
+    would not understand, ``UnsafeArchive`` for an archive, and the errors of the disk. The release
     file is replaced in one step, at the end.
     """
     if not can_fetch(place.url):
@@ -79,31 +79,37 @@ def pack(
         tree, items = _build(folder, entry["server"])
         archives = pack_tree(tree, items, place)
     entry["artifacts"] = [each.artifact.document() for each in archives]
+    # Last: the release file never names an archive that is not complete.
     draft.write()
     return PackReport(release, platform, variant, archives)
 
 
 def pack_tree(tree: Path, items: Sequence[Unpacked], place: Place) -> tuple[PackedArchive, ...]:
-    """Write what lies in a tree into the archives of one variant, several at a time.
+    """Write the files of a tree into the archives of one variant, several at a time.
 
-    Archives are named by their content, and one that is there is left as it is. Raises
-    ``UsageError`` for a file that is not what ``items`` say, and the errors of the disk.
+    An archive's name contains its digest; an archive that exists already is not written again.
+    Raises ``UsageError`` for a file that differs from ``items``, and the errors of the disk.
     """
     with disk_errors("packing", place.folder), ThreadPoolExecutor(_THREADS, "pack") as pool:
         place.folder.mkdir(parents=True, exist_ok=True)
+        # Threads help, as zlib releases the lock of the interpreter. Each part has a separate file,
+        # so they share nothing that changes.
         return (*pool.map(lambda part: _archive(tree, part, place), parted(items)),)
 
 
 def _archive(tree: Path, part: Sequence[Unpacked], place: Place) -> PackedArchive:
+    # A unique name: other threads, or a second run of pack, write into the same folder.
     beside = place.folder / f".{unique()}{TEMPORARY_SUFFIX}"
     try:
         with beside.open("xb") as file:
             write_tarball(tree, part, file)
         measured = _measured(beside)
+        # The name is known only now, because it contains the digest.
         path = place.folder / f"{_stem(part)}-{measured.sha256[:12]}.tar.gz"
         there = path.is_file() and _measured(path) == measured
         if not there:
             seal_file(beside, 0o644)
+            # A web server may be serving this folder: it sees the complete archive or none.
             rename(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -117,10 +123,11 @@ def _measured(path: Path) -> Measured:
 
 
 def _stem(part: Sequence[Unpacked]) -> str:
-    """The name of the file that a part is made of; "files" where it has several."""
+    """Return the name of the file that a part was made of; "files" if it was made of several."""
     files = [item for item in part if isinstance(item, UnpackedFile)]
     if len({file.sha256 for file in files}) > 1:
         return "files"
+    # These files have the same bytes; the longest name says most (libggml.so.0.9).
     return max((file.path.rpartition("/")[2] for file in files), key=len)
 
 
@@ -146,7 +153,7 @@ def _artifact(part: Sequence[Unpacked], url: str, measured: Measured) -> Artifac
 
 @contextmanager
 def _opened(build: Path, near: Path) -> Iterator[Path]:
-    """The folder of a build; an archive is unpacked aside, on the file system of ``near``."""
+    """Yield the folder of a build; unpack an archive aside, on the file system of ``near``."""
     if build.is_dir():
         yield build
         return
@@ -172,7 +179,7 @@ def _opened(build: Path, near: Path) -> Iterator[Path]:
 
 
 def _build(folder: Path, server: str) -> tuple[Path, tuple[Unpacked, ...]]:
-    """The folder below which the server lies where its variant says, and what it holds."""
+    """Return the folder in which the variant's server path is right, and its contents."""
     items = contents(folder)
     paths = {item.path for item in items}
     if server in paths:

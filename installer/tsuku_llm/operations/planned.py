@@ -1,4 +1,4 @@
-"""What would be started, as it is shown to people and programs; nothing is started or checked."""
+"""What would be started, prepared to be shown; this starts and checks nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tsuku_llm.operations.tools import plan_of
 from tsuku_llm.store import Installed
 
 _TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
-"""Environment variables that change what a build does without standing in its arguments."""
+"""Beginnings of the names of variables that change what a build does, besides its arguments."""
 
 _SECRET = re.compile(r"KEY$|TOKEN|PASSWORD|SECRET")
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What would be started: ``env`` is the part of the environment that the build reads.
+    """A start that is only shown; ``env`` is the part of the environment that the build reads.
 
-    ``removed`` are the variables that it does not get, as they would put foreign code into it.
+    ``removed`` are the variables that the build does not get, because they could load foreign code.
     """
 
     version: str
@@ -37,7 +37,7 @@ class Planned:
 
 
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
-    """What ``serve`` would start. Raises ``NotInstalled``."""
+    """Return what ``serve`` would start. Raises ``NotInstalled``."""
     installed = wanted(session.shelf, session)
     build = build_of(installed)
     plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.environ)
@@ -45,14 +45,14 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
-    """What ``run`` would start. Raises ``NotInstalled``."""
+    """Return what ``run`` would start. Raises ``NotInstalled``."""
     installed = wanted(session.shelf, session)
     plan = plan_of(session, installed, tool, arguments)
     return _shown(installed, plan, session.environ)
 
 
 def _shown(installed: Installed, plan: launch.Plan, environ: Mapping[str, str]) -> Planned:
-    """A plan as it is shown: variables that change what a build does, without their secrets."""
+    """Return a plan to show: the variables that change what a build does, without their secrets."""
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
     removed = tuple(sorted(environ.keys() - plan.env.keys()))

@@ -1,4 +1,4 @@
-"""What this machine has. A module of its own, so that ``probe`` loads no manifest."""
+"""The probe as a command. This is a separate module, so that ``probe`` imports no manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tsuku_llm.probe import probe
 
 
 def probe_machine(session: Session, *, record: Path | None = None) -> Hardware:
-    """What the machine has; with ``record`` the raw answers are written to that file."""
+    """Return what the machine has; with ``record`` also write the raw answers to that file."""
     if record is None:
         return probe(session.host)
     from tsuku_llm.snapshot import RecordingHost  # noqa: PLC0415

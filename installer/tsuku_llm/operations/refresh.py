@@ -1,4 +1,4 @@
-"""Fetch a repository's newest signed metadata."""
+"""The download of a repository's newest signed metadata."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from tsuku_llm.operations.vouching import learn, note_standing
 
 
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
-    """Fetch and verify the newest metadata of the session's repository, under a lock.
+    """Download and verify the newest metadata of the session's repository, under a lock.
 
-    All of it has to come within ``Limits.metadata`` seconds, with every try, redirect and
-    address. ``patience`` is a shorter time in seconds, for the lock as well. Raises
-    ``DownloadError`` when it cannot be had, ``MetadataError`` when it cannot be trusted,
-    ``ClockBehind`` when this machine's clock cannot be right; what was trusted before stays.
+    Everything has to arrive within ``Limits.metadata`` seconds, including retries, redirects and
+    other addresses. ``patience`` is a shorter limit in seconds: for the lock, and after that for
+    the download. Raises ``DownloadError`` if the metadata cannot be downloaded, ``MetadataError``
+    if it cannot be trusted, and ``ClockBehind`` if this machine's clock cannot be right. After an
+    error the metadata trusted before still counts.
     """
     repository = repository_of(session)
     store, seconds = session.store, fetch.Limits().metadata
@@ -38,9 +39,11 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     learn(session, but=repository.name)
     try:
         with (
+            # Two processes must not write the copies of one repository at the same time.
             store.lock(f"metadata-{repository.name}") as locked,
             fetch.Network(session.environ, on_wait=session.note) as network,
         ):
+            # After the lock: waiting for another process does not shorten the time for the network.
             deadline = network.clock() + seconds
             found = catalogs.refresh(
                 repository,
@@ -56,13 +59,13 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         _require_clock(session, repository)
         raise
     found.freshness.require_clock(session.now)
-    with suppress(StoreError):  # without the note the next install asks again
+    with suppress(StoreError):  # a missing note only makes the next install ask again
         standing.note_refresh(session.data, repository.name, session.now)
     return found
 
 
 def _elsewhere(repository: Repository) -> str:
-    """What to do where metadata cannot be had: mirrors are for archives only."""
+    """Say what to do if metadata cannot be downloaded; mirrors have archives only."""
     if repository.name == OFFICIAL:
         own = "or name a copy of it: tsuku-llm config set llm.repository_url URL"
     else:
@@ -71,7 +74,7 @@ def _elsewhere(repository: Repository) -> str:
 
 
 def _require_clock(session: Session, repository: Repository) -> None:
-    """Name the clock where it explains why certificates or metadata are refused."""
+    """Raise ``ClockBehind`` if a wrong clock explains why certificates or metadata are refused."""
     try:
         known = catalogs.load(repository, session.data)
     except (TrustError, StoreError):

@@ -1,4 +1,4 @@
-"""Remove versions, leftovers, and what tsuku's earlier addon left."""
+"""The removal of versions, of leftovers, and of the files of tsuku's earlier addon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tsuku_llm.store import Installed, LegacyAddon, Pruned, Store, find_legacy
 
 @dataclass(frozen=True, slots=True)
 class Uninstalled:
-    """The ids that were removed, what is active after it, and what is not this program's."""
+    """The ids that were removed, the version that is active now, and foreign files left alone."""
 
     removed: tuple[str, ...]
     active: Installed | None
@@ -23,9 +23,10 @@ class Uninstalled:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a prune removed and what it left; ``legacy`` is still there, and known.
+    """The result of a prune: what was removed and what was left.
 
-    ``foreign`` is what this program did not make.
+    ``legacy`` are known files of the earlier addon that are still there; ``foreign`` are files that
+    this program did not make.
     """
 
     pruned: Pruned
@@ -34,10 +35,11 @@ class Cleaned:
 
 
 def uninstall(session: Session, words: Sequence[str], *, everything: bool = False) -> Uninstalled:
-    """Remove the versions that are named as in ``use``, or all, damaged ones included.
+    """Remove the named versions, or all including damaged ones; the names are those of ``use``.
 
-    What a running server uses stays: then ``InUse`` is raised when the others are gone.
-    Raises ``UsageError`` where nothing is named, and otherwise as ``use`` does.
+    A version that a running server uses stays: then ``InUse`` is raised after the others were
+    removed. Raises ``UsageError`` unless either ``words`` or ``everything`` is given, and the
+    errors of ``use``.
     """
     if bool(words) == everything:
         raise UsageError(
@@ -51,6 +53,7 @@ def uninstall(session: Session, words: Sequence[str], *, everything: bool = Fals
 
 
 def _remove(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
+    # Go on after a version in use: the others must be removed before the error is raised.
     used = {version: error for version in ids if (error := _still_used(store, version))}
     removed = tuple(version for version in ids if version not in used)
     if not used:
@@ -62,7 +65,7 @@ def _remove(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _still_used(store: Store, version: str) -> InUse | None:
-    """Remove a version, unless a running server uses it."""
+    """Remove a version; return the error if a running server uses it."""
     try:
         store.remove(version)
     except InUse as error:
@@ -71,11 +74,11 @@ def _still_used(store: Store, version: str) -> InUse | None:
 
 
 def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
-    """Remove all but the active version, the one before it, and ``keep`` more.
+    """Remove all versions but the active one, the one before it, and ``keep`` more.
 
-    Of the others, those installed last are kept. What a running server uses stays, and so
-    does everything readable where nothing is active. With ``legacy`` what tsuku's earlier
-    addon left below ``TSUKU_HOME`` goes too; otherwise it is only named.
+    The ``keep`` versions are those installed last. What a running server uses stays. If nothing is
+    active, every readable version stays. With ``legacy``, this also removes what tsuku's earlier
+    addon left below ``TSUKU_HOME``; otherwise it only names that.
     """
     store = session.store
     store.sweep()
@@ -85,7 +88,7 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
 
 
 def _youngest(store: Store, count: int) -> list[str]:
-    """The ids of the versions installed last, besides the active and the previous one."""
+    """Return the ids of the versions installed last, except the active and the previous one."""
     pointed = [version.id for look in (store.active, store.previous) if (version := readable(look))]
     others = [version for version in store.installed() if version.id not in pointed]
     others.sort(key=lambda version: (version.receipt.installed_at, version.receipt.sequence))

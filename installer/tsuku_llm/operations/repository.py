@@ -1,4 +1,4 @@
-"""Repositories beside the official one: a company's or a developer's own, with its own root."""
+"""Repositories besides the official one, of a company or a developer, each with a root of trust."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from tsuku_llm.operations.session import Session
 from tsuku_llm.standing import Freshness
 
 _ROOT_LIMIT = 512_000
+"""Bytes of a root of trust that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A repository and the metadata of it that counts on this machine.
+    """A repository, and the metadata of it that counts on this machine.
 
-    ``source`` is ``embedded`` or ``updated``, None where there is none that is valid;
-    ``state`` says it in words, with its age. ``fingerprint`` is that of its root of trust.
+    ``source`` is ``embedded`` or ``updated``, None without valid metadata. ``state`` describes it
+    in words, with its age. ``fingerprint`` is that of its root of trust.
     """
 
     repository: Repository
@@ -36,9 +37,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class RootOfTrust:
-    """What a root says: ``fingerprint`` is the SHA-256 of its file.
+    """The content of a root of trust; ``fingerprint`` is the SHA-256 of its file.
 
-    ``roles`` maps each role to how many signatures it needs, and the ids of its keys.
+    ``roles`` maps each role to the number of signatures that it needs, and the ids of its keys.
     """
 
     fingerprint: str
@@ -47,7 +48,7 @@ class RootOfTrust:
 
 
 def root_of(repository: Repository) -> RootOfTrust:
-    """Describe the root that a repository is verified from. Raises ``MetadataError``."""
+    """Describe the root that a repository is verified with. Raises ``MetadataError``."""
     root = trust.check_root(repository.root)
     roles = {
         name: (root.roles[name].threshold, tuple(root.roles[name].keyids)) for name in trust.ROLES
@@ -56,7 +57,7 @@ def root_of(repository: Repository) -> RootOfTrust:
 
 
 def fingerprint_of(root: bytes) -> str:
-    """The SHA-256 of a root's file, which an owner can tell users by another way."""
+    """Return the SHA-256 of a root's file, which its owner can publish in another way."""
     return sha256(root).hexdigest()
 
 
@@ -65,11 +66,13 @@ def add(
 ) -> Repository:
     """Keep a repository with the root of trust in the file ``root``, and fetch its metadata.
 
-    ``fingerprint`` is the SHA-256 that this file must have; blanks and colons in it do not
-    count. One that cannot be reached now is kept all the same, with a note; one whose metadata
-    does not verify is not. Raises ``UsageError`` for a file that cannot be read, a name or
-    URL that cannot be used, ``DigestMismatch`` for another fingerprint, ``MetadataError``
-    for a root with weak keys or metadata that it did not sign.
+    ``fingerprint`` is the SHA-256 that this file must have; blanks and colons in it are ignored. A
+    repository that cannot be reached now is kept, with a note. A repository whose metadata does not
+    verify is not kept.
+
+    Raises ``UsageError`` for a file that cannot be read and for a name or URL that cannot be used.
+    Raises ``DigestMismatch`` for another fingerprint. Raises ``MetadataError`` for a root with weak
+    keys and for metadata that the root did not sign.
     """
     try:
         with root.open("rb") as file:
@@ -80,6 +83,7 @@ def add(
             facts=(error.strerror or str(error),),
             hint="ask the owner of the repository for its root.json",
         ) from error
+    # Compare before the file is parsed or stored.
     if fingerprint is not None:
         _require_fingerprint(data, fingerprint)
     session.store.adopt()
@@ -90,6 +94,7 @@ def add(
     except DownloadError as error:
         session.note(f"its metadata could not be fetched yet: {error.message}")
     except TrustError:
+        # The root did not sign this metadata: it is the wrong root or the wrong URL.
         catalogs.remove_repository(session.data, name)
         raise
     return repository
@@ -112,7 +117,7 @@ def _require_fingerprint(root: bytes, wanted: str) -> None:
 
 
 def _tell_thresholds(session: Session, root: bytes) -> None:
-    """Say it where one stolen key is enough to name an archive: its owner may want it so."""
+    """Print a note if one stolen key is enough to name an archive; the owner may want it so."""
     roles = trust.check_root(root).roles
     alone = [name for name in ("root", "targets") if roles[name].threshold == 1]
     if alone:
@@ -120,12 +125,12 @@ def _tell_thresholds(session: Session, root: bytes) -> None:
 
 
 def fetch_metadata(session: Session, name: str) -> Catalog:
-    """Fetch the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
+    """Download the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
     return refresh(session._replace(repository=name))
 
 
 def repositories(session: Session) -> tuple[Known, ...]:
-    """The official repository and the added ones, each with what is here of its metadata."""
+    """Return the official and the added repositories, each with the state of its metadata here."""
     return tuple(_known(session, each) for each in catalogs.repositories(session.data))
 
 
@@ -142,5 +147,5 @@ def _known(session: Session, repository: Repository) -> Known:
 
 
 def remove(session: Session, name: str) -> None:
-    """Forget a repository and its metadata; what was installed from it stays."""
+    """Forget a repository and its metadata; versions installed from it stay."""
     catalogs.remove_repository(session.data, name)

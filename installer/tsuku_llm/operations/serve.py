@@ -1,4 +1,4 @@
-"""Launch what is installed. This module and what it imports is all that ``serve`` loads."""
+"""The launch of the installed server. ``serve`` imports only this module and what it imports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tsuku_llm.store import Installed, Receipt, Shelf
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
-    """Check the installed tree, then run its server with ``arguments``; its exit code.
+    """Check the installed tree, then run its server with ``arguments``; return its exit code.
 
-    Where its backend fails, the next variant is started, if the settings or the user allow
-    it. The server holds its version for as long as it lives, so that nobody removes it.
+    If its backend fails, this starts the next variant, provided that the settings or the user allow
+    it. The server holds its version as long as it lives, so that other processes cannot remove it.
 
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
     ``require_gpu``, ``SilentCpu``.
@@ -26,6 +26,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     preferred = wanted(session.shelf, session)
     memory = Memory(session.state, launch.driver_fingerprint(session.environ))
     installed, failed = remembered(session, memory, preferred, gpu_only=how.require_gpu)
+    # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
         start = Start(session, arguments, how, installed, memory, tuple(failed))
         try:
@@ -35,6 +36,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
             other = next_version(session, memory, preferred, failed, gpu_only=how.require_gpu)
             if other:
                 installed = other
+            # No other variant runs: start this one on the CPU, as the user did not require a GPU.
             elif isinstance(error, SilentCpu) and not how.require_gpu:
                 return start._replace(insist=True).make()
             else:
@@ -42,21 +44,22 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
 
 
 def which(session: Session) -> Path:
-    """The path of the server that ``serve`` would start."""
+    """Return the path of the server that ``serve`` would start."""
     installed = wanted(session.shelf, session)
     return installed.tree / installed.receipt.server
 
 
 def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Installed | None]:
-    """Everything that is installed, and which of it is active."""
+    """Return all installed versions, and the active one."""
     shelf = session.shelf
     return shelf.installed(), shelf.active()
 
 
 def wanted(shelf: Shelf, session: Session) -> Installed:
-    """The active version, or another installed one if only that is of the requested backend.
+    """Return the active version, or another installed one if only that has the requested backend.
 
-    A choice of the user's is never replaced by what happens to be there.
+    The user's choice is never replaced by another backend that happens to be installed. Raises
+    ``NotInstalled``.
     """
     active = shelf.active()
     if active and meets(active.receipt, session.backend):
@@ -73,7 +76,7 @@ def wanted(shelf: Shelf, session: Session) -> Installed:
 
 
 def meets(receipt: Receipt, backend: str) -> bool:
-    """Whether an installed variant is what the request asks for."""
+    """Return whether an installed variant is what the request asks for."""
     if backend == "gpu":
         return receipt.backend != "cpu"
     return backend in ("auto", receipt.backend, receipt.variant)

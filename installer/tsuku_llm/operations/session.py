@@ -1,4 +1,4 @@
-"""What every operation is given: the machine, the folders, the wishes, and somebody to tell."""
+"""The session: the machine, the folders, the settings and the user, for every operation."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ INDEX_CHANNEL = "index"
 
 
 def _no_answer(_question: str) -> bool:
-    """Nobody is there to be asked."""
+    """Answer no; the default without a user to ask."""
     return False
 
 
 class Session(NamedTuple):
     """One run of the program.
 
-    ``data`` and ``state`` are the folders of design's "state on disk"; ``now`` is in UTC;
-    ``note`` tells people one line at once. ``channel`` is None where the user named none:
-    then ``install`` may fall to the package index. ``repository`` is None for the official
-    one, or for the one that the active version came from. ``prefer`` is a policy of the manifest
-    or the user's own order of backends. ``lock_timeout`` and ``idle_timeout`` are in
-    seconds: a ``lock_timeout`` of None is the store's own, an ``idle_timeout`` of 0 none.
-    ``tsuku_home`` is the folder that the user named as tsuku's, None where none is named.
-    ``backend_chosen`` tells whether the user named the backend for this run; ``refresh``
-    is ``auto``, ``always`` or ``never``: when newer metadata is asked for before an install;
-    ``require_fresh`` makes metadata that is not fresh an error; ``offline`` keeps an install
-    from asking any host. ``allow_revoked`` makes a revoked release no error. ``ask``
-    puts a question to the user, and is False where nobody can answer; ``fallback`` is ``off``,
-    ``ask`` or ``auto``.
+    ``data`` and ``state`` are the folders for installs and for running servers; ``now`` is in UTC.
+    ``note`` prints one line for people at once. ``ask`` puts a question to the user, and returns
+    False if the user cannot answer.
+
+    ``channel`` is None if the user named none: then ``install`` may use the package index instead.
+    ``repository`` is None for the official one, or for the one that the active version came from.
+    ``prefer`` is a policy of the manifest or the user's order of backends. ``backend_chosen`` is
+    true if the user named the backend for this run. ``fallback`` is ``off``, ``ask`` or ``auto``.
+
+    ``lock_timeout`` and ``idle_timeout`` are in seconds: a ``lock_timeout`` of None is the store's
+    default, an ``idle_timeout`` of 0 means never. ``tsuku_home`` is the folder that the user named
+    as tsuku's, None if none is named.
+
+    ``refresh`` says when an install asks for newer metadata: ``auto``, ``always`` or ``never``.
+    ``require_fresh`` makes metadata that is not fresh an error. ``offline`` keeps an install from
+    asking any host. ``allow_revoked`` permits a revoked release.
     """
 
     data: Path
@@ -68,14 +71,14 @@ class Session(NamedTuple):
 
     @property
     def shelf(self) -> Shelf:
-        """What is installed, to be read and used."""
+        """The installed versions, to be read and used."""
         from tsuku_llm.store import Shelf  # noqa: PLC0415 - ``probe`` does without
 
         return Shelf(self.data)
 
     @property
     def store(self) -> Store:
-        """What is installed, to be changed; people are told whom a command waits for."""
+        """The installed versions, to be changed; a wait for another process is printed."""
         from tsuku_llm.store import Store  # noqa: PLC0415 - a start does without
 
         return Store(self.data, lock_timeout=self.lock_timeout, on_wait=self._waiting)
@@ -88,7 +91,7 @@ class Session(NamedTuple):
 
 
 def working_folder() -> Path:
-    """The folder that the user is in. Raises ``UsageError`` where it was removed meanwhile."""
+    """Return the user's current folder. Raises ``UsageError`` if it was removed meanwhile."""
     try:
         return Path.cwd()
     except OSError as error:

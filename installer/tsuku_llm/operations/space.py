@@ -1,4 +1,4 @@
-"""What an install takes on the disk, reckoned before a byte of it is fetched; pure."""
+"""The disk space that an install takes, computed before anything is downloaded. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tsuku_llm.manifest import Artifact
 class Space:
     """Bytes that the artifacts of an install take, as far as the manifest says.
 
-    ``present`` has for each artifact how much of it an earlier run left on the disk.
+    ``present`` has for each artifact the bytes that an earlier run left on the disk.
     """
 
     artifacts: Sequence[Artifact]
@@ -20,18 +20,18 @@ class Space:
 
     @property
     def packed(self) -> int:
-        """The archives, as far as their sizes are published."""
+        """The size of the archives, as far as it is published."""
         return sum(artifact.size or 0 for artifact in self.artifacts)
 
     @property
     def missing(self) -> int:
-        """What of the archives is still to be fetched."""
+        """The part of the archives that must still be downloaded."""
         pairs = zip(self.artifacts, self.present, strict=True)
         return sum(max(0, (artifact.size or 0) - present) for artifact, present in pairs)
 
     @property
     def unpacked(self) -> int:
-        """The files in them; where none are listed, no less than the archive itself."""
+        """The size of the files in the archives; without a list, the size of the archive."""
         return sum(
             (artifact.size or 0)
             if artifact.files is None
@@ -41,12 +41,15 @@ class Space:
 
     @property
     def needed(self) -> int:
-        """The least that has to be free. What was unpacked is installed by a rename."""
+        """The bytes that must be free at least.
+
+        A rename installs the unpacked files: it takes no space.
+        """
         return self.missing + self.unpacked
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """The figures, worded for people; what is not known is said to be unknown."""
+        """The figures in words for people; what is unknown is called unknown."""
         sized = all(artifact.size is not None for artifact in self.artifacts)
         listed = all(artifact.files is not None for artifact in self.artifacts)
         missing, packed = _figure(self.missing, exact=sized), _figure(self.packed, exact=sized)

@@ -1,4 +1,4 @@
-"""One version's start: checked, planned, made, and followed to its end."""
+"""The start of one version: check, plan, start, and follow it to its end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tsuku_llm.store import Installed
 
 
 class Serving(NamedTuple):
-    """How a server is to be started.
+    """The way in which a server is to be started.
 
-    ``name`` is its own among several. ``replace`` becomes the server instead of watching it
-    (systemd, containers). ``require_gpu`` ends a server that is not on the GPU. ``verify``
-    hashes every file first. ``one_stream`` sends its stdout the way of its stderr. ``sink`` is
-    given each state of the start, from a thread, and must not raise; ``leash`` ends the server
-    from another thread.
+    ``name`` tells it from other servers. ``replace`` makes this process become the server instead
+    of watching it (systemd, containers). ``require_gpu`` ends a server that is not on the GPU.
+    ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
+    gets each state of the start, from a thread, and must not raise. ``leash`` ends the server from
+    another thread.
     """
 
     name: str = "default"
@@ -35,9 +35,9 @@ class Serving(NamedTuple):
 
 
 class Start(NamedTuple):
-    """One version's start; ``failed`` was tried before it.
+    """The start of one version; ``failed`` are the variants that were tried before it.
 
-    With ``insist`` it is made on the CPU, too: there is no other version.
+    With ``insist`` the server may also start on the CPU: all other versions have failed.
     """
 
     session: Session
@@ -49,10 +49,13 @@ class Start(NamedTuple):
     insist: bool = False
 
     def make(self) -> int:
-        """Check, start, and stay until the server ends; its exit code."""
+        """Check, start, and stay until the server ends; return its exit code."""
         installed, shelf = self.installed, self.session.shelf
         self._require_gpu_build()
+        # From here on other processes cannot remove this version; the server inherits the
+        # descriptor and keeps the hold.
         with shelf.hold(installed) as held:
+            # Check under the hold, so that what was checked is what starts.
             shelf.check(installed, full=self.how.verify)
             vouch(self.session, installed.receipt)
             self.session.note(installed.receipt.line)
@@ -66,8 +69,9 @@ class Start(NamedTuple):
             return self._run(check, plan, () if held is None else (held,))
 
     def _run(self, check: Check, plan: launch.Plan, keep: tuple[int, ...]) -> int:
+        # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
-            self._recheck()  # the last moment at which anything can be
+            self._recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft())
             return launch.replace(plan, keep=keep)
@@ -78,6 +82,7 @@ class Start(NamedTuple):
             listed=check.devices,
             require_gpu=self.how.require_gpu,
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
+            # The thread that follows the start calls these three while the server runs.
             recheck=self._recheck,
             beside=self._offer_update,
             warn=self._warn if check.problem is None else lambda _: None,
@@ -87,6 +92,7 @@ class Start(NamedTuple):
         code = launch.supervise(
             plan, keep=keep, leash=leash, observer=followed, one_stream=self.how.one_stream
         )
+        # The caller reads this from the leash that it gave us.
         if self.how.leash:
             self.how.leash.signalled = leash.signalled
         if followed.failure:
@@ -94,11 +100,15 @@ class Start(NamedTuple):
         return code
 
     def _own_leash(self) -> launch.Leash:
-        """A leash of this start alone: the next variant's must not be pulled by this one's end."""
+        """Return a leash for this start only.
+
+        The end of this start must not end the next variant's, which shares the outer leash.
+        """
         outer = self.how.leash
         if outer is None:
             return launch.Leash()
         own = launch.Leash(outer.grace)
+        # If the outer leash was pulled before, this ends the start as soon as it begins.
         outer.attach(lambda: own.end(outer.reason or ""))
         return own
 
@@ -111,7 +121,7 @@ class Start(NamedTuple):
         self.session.shelf.check(self.installed)
 
     def _draft(self) -> launch.StartReport:
-        """The report as it is before anything runs."""
+        """Return the report as it is before anything runs."""
         receipt = self.installed.receipt
         return launch.StartReport(
             name=self.how.name,
@@ -130,7 +140,7 @@ class Start(NamedTuple):
         )
 
     def _require_gpu_build(self) -> None:
-        """Refuse to look for a GPU with a build that can use none. Raises ``SilentCpu``."""
+        """Refuse a CPU build if a GPU is required. Raises ``SilentCpu``."""
         if self.how.require_gpu and self.installed.receipt.backend == "cpu":
             raise SilentCpu(
                 f"a GPU is required, and {self.installed.id} is a build for the processor",
@@ -138,7 +148,7 @@ class Start(NamedTuple):
             )
 
     def _require_devices(self, check: Check, plan: launch.Plan) -> None:
-        """Refuse a start on the CPU that nobody wants; say aloud one that is let pass.
+        """Refuse an unwanted start on the CPU; print a warning for one that is allowed.
 
         Raises ``SilentCpu``.
         """
@@ -172,7 +182,7 @@ def _nobody(_report: launch.StartReport) -> None:
 
 
 def build_of(installed: Installed) -> launch.Build:
-    """What ``launch`` needs to know of an installed version."""
+    """Return what ``launch`` needs to know of an installed version."""
     receipt = installed.receipt
     return launch.Build(
         tree=installed.tree,

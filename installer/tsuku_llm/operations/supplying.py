@@ -1,4 +1,4 @@
-"""What need not be fetched, because installed versions have it already."""
+"""The archives that need no download, because installed versions have their files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tsuku_llm.store import FileRecord, Staging, Store
 
 
 def supplied(store: Store, staging: Staging, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
-    """Link what other versions have into a staged tree; the archives that it stands in for.
+    """Link files of other versions into a staged tree; return the archives that this replaces.
 
-    An archive is left out if the manifest lists its files, with sizes and digests, and every
-    one of them is installed. What was linked is to be confirmed.
+    An archive is replaced if the manifest lists its files with sizes and digests, and every one of
+    them is installed. The linked files must still be confirmed.
     """
     return tuple(artifact for artifact in artifacts if store.supply(staging, _records(artifact)))
 
@@ -22,11 +22,11 @@ def supplied(store: Store, staging: Staging, artifacts: Iterable[Artifact]) -> t
 def confirmed(
     store: Store, staging: Staging, artifacts: Sequence[Artifact]
 ) -> dict[str, tuple[Unpacked, ...]]:
-    """Hash what was linked in the place of archives; what it is, by the archive's digest.
+    """Hash the files linked for each archive; return the right contents by the archive's digest.
 
-    The links of an archive are then made as they are listed. One of which a file is not what
-    it should be is missing, and its files are gone again: it has to be fetched. Raises
-    ``UnsafeArchive`` for links that unpacking it would refuse.
+    For these archives this also makes the listed links. If one file differs, the archive is left
+    out and its files are removed: it must be downloaded. Raises ``UnsafeArchive`` for links that
+    unpacking would refuse.
     """
     wrong = set(store.confirm(staging, [*chain.from_iterable(map(_records, artifacts))]))
     found: dict[str, tuple[Unpacked, ...]] = {}
@@ -41,11 +41,11 @@ def confirmed(
 
 
 def unsupplied(store: Store, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
-    """Those that an install would fetch, as far as the receipts of other versions tell."""
+    """Return the archives that an install would download, as far as the receipts tell."""
     return tuple(each for each in artifacts if not store.can_supply(_records(each)))
 
 
 def _records(artifact: Artifact) -> list[FileRecord]:
-    """Its listed files; none where the manifest lists none."""
+    """Return the listed files of an archive; empty if the manifest lists none."""
     files = artifact.files or ()
     return [FileRecord(f.path, f.size, f.sha256, f.executable) for f in files]

@@ -1,4 +1,4 @@
-"""Run the build's other tools (llama-cli, llama-bench), with the checks that ``serve`` makes."""
+"""The build's other tools (llama-cli, llama-bench), run after the same checks as ``serve``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
 
 def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
-    """Check the installed tree and become ``tool``; on Windows wait for it, its exit code.
+    """Check the installed tree and become ``tool``; on Windows wait and return its exit code.
 
-    Raises ``NotInstalled`` where the build has no such tool, ``TamperedInstall``,
-    ``UnsafeLocation``, ``Revoked`` and ``LaunchError``.
+    Raises ``NotInstalled`` if the build has no such tool, ``TamperedInstall``, ``UnsafeLocation``,
+    ``Revoked`` and ``LaunchError``.
     """
     shelf = session.shelf
     installed = wanted(shelf, session)
     plan = plan_of(session, installed, tool, arguments)
+    # From here on other processes cannot remove this version; the tool inherits the descriptor and
+    # keeps the hold.
     with shelf.hold(installed) as held:
         shelf.check(installed)
         vouch(session, installed.receipt)
+        # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
         launch.require_no_plugins(plan.cwd)
         session.note(installed.receipt.line)
@@ -39,21 +42,24 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
 def plan_of(
     session: Session, installed: Installed, tool: str, arguments: Sequence[str]
 ) -> launch.Plan:
-    """What it takes to become ``tool``. Raises ``NotInstalled``."""
+    """Return the plan to become ``tool``. Raises ``NotInstalled``."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
     return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)
 
 
 def path_of(session: Session, tool: str) -> Path:
-    """Where ``tool`` of the version that ``serve`` would start lies. Raises ``NotInstalled``."""
+    """Return the path of ``tool`` in the version that ``serve`` would start.
+
+    Raises ``NotInstalled``.
+    """
     installed = wanted(session.shelf, session)
     return installed.tree / tool_of(installed.receipt, tool)
 
 
 def tool_of(receipt: Receipt, name: str) -> str:
-    """The path in the tree of the tool called ``name``, with or without ``.exe``.
+    """Return the path in the tree of the tool called ``name``, with or without ``.exe``.
 
-    Raises ``NotInstalled``, whose facts list the tools that there are.
+    Raises ``NotInstalled``, whose facts list the tools that exist.
     """
     tools = tools_of(receipt)
     if name.removesuffix(".exe") in tools:
@@ -66,9 +72,10 @@ def tool_of(receipt: Receipt, name: str) -> str:
 
 
 def tools_of(receipt: Receipt) -> Mapping[str, str]:
-    """The programs beside the server, by their names without ``.exe``, and their paths."""
+    """Return the programs in the server's folder: names without ``.exe``, and paths."""
     folder = PurePosixPath(receipt.server).parent
     links = {link.path for link in receipt.links}
+    # Archives made on Windows do not mark programs as executable.
     files = {file.path for file in receipt.files if file.executable or file.path.endswith(".exe")}
     paths = sorted(links | files | {receipt.server})
     beside = [path for path in map(PurePosixPath, paths) if path.parent == folder]

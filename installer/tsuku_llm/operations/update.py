@@ -1,4 +1,4 @@
-"""Look for a newer release, and move to it without ever going back."""
+"""The update to a newer release; it never goes back to an older one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tsuku_llm.store import Installed, Receipt, version_id
 class UpdateReport:
     """What an update would change.
 
-    ``newer`` tells whether ``choice.release`` is newer than what is installed: a release
-    that is older is never offered. ``revocation`` is about the installed one. ``download`` is
-    in bytes, without what an earlier run left; None where the manifest does not say.
-    ``changes`` are the variants that fit in one of the two releases only.
+    ``newer`` says whether ``choice.release`` is newer than the installed one; an older release is
+    never offered. ``revocation`` is about the installed release. ``download`` is in bytes, without
+    what an earlier run left; None if the manifest does not say. ``changes`` are the variants that
+    fit in only one of the two releases.
     """
 
     installed: Installed
@@ -46,12 +46,12 @@ class UpdateReport:
 
     @property
     def candidate(self) -> Candidate | None:
-        """What would be installed; None when no variant of the newest release fits here."""
+        """The candidate that would be installed; None if nothing in the newest release fits."""
         return next(iter(self.choice.selection.compatible), None)
 
     @property
     def replaced(self) -> str | None:
-        """Why the installed variant is not the one to come; None where it is."""
+        """The reason why another variant would replace the installed one; None if it stays."""
         candidate, name = self.candidate, self.installed.receipt.variant
         if candidate is None or candidate.variant.name == name:
             return None
@@ -60,7 +60,7 @@ class UpdateReport:
 
     @property
     def way_back(self) -> str | None:
-        """How to leave a revoked release where there is nothing newer; an update never does."""
+        """How to leave a revoked release without a newer one; an update never goes back."""
         if not self.revocation or self.newer:
             return None
         return f"go back: tsuku-llm install --release {self.choice.release.release}"
@@ -69,10 +69,9 @@ class UpdateReport:
 def check_update(session: Session) -> UpdateReport:
     """Fetch the repository's metadata and compare its newest release with the installed one.
 
-    Repository, channel and backend are those that the active version came from, unless the
-    user names others. What was found is remembered for the notice of ``serve``. Raises
-    ``NotInstalled``, ``DownloadError``, ``MetadataError``, and ``Revoked`` where nothing
-    in the channel may be used.
+    Repository, channel and backend are those of the active version, unless the user names others.
+    The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
+    ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.
     """
     active = session.shelf.active()
     if active is None:
@@ -92,12 +91,12 @@ def check_update(session: Session) -> UpdateReport:
 
 
 def update(session: Session) -> InstallReport:
-    """Install the newest release of the channel if it is newer; the old version stays.
+    """Install the newest release of the channel if it is newer; the old version stays installed.
 
-    Raises ``SelectionError`` when it would put a server of the GPU on the processor for
-    something that passes, such as a driver that waits for a reboot, and ``Revoked`` when
-    what is installed was revoked and nothing newer is there. What a crash left is removed
-    in any case.
+    Raises ``SelectionError`` if the update would move a server from the GPU to the processor
+    because of a passing problem, for example a driver that waits for a reboot. Raises ``Revoked``
+    if the installed release was revoked and there is nothing newer. Unless a ``SelectionError``
+    comes first, this removes what a crash left.
     """
     report = check_update(session)
     if report.newer:
@@ -116,7 +115,7 @@ def update(session: Session) -> InstallReport:
 
 
 def _as_installed(session: Session, receipt: Receipt) -> Session:
-    """The session, with the choices that were made for what is installed."""
+    """Return the session with the choices that were made for the installed version."""
     return session._replace(
         repository=session.repository or receipt.repository,
         channel=session.channel or receipt.channel,
@@ -125,12 +124,14 @@ def _as_installed(session: Session, receipt: Receipt) -> Session:
 
 
 def _download(session: Session, choice: Choice) -> int | None:
+    """Return the bytes that an update would download; None if the manifest does not say."""
     candidate = next(iter(choice.selection.compatible), None)
     if candidate is None:
         return None
     artifacts = candidate.variant.artifacts
     digests = (artifact.sha256 for artifact in artifacts)
     version = version_id(choice.release.release, candidate.variant.name, digests)
+    # The version may be installed already: then nothing is downloaded.
     with suppress(StoreError):
         if session.shelf.find(version):
             return 0
@@ -142,7 +143,8 @@ def _download(session: Session, choice: Choice) -> int | None:
 
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
-    """What fits on this machine before and after, whatever backend is asked for."""
+    """Return what fits on this machine before and after, for all backends."""
+    # The installed release may be gone from the metadata: then there is nothing to compare.
     with suppress(UnknownRequest, TrustError, StoreError):
         before = choice.catalog.read(choice.catalog.entry(receipt.release))
         anything = Request()
@@ -161,6 +163,7 @@ def _offer(report: UpdateReport) -> Offer | None:
 
 
 def _require_lasting(report: UpdateReport) -> None:
+    """Refuse to leave the GPU because of a problem that will pass. Raises ``SelectionError``."""
     problems = [each for each in report.choice.hardware.all_problems if each.transient]
     leaves_gpu = report.installed.receipt.backend != "cpu" and (
         report.candidate is None or report.candidate.variant.backend == "cpu"

@@ -1,4 +1,4 @@
-"""Hash everything that is installed, and name what is not as it was signed."""
+"""The check of everything that is installed against what was signed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tsuku_llm.store import Receipt, version_id
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One version: every difference in words, none where it is intact; and what mends it.
+    """One version: every difference in words, empty if it is intact, and the command to repair it.
 
-    ``receipt`` is None where it cannot be read. ``unsigned`` is why the files were compared
-    with the receipt only, which nobody signed; None where the signed list was used as well.
+    ``receipt`` is None if it cannot be read. ``unsigned`` says why the files were compared only
+    with the receipt, which is not signed; None if the signed list was used as well.
     """
 
     id: str
@@ -31,18 +31,18 @@ class Verdict:
 
 
 def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
-    """Hash every file of the versions that are named as in ``use``, or of all.
+    """Hash every file of the named versions, or of all; the names are those of ``use``.
 
-    The files are compared with the receipt, and the receipt with the release that the
-    repository signed, as it is known on this machine; no host is asked. Raises
-    ``NotInstalled`` and ``UsageError`` as ``use`` does.
+    This compares the files with the receipt, and the receipt with the release that the repository
+    signed, as this machine knows it. It asks no host. Raises ``NotInstalled`` and ``UsageError`` as
+    ``use`` does.
     """
     shelf = session.shelf
     ids = resolve(shelf, words) if words else all_ids(shelf)
 
     @cache
     def catalog(repository: str) -> Catalog | str:
-        """The metadata of a repository; in words why there is none."""
+        """Return the metadata of a repository, or in words why there is none."""
         try:
             return load_catalog(session._replace(repository=repository))
         except (SelectionError, TrustError, StoreError) as error:
@@ -55,6 +55,7 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
             facts = (error.message, *error.facts)
             return Verdict(version, facts, f"tsuku-llm uninstall {version}")
         receipt = installed.receipt
+        # The receipt is as easy to change as the files: only what was signed proves anything.
         signed = _signed(receipt, catalog(receipt.repository))
         differences = shelf.verify(installed)
         if isinstance(signed, str):
@@ -62,7 +63,7 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
         else:
             entry, variants = signed
             unsigned = None
-            # Platforms may share a build: what one of them signed is enough.
+            # Platforms may share a build: it is enough that one of them matches.
             found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
             differences = (*differences, *min(found_each, key=len))
         repair = _repair(receipt) if differences else ""
@@ -74,7 +75,7 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
 def _signed(
     receipt: Receipt, catalog: Catalog | str
 ) -> tuple[ReleaseEntry, tuple[Variant, ...]] | str:
-    """What was signed about the build that a receipt names; in words why there is nothing."""
+    """Return what was signed about the build of a receipt, or in words why there is nothing."""
     if isinstance(catalog, str):
         return catalog
     name = f"{receipt.release} of repository {catalog.repository.name}"
@@ -99,7 +100,7 @@ def _id(release: str, variant: Variant) -> str:
 
 
 def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) -> Iterator[str]:
-    """Name what a receipt says that is not what was signed; pure.
+    """Yield the differences between a receipt and what was signed. Pure.
 
     The variant has a list of files for each of its archives.
     """
@@ -131,7 +132,7 @@ def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) 
 
 
 def _repair(receipt: Receipt) -> str:
-    """The command that installs exactly this again."""
+    """Return the command that installs exactly this build again."""
     words = ["tsuku-llm install --force", f"--release {receipt.release}"]
     words.append(f"--backend {receipt.variant}")
     if receipt.repository != OFFICIAL:

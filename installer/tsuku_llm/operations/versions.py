@@ -1,4 +1,4 @@
-"""Which of the installed versions is used. All of it works without a network."""
+"""The installed versions, and which of them is used. All of this works without a network."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What lies in the store, and beside it.
+    """The content of the store.
 
-    ``previous`` is what ``rollback`` goes back to. ``told`` has what is known of each version,
-    by id: that it was revoked, or that no channel has it any more. ``damaged`` says of each
-    name among the versions that is none why; ``unusable`` why nothing is active although
-    something should be; ``foreign`` is what this program did not make: it is never removed.
+    ``previous`` is the version that ``rollback`` goes back to. ``told`` holds what is known of each
+    version, by id: that it was revoked, or that no channel has it any more. ``damaged`` maps the
+    names of unusable versions to the reason. ``unusable`` says why nothing is active although
+    something should be. ``foreign`` are files that this program did not make: it never removes
+    them.
     """
 
     versions: tuple[Installed, ...]
@@ -35,9 +36,9 @@ class Inventory:
 
 
 def inventory(session: Session) -> Inventory:
-    """Everything that is installed; what cannot be read is named and no error.
+    """Return everything that is installed; what cannot be read is listed and not an error.
 
-    What is known of revocations is what was noted before: nothing is verified for a list.
+    What is known of revocations was noted before: a list verifies nothing.
     """
     shelf = session.shelf
     versions = shelf.installed()
@@ -60,23 +61,23 @@ def inventory(session: Session) -> Inventory:
 
 
 def readable(look: Callable[[], Installed | None]) -> Installed | None:
-    """What ``shelf.active`` or ``shelf.previous`` finds; None where that is damaged."""
+    """Return what ``shelf.active`` or ``shelf.previous`` finds; None if that is damaged."""
     with suppress(CorruptStore):
         return look()
     return None
 
 
 def use(session: Session, word: str) -> Installed:
-    """Make an installed version the active one, named by id, release, version or variant.
+    """Make an installed version active; ``word`` is its id, release, version or variant.
 
-    Raises ``NotInstalled`` for a word that names none, ``UsageError`` for one that names
-    several, ``TamperedInstall`` and ``CorruptStore`` for a damaged version, ``Revoked``.
+    Raises ``NotInstalled`` if ``word`` names no version, ``UsageError`` if it names several,
+    ``TamperedInstall`` and ``CorruptStore`` for a damaged version, and ``Revoked``.
     """
     store = session.store
     installed = found(store, resolve(store, [word])[0])
     vouching.require_usable(session, installed.receipt)
     if is_active(store, installed.id):
-        store.check(installed)  # so nothing is written: another user's store needs no lock for it
+        store.check(installed)  # writes nothing, so it works in another user's store
     else:
         store.sweep()
         store.use(installed)
@@ -85,19 +86,19 @@ def use(session: Session, word: str) -> Installed:
 
 
 def is_active(shelf: Shelf, version: str) -> bool:
-    """Whether a version is the active one; a pointer that cannot be read names none."""
+    """Return whether a version is the active one; False if the pointer cannot be read."""
     active = readable(shelf.active)
     return active is not None and active.id == version
 
 
 def rollback(session: Session) -> Installed:
-    """Go back to the version that was active before; a second time comes forth again.
+    """Go back to the version that was active before; a second call returns to this one.
 
-    Raises ``NotInstalled`` where there is none, ``TamperedInstall`` where it is damaged,
-    ``Revoked``.
+    Raises ``NotInstalled`` if there is none, ``TamperedInstall`` if it is damaged, and ``Revoked``.
     """
     store = session.store
     store.sweep()
+    # Refuse a revoked version before the pointer moves.
     if previous := store.previous():
         vouching.require_usable(session, previous.receipt)
     installed = store.rollback()
@@ -117,9 +118,10 @@ def _tell_if_not_served(session: Session, installed: Installed) -> None:
 
 
 def resolve(shelf: Shelf, words: Iterable[str]) -> list[str]:
-    """The ids of the versions that these words name, each once; damaged ones by id only.
+    """Return the ids of the versions that these words name, each once.
 
-    Raises ``NotInstalled`` or ``UsageError``, whose facts list what is installed.
+    A damaged version can only be named by its id. Raises ``NotInstalled`` or ``UsageError``, whose
+    facts list what is installed.
     """
     named = {version.id: _names(version) for version in shelf.installed()}
     named |= {name: {name} for name in shelf.damaged()}
@@ -127,12 +129,12 @@ def resolve(shelf: Shelf, words: Iterable[str]) -> list[str]:
 
 
 def all_ids(shelf: Shelf) -> list[str]:
-    """The ids of all versions, damaged ones included."""
+    """Return the ids of all versions, damaged ones included."""
     return [*(version.id for version in shelf.installed()), *shelf.damaged()]
 
 
 def found(shelf: Shelf, version: str) -> Installed:
-    """The version of a resolved id. Raises ``CorruptStore`` where it is damaged."""
+    """Return the version of a resolved id. Raises ``CorruptStore`` if it is damaged."""
     installed = shelf.find(version)
     if installed is None:
         raise shelf.damaged().get(version) or NotInstalled(f"{version} is not there any more")

@@ -1,7 +1,7 @@
 """What signed metadata says of an installed release: revoked, dropped, or how old the news is.
 
-This is part of every start: the verifier is loaded only where nothing is noted about the
-metadata of now, or where the user wants certainty.
+Every start needs this. It imports the verifier only if nothing is noted about the current metadata,
+or if the user requires fresh metadata.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tsuku_llm.store import Receipt
 
 
 class Told(NamedTuple):
-    """What is known of an installed release.
+    """The news about an installed release.
 
-    ``gone`` says that no channel has it any more, or that its repository was removed; None
-    where it is offered, or where nothing is known.
+    ``gone`` says that no channel has it any more, or that its repository was removed. It is None if
+    the release is still offered, or if nothing is known.
     """
 
     revocation: Revocation | None = None
@@ -32,16 +32,16 @@ class Told(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The same for people."""
+        """The same in words for people."""
         revoked = (self.revocation.summary,) if self.revocation else ()
         return (*revoked, self.gone) if self.gone else revoked
 
 
 class Known(NamedTuple):
-    """What this machine knows of all repositories, those included that were removed.
+    """The knowledge of this machine about all repositories, including those that were removed.
 
-    ``standings`` has the repositories whose metadata was looked at; ``configured`` all that the
-    user has.
+    ``standings`` has the repositories whose metadata was read; ``configured`` all repositories of
+    the user.
     """
 
     revoked: tuple[Revocation, ...]
@@ -49,11 +49,15 @@ class Known(NamedTuple):
     configured: tuple[str, ...]
 
     def of(self, receipt: Receipt) -> Told:
-        """What is known of one installed release."""
+        """Return what is known of one installed release."""
         return Told(self.revocation(receipt), self._gone(receipt))
 
     def revocation(self, receipt: Receipt) -> Revocation | None:
-        """Why it must not be used: by its name in its repositories, or by its archives in any."""
+        """Return why a release must not be used, or None.
+
+        A revocation counts by the release's name in its repositories, or by its archives in any
+        repository.
+        """
         names, build = (receipt.repository, *receipt.former), tuple(sorted(receipt.digests))
         for each in self.revoked:
             if each.is_of(names, receipt.release, [build]):
@@ -70,11 +74,12 @@ class Known(NamedTuple):
 
 
 def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | None = None) -> Known:
-    """What all repositories say: the notes of now, and every revocation that was ever seen.
+    """Return what all repositories say: the current notes, and every revocation ever seen.
 
-    ``given`` are answers that the caller has already. ``verify`` looks at the metadata itself
-    where nothing is noted about it; then what was found is noted for the next start.
+    ``given`` are answers that the caller already has. With ``verify``, metadata without a current
+    note is verified; the result is noted for the next start.
     """
+    # Revocations are kept for good: later metadata that lacks one does not lift it.
     held, damaged = revocations.read_all(session.data)
     for error in damaged:
         session.note(error.message)
@@ -89,20 +94,21 @@ def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | Non
 
 
 def learn(session: Session, *, but: str) -> None:
-    """Note what every repository but one says, so that its revocations count for all."""
+    """Note what all repositories but one say, so that their revocations count everywhere."""
     for name in standing.configured(session.data):
         if name != but:
             _look(session, name, verify=True)
 
 
 def vouch(session: Session, receipt: Receipt) -> None:
-    """Refuse a revoked release; say it where it was dropped, or where the metadata has expired.
+    """Refuse a revoked release; print a note if it was dropped or the metadata has expired.
 
-    Metadata that is not there or cannot be read keeps nobody from starting what is
-    installed, unless fresh metadata is required. Raises ``Revoked``; with
-    ``require_fresh`` also ``StaleMetadata``, ``ClockBehind`` and ``MetadataError``.
+    Metadata that is missing or unreadable does not stop a start, unless fresh metadata is required.
+    Raises ``Revoked``; with ``require_fresh`` also ``StaleMetadata``, ``ClockBehind`` and
+    ``MetadataError``.
     """
     name = receipt.repository
+    # A note proves nothing: the user who requires fresh metadata gets it verified.
     own = None if session.require_fresh else standing.read(session.data, name)
     try:
         own = own or _anew(session, name)
@@ -128,7 +134,7 @@ def require_usable(session: Session, receipt: Receipt) -> None:
 
 
 def revoked(release: str, why: Revocation, hint: str) -> Revoked:
-    """The error for a release that its publisher has revoked."""
+    """Return the error for a release that its publisher has revoked."""
     return Revoked(f"{release} was revoked by its publisher", facts=why.facts, hint=hint)
 
 
@@ -143,7 +149,7 @@ def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> No
 
 
 def _look(session: Session, name: str, *, verify: bool) -> Standing | None:
-    """What a repository says; one that cannot be read keeps the others from nothing."""
+    """Return what a repository says; None if it cannot be read, so that the others still count."""
     with suppress(SelectionError, TrustError, StoreError):
         noted = standing.read(session.data, name)
         if noted or not verify or not standing.has_metadata(session.data, name):

@@ -1,7 +1,7 @@
-"""Pack a build so that what did not change between two of them need not be fetched again.
+"""Packing of builds for publishers: the reverse of ``archive``.
 
-The other direction of ``archive``, for whoever publishes builds: a build becomes a few
-archives, each of which can be installed, or linked from an older version, by itself.
+A build becomes a few archives. Each of them can be installed, or linked from an older version,
+without the others. So an update downloads only what changed between two builds.
 """
 
 from tsuku_llm.packing.contents import contents

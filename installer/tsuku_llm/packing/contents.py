@@ -1,4 +1,4 @@
-"""What a folder holds, in the words in which an unpacked archive is described."""
+"""The contents of a folder, described by the values that ``archive`` uses for unpacked files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _BLOCK = 1 << 20
 
 
 def contents(folder: Path) -> tuple[Unpacked, ...]:
-    """Every file and link below a folder, sorted by path; empty folders do not count.
+    """Return every file and link below a folder, sorted by path.
 
-    Raises ``UsageError`` for what no client would install: names that some system cannot hold
-    or a release file cannot list, special files, links that do not lead to a file of the
-    folder; and the errors of the disk.
+    Empty folders are left out. Raises ``UsageError`` for what every client would refuse to install:
+    special files, links that do not lead to a file of the folder, and names that some system cannot
+    hold or a release file cannot list. Also raises the errors of the disk.
     """
+    # The clients check names with the same class when they unpack.
     names = Names()
     with disk_errors("reading", folder):
         try:
@@ -34,12 +35,14 @@ def contents(folder: Path) -> tuple[Unpacked, ...]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Whatever is no folder."""
+    """Yield the path of everything below ``folder`` that is not a folder itself."""
 
     def refused(error: OSError) -> None:
         raise error
 
+    # Without onerror, os.walk skips what it cannot read, and the build would lack files.
     for place, folders, files in os.walk(folder, onerror=refused):
+        # os.walk lists a link to a folder among the folders, and does not follow it.
         links = (name for name in folders if Path(place, name).is_symlink())
         yield from (Path(place, name) for name in (*files, *links))
 
@@ -48,7 +51,7 @@ def _described(path: Path, folder: Path, names: Names) -> Unpacked:
     name, status = path.relative_to(folder).as_posix(), path.lstat()
     parts = checked_parts(name)
     if stat.S_ISLNK(status.st_mode):
-        target = os.readlink(path)  # noqa: PTH115  # the text itself
+        target = os.readlink(path)  # noqa: PTH115  # the target as text, not resolved
         names.link(parts, target)
         _require_listable(name, target)
         return UnpackedLink(name, target)

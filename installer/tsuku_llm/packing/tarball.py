@@ -1,9 +1,9 @@
-"""Tarballs of which the same content gives the same bytes.
+"""Reproducible tarballs: the same content gives the same bytes.
 
-Nothing of the machine goes in: no times, no owners, no modes but 0644 and 0755, no folders.
-The gzip header is written here, as Python's differs between its versions; what is left is the
-deflating, which is that of the zlib at hand: another implementation (zlib-ng) gives other
-bytes, that unpack to the same.
+The tarball holds nothing of this machine: no times, no owners, no folders. Files have only the
+modes 0644 and 0755, links 0777. This module writes the gzip header, because Python's header differs
+between versions. The compressed data depend on the local zlib: another implementation (zlib-ng)
+gives other bytes, which unpack to the same content.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UsageError
 
 LEVEL = 6
-"""Of zlib; 9 takes five times as long for a fiftieth of the bytes (libggml-vulkan.so)."""
+"""The level for zlib. Level 9 takes five times as long and saves a fiftieth of the bytes
+(measured with libggml-vulkan.so)."""
 
 _CHUNK = 1 << 20
 _GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
-"""RFC 1952: deflate, no name, no time, no hint of the level, an unknown system."""
+"""The header of RFC 1952: deflate, no name, no time, no hint of the level, system "unknown"."""
 
 
 def write_tarball(tree: Path, items: Sequence[Unpacked], file: BinaryIO) -> None:
-    """Write files and links of a tree into a gzipped tar, in this order.
+    """Write files and links of a tree into a gzipped tar, in the order of ``items``.
 
-    Raises ``UsageError`` for a file that is not what ``items`` says of it, and the errors
-    of the disk.
+    Raises ``UsageError`` for a file that differs from its item, and the errors of the disk.
     """
     with disk_errors("packing", tree):
         packed = _Gzip(file)
@@ -40,15 +40,17 @@ def write_tarball(tree: Path, items: Sequence[Unpacked], file: BinaryIO) -> None
             packed.write(_header(item))
             if isinstance(item, UnpackedFile):
                 _copy(tree / item.path, item, packed)
+        # Two empty blocks mark the end of a tar.
         packed.write(bytes(2 * tarfile.BLOCKSIZE))
         packed.end()
 
 
 class _Gzip:
-    """One gzip member, its header being the same everywhere."""
+    """One gzip member, with a header that is the same on every machine."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        # Negative wbits: raw deflate, as the header and the trailer are written here.
         self._deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._crc = self._size = 0
         file.write(_GZIP_HEADER)
@@ -60,6 +62,7 @@ class _Gzip:
 
     def end(self) -> None:
         self._file.write(self._deflate.flush())
+        # The trailer of RFC 1952: CRC-32 and size modulo 2^32.
         self._file.write(struct.pack("<LL", self._crc, self._size & 0xFFFFFFFF))
 
 
@@ -77,10 +80,12 @@ def _copy(path: Path, item: UnpackedFile, packed: _Gzip) -> None:
     digest = hashlib.sha256()
     left = item.size
     with path.open("rb", buffering=0) as file:
+        # The header already says item.size: never write more, even if the file grows meanwhile.
         while left and (block := file.read(min(_CHUNK, left))):
             digest.update(block)
             packed.write(block)
             left -= len(block)
+        # One more byte shows that the file is longer than it was when it was described.
         longer = file.read(1)
     if left or longer or digest.hexdigest() != item.sha256:
         raise UsageError(
@@ -88,4 +93,5 @@ def _copy(path: Path, item: UnpackedFile, packed: _Gzip) -> None:
             facts=(f"file: {path}",),
             hint="wait until the build is done, then pack it again",
         )
+    # Fill the last block with zeros.
     packed.write(bytes(-item.size % tarfile.BLOCKSIZE))

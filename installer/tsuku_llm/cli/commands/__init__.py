@@ -1,1 +1,1 @@
-"""The commands: options, one call of an operation, one answer. A module per command."""
+"""The commands: options, one call of an operation, one answer. There is one module per command."""

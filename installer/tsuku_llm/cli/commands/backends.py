@@ -1,4 +1,4 @@
-"""``backends``."""
+"""The command ``backends``."""
 
 from __future__ import annotations
 

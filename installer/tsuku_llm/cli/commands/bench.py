@@ -1,4 +1,4 @@
-"""``bench``."""
+"""The command ``bench``."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def command(  # noqa: PLR0913
     with open_session(
         console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline
     ) as session:
+        # --yes answers only the questions of the benchmark; saving is asked for below.
         agreed = session._replace(ask=lambda _: True) if yes else session
         report = bench(agreed, model, arguments, rounds=rounds)
     if svg:
@@ -66,12 +67,14 @@ def command(  # noqa: PLR0913
 
 
 def _is_wanted(console: Console, report: Report) -> bool:
+    # With one variant there is nothing to choose.
     return len(report.results) > 1 and console.ask(
         f"{report.fastest.variant} is the fastest. Use {report.word} from now on?"
     )
 
 
 def _saved(console: Console, report: Report) -> str:
+    """Write the fastest into the config file; print a note if the environment overrides it."""
     from tsuku_llm.config.editing import set_value  # noqa: PLC0415 - few save
 
     set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.word)

@@ -1,4 +1,4 @@
-"""``config get|set|unset|list|path``."""
+"""The commands ``config get|set|unset|list|path``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def get(console: Console, key: str) -> Answer:
     for warning in settings.warnings:
         console.note(f"warning: {warning}")
     setting = settings.setting(name)
+    # ``get`` prints the credentials of a URL as well: the user asked for this value.
     data = {**render.setting_data(setting), "value": setting.value}
     return Answer(data, (config.text_of(setting.value),))
 
@@ -41,6 +42,7 @@ def set_(console: Console, key: str, value: str) -> Answer:
     from tsuku_llm.config.editing import set_value  # noqa: PLC0415
 
     paths = _paths()
+    # Before the file is changed.
     _check_exists(console, key, value)
     set_value(paths.config_file, key, value)
     return _changed(paths, key)
@@ -60,6 +62,7 @@ def unset(key: str) -> Answer:
 @command.command("list")
 def list_() -> Answer:
     """List every setting, its value in force, and where that comes from."""
+    # looking: another user's file is left out with a warning instead of an error.
     settings = config.load(_paths(), os.environ, looking=True)
     return Answer(render.data(settings), render.lines(settings))
 
@@ -76,7 +79,7 @@ def _paths() -> config.Paths:
 
 
 def _check_exists(console: Console, key: str, value: str) -> None:
-    """Refuse a backend that no release has; only a set of ``llm.backend`` loads the manifest."""
+    """Refuse a backend that no release has; only for ``llm.backend`` this loads the manifest."""
     if key == "llm.backend":
         from tsuku_llm.cli.session import open_session  # noqa: PLC0415
         from tsuku_llm.operations.choice import check_backend  # noqa: PLC0415
@@ -86,7 +89,7 @@ def _check_exists(console: Console, key: str, value: str) -> None:
 
 
 def _changed(paths: config.Paths, key: str) -> Answer:
-    """What is in force now: the environment may overrule what was written."""
+    """Return the value in force now: the environment may override what was written."""
     setting = config.load(paths, os.environ).setting(key)
     shown = render.setting_data(setting)
     line = f"{key} = {config.redacted(config.text_of(setting.value)) or '(none)'}"

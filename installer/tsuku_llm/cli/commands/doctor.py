@@ -1,4 +1,4 @@
-"""``doctor``."""
+"""The command ``doctor``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def command(console: Console, *, backend: str | None) -> Answer:
     """Find the first broken link between the GPU and the server."""
     with open_session(console, looking=True, backend=backend) as session:
         examination = examine(session)
-    # People have read what is broken; a program is told that it failed.
+    # For people the text says what is broken; only a program needs an error.
     failure = render.failure(examination.chain) if console.json else None
     return Answer(
         render.data(examination),

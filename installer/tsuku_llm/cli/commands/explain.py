@@ -1,4 +1,4 @@
-"""``explain``."""
+"""The command ``explain``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``install``."""
+"""The command ``install``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tsuku_llm.operations.install import install
 @options.offline
 @options.allow_revoked
 @click.option("--dry-run", is_flag=True, help="Show what would be installed, and touch no network.")
+# install asks no question so far: the option is accepted and has no effect.
 @click.option("--yes", is_flag=True, expose_value=False, help="Answer every question with yes.")
 @click.option("--force", is_flag=True, help="Install again what is installed.")
 @click.pass_obj

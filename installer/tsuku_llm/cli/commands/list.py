@@ -1,4 +1,4 @@
-"""``list``."""
+"""The command ``list``."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def _installed(session: Session) -> Answer:
 
 
 def _available(session: Session) -> Answer:
+    # Only this answer needs the verifier and the manifest.
     from tsuku_llm.cli.render import available as render  # noqa: PLC0415
     from tsuku_llm.operations.choice import load_catalog  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``logs``."""
+"""The command ``logs``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def command(console: Console, *, name: str, follow: bool) -> Answer:
     if follow and console.json:
         raise UsageError("--follow and --json exclude each other", hint="leave one of them out")
     with open_session(console, looking=True) as session:
+        # An iterator: a log of any length is printed as it is read.
         said = log_of(session, name, follow=follow)
         if console.json:
+            # "replace": the server may be in the middle of a character now.
             text = b"".join(said).decode("utf-8", "replace")
             return Answer({"name": name, "lines": text.splitlines()})
         for data in said:

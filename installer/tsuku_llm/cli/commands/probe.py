@@ -1,4 +1,4 @@
-"""``probe``."""
+"""The command ``probe``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``repository add|list|refresh|remove|pack``."""
+"""The commands ``repository add|list|refresh|remove|pack``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rollback``."""
+"""The command ``rollback``."""
 
 from __future__ import annotations
 

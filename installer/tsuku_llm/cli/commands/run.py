@@ -1,4 +1,4 @@
-"""``run``."""
+"""The command ``run``."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def command(  # noqa: PLR0913
 
     ARGUMENTS are the tool's own; put -- before them: tsuku-llm run llama-cli -- -m MODEL.gguf
     """
+    # The tool replaces this process and writes to stdout itself.
     if console.json and not dry_run:
         raise UsageError(
             "the tool's output is no JSON document of ours",

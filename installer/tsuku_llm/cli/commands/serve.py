@@ -1,4 +1,4 @@
-"""``serve``."""
+"""The command ``serve``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tsuku_llm.operations.start import Serving
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
     """Refuse two ways to serve at once."""
+    # The first of these flags that is set is kept in the context; a second one differs from it.
     first = context.meta.setdefault("tsuku_llm.way", parameter) if wanted else parameter
     if first is not parameter:
         raise UsageError(
@@ -86,6 +87,7 @@ def command(  # noqa: PLR0913
     ARGUMENTS are the server's own; put -- before them: tsuku-llm serve -- -m MODEL.gguf
     """
     console: Console = context.obj
+    # After exec this program can no longer print a document.
     if replace and console.json and not dry_run:
         raise UsageError("--exec and --json exclude each other", hint="leave one of them out")
     how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
@@ -96,6 +98,7 @@ def command(  # noqa: PLR0913
         fallback=_FALLBACK[fallback],
         idle_timeout=idle_timeout,
     ) as session:
+        # Before the other ways: a dry run starts nothing.
         if dry_run:
             return _shown(session, arguments)
         if detach or unit or supervised:
@@ -109,6 +112,7 @@ def command(  # noqa: PLR0913
 
 
 _FALLBACK = {True: "auto", False: "off", None: None}
+"""The flag as a value of the setting; None leaves it to the setting."""
 
 
 def _shown(session: Session, arguments: Sequence[str]) -> Answer:

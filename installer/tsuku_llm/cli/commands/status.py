@@ -1,4 +1,4 @@
-"""``status``."""
+"""The command ``status``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def command(console: Console, *, prometheus: bool, output: Path | None) -> Answe
         found = servers(session)
     if not prometheus:
         return Answer(render.data(found), render.lines(found))
+    # Only this option needs prometheus_client.
     from tsuku_llm.cli.render import metrics  # noqa: PLC0415
 
     text = metrics.text(found.records)

@@ -1,4 +1,4 @@
-"""``stop``."""
+"""The command ``stop``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def command(console: Console, *, name: str, everything: bool) -> Answer:
 
     One that does not end in time is killed.
     """
+    # looking: a server must be stoppable even if another user could write to our folders.
     with open_session(console, looking=True) as session:
         stopped = stop_all(session) if everything else (stop(session, name),)
     return Answer(render.stopped_data(stopped), render.stopped_lines(stopped))

@@ -1,4 +1,4 @@
-"""``uninstall``."""
+"""The command ``uninstall``."""
 
 from __future__ import annotations
 

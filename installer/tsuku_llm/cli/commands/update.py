@@ -1,4 +1,4 @@
-"""``update``."""
+"""The command ``update``."""
 
 from __future__ import annotations
 

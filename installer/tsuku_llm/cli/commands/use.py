@@ -1,4 +1,4 @@
-"""``use``."""
+"""The command ``use``."""
 
 from __future__ import annotations
 

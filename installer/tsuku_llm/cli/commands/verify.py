@@ -1,4 +1,4 @@
-"""``verify``."""
+"""The command ``verify``."""
 
 from __future__ import annotations
 

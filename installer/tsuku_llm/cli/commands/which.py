@@ -1,4 +1,4 @@
-"""``which``."""
+"""The command ``which``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tsuku_llm.operations.serve import which
 def command(console: Console, *, tool: str | None) -> Answer:
     """Print the path of the server that serve starts, or of another TOOL of its build."""
     with open_session(console, looking=True) as session:
+        # Scripts call this often: import the tools only if one is named.
         if tool is None:
             path = which(session)
         else:

@@ -1,1 +1,1 @@
-"""What answers look like: ``data`` for programs, ``lines`` for people. Nothing is decided here."""
+"""The two forms of answers: ``data`` for programs, ``lines`` for people. This decides nothing."""

@@ -12,7 +12,7 @@ from tsuku_llm.revocations import Revocation
 
 
 def data(catalog: Catalog) -> dict[str, Any]:
-    """Every release and its channels, for programs; newest first."""
+    """Return every release and its channels for programs, newest first."""
     return {
         "repository": catalog.repository.name,
         "releases": [
@@ -33,11 +33,12 @@ def data(catalog: Catalog) -> dict[str, Any]:
 
 
 def _judged(catalog: Catalog) -> list[tuple[ReleaseEntry, Revocation | None]]:
+    # The newest first, as the catalog sorts them.
     return [(entry, catalog.revocation(entry)) for entry in catalog.entries]
 
 
 def lines(catalog: Catalog) -> tuple[str, ...]:
-    """Every release and its channels, for people."""
+    """Return every release and its channels for people."""
     rows = [
         (
             ", ".join(entry.channels),

@@ -1,4 +1,4 @@
-"""The matrix: every variant of a release against the machine, and what is installed of it."""
+"""The matrix: every variant of a release against the machine, and which of them are installed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tsuku_llm.store import Installed
 
 
 def data(matrix: Matrix) -> dict[str, Any]:
-    """The matrix for programs: what ``explain`` says, and two facts more of each variant."""
+    """Return the matrix for programs: the answer of ``explain``, and two more facts per variant."""
     states = map(matrix.state, matrix.choice.selection.variants)
     told = render.data(matrix.choice)
     rows = [
         {**row, "installed": state is not None, "active": state == "active"}
+        # ``explain`` lists the variants in the same order as ``selection.variants``.
         for row, state in zip(told["variants"], states, strict=True)
     ]
     return {**told, "variants": rows, "active": _active(matrix.active)}
@@ -29,7 +30,7 @@ def _active(active: Installed | None) -> dict[str, str] | None:
 
 
 def lines(matrix: Matrix) -> tuple[str, ...]:
-    """The matrix for people."""
+    """Return the matrix for people."""
     selection = matrix.choice.selection
     verdicts = [
         *(render.verdict(each) for each in selection.compatible),
@@ -49,7 +50,7 @@ def lines(matrix: Matrix) -> tuple[str, ...]:
 
 
 def _other_active(matrix: Matrix) -> tuple[str, ...]:
-    """The active version, where it is none of the rows."""
+    """Return a line for the active version, if it is not one of the rows."""
     active = matrix.active
     if active is None or "active" in map(matrix.state, matrix.choice.selection.variants):
         return ()

@@ -1,4 +1,4 @@
-"""What a benchmark found: a table, bars, and the same bars as SVG."""
+"""The result of a benchmark: a table, bars, and the same bars as SVG."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tsuku_llm.cli.render.text import origin, size, table, unattested
 from tsuku_llm.operations.bench import Measured, Report, Skipped
 
 _WIDTH = 40
+"""Characters of the longest bar."""
 _KINDS = (("generation", "generation, tokens per second"), ("prompt", "prompt, tokens per second"))
 
 
 def data(report: Report, saved: str | None) -> dict[str, Any]:
-    """Everything, for programs; ``saved`` is what was written into the config."""
+    """Return the report for programs; ``saved`` is what was written into the config file."""
     return {
         "model": report.model,
         "rounds": report.rounds,
@@ -29,7 +30,7 @@ def data(report: Report, saved: str | None) -> dict[str, Any]:
 
 
 def lines(report: Report, saved: str | None) -> tuple[str, ...]:
-    """Everything, for people."""
+    """Return the report for people."""
     fastest, word = report.fastest.variant, report.word
     return (
         *table([_HEAD, *(_row(each) for each in report.results)], indent=0),
@@ -46,7 +47,7 @@ def lines(report: Report, saved: str | None) -> tuple[str, ...]:
 
 
 def _origins(results: Sequence[Measured]) -> tuple[str, ...]:
-    """Who built what was measured, once for each release."""
+    """Return who built what was measured, once for each release."""
     told = (
         (f"{each.release}: {origin(each.publisher, each.repository)}", *unattested(each.unattested))
         for each in results
@@ -76,17 +77,19 @@ def _bars(results: Sequence[Measured], kind: str) -> tuple[str, ...]:
 
 
 def _lengths(results: Sequence[Measured], kind: str, most: int) -> list[tuple[str, int, str]]:
-    """Each variant, how long its bar is (``most`` for the fastest), and its figure."""
+    """Return each variant, the length of its bar (``most`` for the fastest), and its figure."""
     values = {each.variant: getattr(each, kind) for each in results}
     scale = most / max(values.values())
+    # At least 1: a slow variant still has a visible bar.
     return [(name, max(1, round(value * scale)), _number(value)) for name, value in values.items()]
 
 
 _LEFT, _RIGHT, _BAR, _ROW = 120, 90, 400, 26
+"""Pixels: the column of names, the column of figures, the longest bar, the height of a row."""
 
 
 def svg(report: Report) -> str:
-    """The bars as a picture of their own: no fonts, scripts or files of others."""
+    """Return the bars as a picture that needs no fonts, scripts or other files."""
     parts, top = [], 0
     for kind, title in _KINDS:
         parts.append(_text(10, top + 20, title, bold=True))

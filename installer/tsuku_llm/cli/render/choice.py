@@ -12,7 +12,7 @@ from tsuku_llm.selection import Candidate, Rejection
 
 
 def head(choice: Choice) -> dict[str, Any]:
-    """What the decision was about, for programs."""
+    """Return what the decision was about, for programs."""
     selection = choice.selection
     best = selection.compatible[0].variant.name if selection.compatible else None
     return {
@@ -34,7 +34,7 @@ def head(choice: Choice) -> dict[str, Any]:
 
 
 def data(choice: Choice) -> dict[str, Any]:
-    """The decision and every variant, for programs."""
+    """Return the decision and every variant for programs."""
     selection = choice.selection
     variants = [
         *map(_compatible, selection.compatible),
@@ -74,8 +74,9 @@ def _rejected(rejection: Rejection) -> dict[str, Any]:
 
 
 def lines(choice: Choice) -> tuple[str, ...]:
-    """The decision and every variant, for people."""
+    """Return the decision and every variant for people."""
     selection = choice.selection
+    # What fits comes first, by rank; then what does not fit.
     rows = [
         ("rank", "variant", "download", ""),
         *(
@@ -92,7 +93,7 @@ def lines(choice: Choice) -> tuple[str, ...]:
 
 
 def title(choice: Choice) -> tuple[str, ...]:
-    """Which release for which machine, and whether it was verified who built it."""
+    """Return which release is for which machine, and whether its builder was verified."""
     release = choice.release
     revoked = f", {choice.revocation.summary}" if choice.revocation else ""
     return (
@@ -106,11 +107,11 @@ def title(choice: Choice) -> tuple[str, ...]:
 
 
 def decision(choice: Choice) -> str:
-    """The line that every start prints, also where nothing was selected."""
+    """Return the line that every start prints, even if nothing was selected."""
     return choice.line(next(iter(choice.selection.compatible), None))
 
 
 def verdict(candidate: Candidate) -> str:
-    """Why a variant fits, and what to know of its first start."""
+    """Return why a variant fits, and what to know of its first start."""
     fits = f"fits: {candidate.gpu.name}" if candidate.gpu else "fits: the processor"
     return f"{fits}; {candidate.note}" if candidate.note else fits

@@ -1,4 +1,4 @@
-"""A chain of links, the first broken one, and the one fix."""
+"""A chain of links, the first broken one, and its fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tsuku_llm.operations.doctor import Examination
 
 
 def data(examination: Examination) -> dict[str, Any]:
-    """The chain for programs."""
+    """Return the chain for programs."""
     chain = examination.chain
     return {
         **head(examination.choice),
@@ -45,7 +45,7 @@ def _link(link: Link) -> dict[str, Any]:
 
 
 def failure(chain: Chain) -> Failure | None:
-    """The first broken link as the error that a program is told of."""
+    """Return the first broken link as the error for a program; None if the chain is whole."""
     link, fault = chain.broken, chain.fault
     if link is None or fault is None:
         return None
@@ -53,7 +53,7 @@ def failure(chain: Chain) -> Failure | None:
 
 
 def lines(examination: Examination) -> tuple[str, ...]:
-    """The chain for people."""
+    """Return the chain for people."""
     chain = examination.chain
     rows = [row for link in chain.links for row in _rows(link)]
     return (
@@ -76,8 +76,9 @@ def _name(place: Place) -> str:
 
 
 def _rows(link: Link) -> Iterator[tuple[str, str, str]]:
-    """The link, and what is known of it: first what is wrong, then each fact."""
+    """Yield the link, and what is known of it: first the fault, then each fact."""
     fault = (link.fault.text,) if link.fault else ()
+    # The first fact is in the line of the link; the others are below it.
     first, *rest = (*fault, *link.evidence) or (_UNSEEN.get(link.place, "not reached"),)
     yield (link.state.value, _name(link.place), first)
     yield from (("", "", fact) for fact in rest)
@@ -85,6 +86,8 @@ def _rows(link: Link) -> Iterator[tuple[str, str, str]]:
 
 _ELSEWHERE = "not visible, as is normal in containers, in virtual machines and in WSL"
 _UNSEEN = {Place.PCI: _ELSEWHERE, Place.MODULE: _ELSEWHERE}
+"""Links that may be invisible although nothing is wrong; any other link without facts was not
+reached."""
 
 
 def _verdict(chain: Chain) -> tuple[str, ...]:
@@ -98,6 +101,7 @@ def _broken(link: Link, fault: Fault) -> str:
 
 
 def _others(examination: Examination) -> list[Problem]:
-    """What else is known to be wrong here: ``explain`` has their fixes."""
+    """Return the other known problems of this machine; ``explain`` has their fixes."""
+    # A problem that is a link's fault has been shown there.
     shown = {link.fault.text for link in examination.chain.links if link.fault}
     return [each for each in examination.choice.hardware.all_problems if each.text not in shown]

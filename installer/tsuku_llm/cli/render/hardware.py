@@ -1,4 +1,4 @@
-"""What a machine has."""
+"""The hardware of a machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 
 def data(hardware: Hardware, record: Path | None) -> dict[str, Any]:
-    """The machine for programs, field by field."""
+    """Return the machine for programs, field by field."""
     return {"platform": hardware.platform, "hardware": hardware, "recorded": record}
 
 
 def lines(hardware: Hardware, record: Path | None) -> tuple[str, ...]:
-    """The machine for people."""
+    """Return the machine for people."""
+    # Leave out APIs that do not exist on this operating system.
     asked = [api for api in hardware.apis if api.state is not ApiState.NOT_ASKED]
     gpus = [gpu for api in asked for gpu in api.gpus]
     return (
@@ -28,7 +29,7 @@ def lines(hardware: Hardware, record: Path | None) -> tuple[str, ...]:
 
 
 def problems(hardware: Hardware) -> tuple[str, ...]:
-    """Every named situation of the machine and its fix."""
+    """Return every known problem of the machine and its fix."""
     return tuple(
         line
         for problem in hardware.all_problems
@@ -37,7 +38,7 @@ def problems(hardware: Hardware) -> tuple[str, ...]:
 
 
 def named(problem: Problem) -> str:
-    """A situation by its name; one that passes is not to be taken for the machine's nature."""
+    """Return a problem with its name, marked as temporary if it will pass."""
     return f"{problem.slug}{' (temporary)' if problem.transient else ''}: {problem.text}"
 
 
@@ -62,5 +63,6 @@ def _api(api: Api) -> tuple[str, ...]:
 
 def _gpu(gpu: Gpu) -> tuple[str, ...]:
     memory = size(gpu.memory) if gpu.memory is not None else ""
+    # What builds are made for: CUDA's compute capability, AMD's gfx name, else the API version.
     target = gpu.compute_capability or gpu.gfx or gpu.api_version or ""
     return (f"{gpu.api} {gpu.index}", gpu.kind.value, gpu.name, memory, target)

@@ -1,4 +1,4 @@
-"""What an install did, or would do."""
+"""The result of an install, or its plan."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _DONE = {"planned": "would install", "installed": "installed", "unchanged": "alr
 
 
 def data(report: InstallReport) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report for programs."""
     variant = report.candidate.variant
     return {
         **head(report.choice),
         "outcome": report.outcome,
+        # After ``head``, which names the best variant: this is the one that was really taken.
         "selected": variant.name,
         "variant": variant.name,
         "backend": variant.backend,
@@ -36,7 +37,7 @@ def data(report: InstallReport) -> dict[str, Any]:
 
 
 def lines(report: InstallReport) -> tuple[str, ...]:
-    """The report for people."""
+    """Return the report for people."""
     return (
         report.choice.line(report.candidate),
         _headline(report),

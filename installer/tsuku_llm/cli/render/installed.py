@@ -1,4 +1,4 @@
-"""What is installed."""
+"""The installed versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tsuku_llm.store import Installed, LegacyAddon
 
 
 def data(found: Inventory) -> dict[str, Any]:
-    """What lies in the store, for programs."""
+    """Return the content of the store for programs."""
     return {
         "versions": [
             {
@@ -52,9 +52,10 @@ def _version(version: Installed) -> dict[str, Any]:
 
 
 def lines(found: Inventory) -> tuple[str, ...]:
-    """What lies in the store, for people; the active version has a star."""
+    """Return the content of the store for people; the active version has a star."""
     rows = [_row(version, found) for version in found.versions]
     nothing = () if rows else ("nothing is installed; run: tsuku-llm install",)
+    # The pointer is broken: say so, as the table then has no star.
     unusable = (found.unusable.message, found.unusable.hint) if found.unusable else ()
     return (
         *nothing,
@@ -83,7 +84,7 @@ def _row(version: Installed, found: Inventory) -> tuple[str, ...]:
 
 
 def legacy_lines(legacy: Sequence[LegacyAddon]) -> tuple[str, ...]:
-    """What tsuku's earlier addon left, and how it goes."""
+    """Return what tsuku's earlier addon left, and how to remove it."""
     if not legacy:
         return ()
     found = (f"left by {addon.what}: {addon.path}" for addon in legacy)
@@ -91,17 +92,17 @@ def legacy_lines(legacy: Sequence[LegacyAddon]) -> tuple[str, ...]:
 
 
 def foreign_lines(foreign: Sequence[Path]) -> tuple[str, ...]:
-    """What this program did not make, a name in each line."""
+    """Return what this program did not make, one name per line."""
     return tuple(f"not of tsuku-llm, left alone: {path}" for path in foreign)
 
 
 def active_data(installed: Installed) -> dict[str, Any]:
-    """The version that is active now, for programs."""
+    """Return the version that is active now, for programs."""
     return _version(installed)
 
 
 def active_lines(installed: Installed) -> tuple[str, ...]:
-    """The version that is active now, for people."""
+    """Return the version that is active now, for people."""
     receipt = installed.receipt
     return (
         (

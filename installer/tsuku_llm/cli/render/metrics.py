@@ -1,7 +1,7 @@
 """Servers in the background as metrics, in the text format that Prometheus reads.
 
-They say what a start turned out to be. What a server does (tokens, requests) it tells itself,
-at ``/metrics`` where it is started with ``--metrics``.
+They describe the result of each start. For its work (tokens, requests) a server started with
+``--metrics`` has metrics at ``/metrics``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _PREFIX = "tsuku_llm_server"
 
 
 def text(records: Sequence[Record]) -> str:
-    """All metrics of these servers; what is not known of one is left out."""
+    """Return all metrics of these servers; what is unknown of a server is left out."""
+    # A new registry: the global one would add metrics of this process.
     registry = CollectorRegistry()
     registry.register(_Servers(records))
     return generate_latest(registry).decode("utf-8")
@@ -34,6 +35,7 @@ class _Servers(Collector):
         for record in self._records:
             info.add_metric([], _labels(record))
         yield info
+        # One gauge for all servers: the server is a label.
         for name, (described, value) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", described, labels=["name"])
             for record in self._records:
@@ -44,7 +46,7 @@ class _Servers(Collector):
 
 
 def _labels(record: Record) -> dict[str, str]:
-    """Everything that is a word; a label that is not known is empty, which is as if absent."""
+    """Return everything that is a word; an empty label counts as absent for Prometheus."""
     report = record.report
     words = {name: getattr(report, name, None) or "" for name in _WORDS}
     passed = ",".join(each.variant for each in report.fallen_back_from) if report else ""
@@ -62,6 +64,7 @@ _WORDS = (
     *("release", "version", "requested", "selected"),
     *("backend", "device", "driver", "verification"),
 )
+"""Fields of the report that become labels."""
 
 
 def _of_report(pick: Callable[[StartReport], float | None]) -> Callable[[Record], float | None]:
@@ -107,3 +110,4 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
         lambda record: record.idle_timeout,
     ),
 }
+"""Each gauge: its help text, and its value for a record, None if it is unknown."""

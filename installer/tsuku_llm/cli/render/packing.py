@@ -9,7 +9,7 @@ from tsuku_llm.operations.packing import PackedArchive, PackReport
 
 
 def data(report: PackReport) -> dict[str, Any]:
-    """The variant and its archives for programs."""
+    """Return the variant and its archives for programs."""
     return {
         "release": report.release,
         "platform": report.platform,
@@ -30,7 +30,7 @@ def _archive(packed: PackedArchive) -> dict[str, Any]:
 
 
 def lines(report: PackReport) -> tuple[str, ...]:
-    """The archives for people, and what to do with them."""
+    """Return the archives for people, and what to do with them."""
     rows = [
         (each.path.name, size(each.artifact.size), "written" if each.written else "there already")
         for each in report.archives

@@ -9,7 +9,7 @@ from tsuku_llm.operations.planned import Planned
 
 
 def data(plan: Planned) -> dict[str, Any]:
-    """The plan, for programs."""
+    """Return the plan for programs."""
     return {
         "version": plan.version,
         "argv": plan.argv,
@@ -20,7 +20,7 @@ def data(plan: Planned) -> dict[str, Any]:
 
 
 def lines(plan: Planned) -> tuple[str, ...]:
-    """The plan, for people: the line of the decision, the variables that count, the words."""
+    """Return the plan for people: the line of the decision, the variables that count, the words."""
     return (
         plan.line,
         f"in {plan.cwd}",

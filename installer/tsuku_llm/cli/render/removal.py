@@ -9,14 +9,14 @@ from tsuku_llm.operations.removal import Cleaned, Uninstalled
 
 
 def uninstalled_data(report: Uninstalled) -> dict[str, Any]:
-    """An uninstall for programs."""
+    """Return an uninstall for programs."""
     active = report.active.id if report.active else None
     foreign = list(report.foreign)
     return {"removed": list(report.removed), "active": active, "foreign": foreign}
 
 
 def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
-    """An uninstall for people."""
+    """Return an uninstall for people."""
     removed = tuple(f"removed {version}" for version in report.removed) or ("nothing to remove",)
     removed += foreign_lines(report.foreign)
     if report.active:
@@ -25,7 +25,7 @@ def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
 
 
 def pruned_data(report: Cleaned) -> dict[str, Any]:
-    """A prune for programs."""
+    """Return a prune for programs."""
     pruned = report.pruned
     return {
         "removed": list(pruned.removed),
@@ -37,7 +37,7 @@ def pruned_data(report: Cleaned) -> dict[str, Any]:
 
 
 def pruned_lines(report: Cleaned) -> tuple[str, ...]:
-    """A prune for people."""
+    """Return a prune for people."""
     pruned = report.pruned
     removed = (
         *(f"removed {version}" for version in pruned.removed),

@@ -12,16 +12,17 @@ from tsuku_llm.config import redacted
 from tsuku_llm.operations.repository import Known, RootOfTrust
 
 _SHOWN = 16
-"""Digits of a key's id that people are shown."""
+"""Digits of a key's id that are shown to people."""
 
 
 def data(repository: Repository) -> dict[str, Any]:
-    """One repository for programs."""
+    """Return one repository for programs."""
+    # A URL may hold a user and a password: never print them.
     return {"name": repository.name, "url": redacted(repository.url)}
 
 
 def added_data(repository: Repository, root: RootOfTrust) -> dict[str, Any]:
-    """A repository that was added, for programs, with its root of trust."""
+    """Return an added repository for programs, with its root of trust."""
     roles = {
         name: {"threshold": threshold, "keys": list(keys)}
         for name, (threshold, keys) in root.roles.items()
@@ -34,7 +35,7 @@ def added_data(repository: Repository, root: RootOfTrust) -> dict[str, Any]:
 
 
 def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
-    """A repository that was added, for people: what its owner can compare."""
+    """Return an added repository for people: what its owner can compare."""
     rows = [
         (name, f"{threshold} of {len(keys)} keys", ", ".join(key[:_SHOWN] for key in keys))
         for name, (threshold, keys) in root.roles.items()
@@ -48,7 +49,7 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
 
 
 def list_data(repositories: Sequence[Known]) -> dict[str, Any]:
-    """All repositories for programs, with the dates of the metadata that counts here."""
+    """Return all repositories for programs, with the dates of the metadata that counts here."""
     return {"repositories": [_known(each) for each in repositories]}
 
 
@@ -69,7 +70,7 @@ def _time(time: datetime | None) -> str | None:
 
 
 def lines(repositories: Sequence[Known]) -> tuple[str, ...]:
-    """All repositories for people."""
+    """Return all repositories for people."""
     rows = [
         (
             one.repository.name,

@@ -1,4 +1,4 @@
-"""Revocations, as several commands show them; ``list`` loads nothing else for it."""
+"""Revocations as several commands show them; ``list`` needs only this module for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tsuku_llm.revocations import Revocation
 
 
 def revocation_data(why: Revocation) -> dict[str, Any]:
-    """A revocation, for programs; reason and date are empty where the publisher gives none."""
+    """Return a revocation for programs; reason and date are empty if the publisher gives none."""
     return {
         "release": why.release,
         "repository": why.repository,
@@ -20,7 +20,7 @@ def revocation_data(why: Revocation) -> dict[str, Any]:
 
 
 def told_data(told: Told | None) -> dict[str, Any]:
-    """What is known of an installed release, for programs."""
+    """Return what is known of an installed release, for programs."""
     why = told.revocation if told else None
     return {
         "revoked": why is not None,
@@ -30,7 +30,7 @@ def told_data(told: Told | None) -> dict[str, Any]:
 
 
 def told_lines(told: Mapping[str, Told]) -> tuple[str, ...]:
-    """What is known of each of these, and how to leave a revoked release, for people."""
+    """Return what is known of each release, and how to leave a revoked one, for people."""
     lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
     if any(each.revocation for each in told.values()):
         return (*lines, "a revoked release is not started; to move on: tsuku-llm update")

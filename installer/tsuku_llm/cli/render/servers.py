@@ -12,7 +12,7 @@ from tsuku_llm.operations.background import Servers, Stopped
 
 
 def data(found: Servers) -> dict[str, Any]:
-    """Every server, for programs."""
+    """Return every server for programs."""
     return {
         "servers": [record_data(record) for record in found.records],
         "releases": {name: told_data(told) for name, told in found.told.items()},
@@ -23,7 +23,8 @@ def data(found: Servers) -> dict[str, Any]:
 
 
 def record_data(record: Record) -> dict[str, Any]:
-    """One server, for programs: ``report`` is the receipt of its start."""
+    """Return one server for programs; ``report`` is the report of its start."""
+    # The report's own JSON, so that ``status`` and the file on the disk agree.
     report = json.loads(record.report.to_json()) if record.report else None
     return {
         "name": record.name,
@@ -41,7 +42,7 @@ def record_data(record: Record) -> dict[str, Any]:
 
 
 def lines(found: Servers) -> tuple[str, ...]:
-    """Every server, for people."""
+    """Return every server for people."""
     nothing = () if found.records else ("no server is in the background",)
     return (
         *nothing,
@@ -52,12 +53,12 @@ def lines(found: Servers) -> tuple[str, ...]:
 
 
 def started_lines(record: Record) -> tuple[str, ...]:
-    """A server that has just become ready."""
+    """Return a server that has just become ready, for people."""
     return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
 
 
 def stopped_data(stopped: tuple[Stopped, ...]) -> dict[str, Any]:
-    """What was stopped, for programs."""
+    """Return what was stopped, for programs."""
     return {"stopped": list(stopped)}
 
 
@@ -69,13 +70,13 @@ _STOPPED = {
 
 
 def stopped_lines(stopped: tuple[Stopped, ...]) -> tuple[str, ...]:
-    """What was stopped, for people."""
+    """Return what was stopped, for people."""
     told = tuple(_STOPPED[each.outcome].format(each.name) for each in stopped)
     return told or ("no server is in the background",)
 
 
 def line(record: Record) -> str:
-    """The line of the decision, as the start had it."""
+    """Return the line of the decision, as the start printed it."""
     report = record.report
     if report is None:
         return ""
@@ -84,7 +85,7 @@ def line(record: Record) -> str:
 
 
 def _paragraph(record: Record) -> tuple[str, ...]:
-    """The server in one line, and what its start turned out to be below it."""
+    """Return the server in one line, and the result of its start below it."""
     first = f"{record.name}: {record.state.value} at {record.place}{_how_it_ended(record)}"
     return (first, line(record), *table(_facts(record), indent=2))
 
@@ -100,6 +101,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if report is None:
         return []
     layers = f"{report.layers_offloaded} of {report.layers_total}"
+    # One of the two may be unknown: ``size`` then prints "?".
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
@@ -112,4 +114,5 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         "processes": f"{report.pid}, watched by {record.supervisor.pid}",
     }
     passed = [(f"not {each.variant}", each.reason) for each in report.fallen_back_from]
+    # Facts that are unknown have no line.
     return [*((name, text) for name, text in facts.items() if text), *passed]

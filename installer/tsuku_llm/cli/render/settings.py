@@ -9,14 +9,15 @@ from tsuku_llm.config import Setting, Settings, redacted, text_of
 
 
 def setting_data(setting: Setting) -> dict[str, Any]:
-    """One setting for programs."""
+    """Return one setting for programs."""
     value = setting.value
+    # None stays None; an empty list stays empty.
     shown = redacted(value) if isinstance(value, str) else value and list(map(redacted, value))
     return {"key": setting.key.name, "value": shown, "source": setting.source}
 
 
 def data(settings: Settings) -> dict[str, Any]:
-    """All settings for programs; credentials in URLs are hidden."""
+    """Return all settings for programs; credentials in URLs are hidden."""
     return {
         "settings": [setting_data(setting) for setting in settings.entries],
         "warnings": list(settings.warnings),
@@ -24,7 +25,7 @@ def data(settings: Settings) -> dict[str, Any]:
 
 
 def lines(settings: Settings) -> tuple[str, ...]:
-    """All settings for people; credentials in URLs are hidden."""
+    """Return all settings for people; credentials in URLs are hidden."""
     rows = [
         (entry.key.name, redacted(text_of(entry.value)) or "(none)", entry.source)
         for entry in settings.entries

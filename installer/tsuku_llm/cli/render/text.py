@@ -8,10 +8,11 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def table(rows: Sequence[Sequence[str]], *, indent: int = 2) -> tuple[str, ...]:
-    """Rows with their columns aligned; the last column may be of any length."""
+    """Return rows with their columns aligned; the last column may have any length."""
     if not rows:
         return ()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # rstrip: no spaces at the end of a line after a short last cell.
     return tuple(
         " " * indent
         + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -20,11 +21,12 @@ def table(rows: Sequence[Sequence[str]], *, indent: int = 2) -> tuple[str, ...]:
 
 
 def size(count: int | None) -> str:
-    """A number of bytes in decimal units with three digits: ``31.6 MB``; unknown is ``?``."""
+    """Return bytes in decimal units with three digits, such as ``31.6 MB``; ``?`` if unknown."""
     if count is None:
         return "?"
     value = float(count)
     for unit in UNITS:
+        # 999.5 would be printed as 1000: use the next unit.
         if value < 999.5 or unit == UNITS[-1]:  # noqa: PLR2004
             break
         value /= 1000
@@ -32,19 +34,19 @@ def size(count: int | None) -> str:
 
 
 def origin(publisher: str, repository: str) -> str:
-    """Who built a release, and which repository signed it.
+    """Return who built a release, and which repository signed it.
 
-    The publisher's name is free text that may look like another one; the repository's name
-    is the one that this machine knows its root of trust by.
+    The publisher's name is free text and may look like another one. The repository's name is the
+    one that this machine keeps its root of trust under.
     """
     return f"built by {publisher}, from repository {repository}"
 
 
 def unattested(reason: str | None) -> tuple[str, ...]:
-    """A line where it was not verified who built a release."""
+    """Return a line if it was not verified who built a release."""
     return (f"  unattested: {reason}",) if reason else ()
 
 
 def named(release: str, version: str | None) -> str:
-    """A release as people know it: ``b11429 (0.6.0)``."""
+    """Return a release as people know it: ``b11429 (0.6.0)``."""
     return f"{release} ({version})" if version and version != release else release

@@ -1,7 +1,7 @@
-"""A unit of systemd for a user's server. Pure.
+"""A systemd unit for a user's server. Pure.
 
-What hardens it needs neither root nor user namespaces, which many systems forbid: no
-``ProtectSystem=`` and its like. ``MemoryDenyWriteExecute=`` is missing because GPU drivers
+Its hardening needs neither root nor user namespaces, which many systems forbid: so it has no
+``ProtectSystem=`` and similar options. ``MemoryDenyWriteExecute=`` is missing because GPU drivers
 compile shaders and kernels.
 """
 
@@ -51,22 +51,26 @@ WantedBy=default.target
 """
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
+"""Words that need no quotes."""
 
 
 def text(
     name: str, line: Sequence[str], given: Handover, folder: Path, credentials: Path | None
 ) -> str:
-    """The unit that runs ``line`` and the server's words in ``folder``.
+    """Return the unit that runs ``line`` and the server's words in ``folder``.
 
-    ``credentials`` is the file of the variables that it must not name, None where there are none.
+    ``credentials`` is the file with the variables that the unit must not show, None without any.
     """
     variables = "".join(
         f"Environment={_quoted(f'{each}={value}')}\n" for each, value in given.told.items()
     )
     if credentials:
         variables += f"EnvironmentFile={_path(credentials)}\n"
+    # systemd replaces $NAME in arguments; in the program's path (the first word) "$" is not
+    # special.
     words = [_quoted(line[0]), *(_quoted(word).replace("$", "$$") for word in line[1:])]
     for place, word in enumerate(given.words):
+        # systemd fills in the value from the file of credentials when it starts the server.
         secret = f"${{{variable_of(place)}}}"
         words.append(secret if word is None else _quoted(word).replace("$", "$$"))
     return _TEMPLATE.format(
@@ -79,7 +83,7 @@ def text(
 
 
 def environment_file(variables: Mapping[str, str]) -> str:
-    """The text of a file that ``EnvironmentFile=`` reads, as systemd.exec(5) has it."""
+    """Return the text of a file for ``EnvironmentFile=``, in the syntax of systemd.exec(5)."""
     return "".join(
         f'{name}="' + re.sub(r'[\\"$`]', r"\\\g<0>", value) + '"\n'
         for name, value in variables.items()
@@ -87,12 +91,12 @@ def environment_file(variables: Mapping[str, str]) -> str:
 
 
 def _path(path: Path) -> str:
-    """A path as the options have it that take one whole line: only ``%`` is special."""
+    """Return a path for options that take one whole line: only ``%`` is special there."""
     return str(path).replace("%", "%%")
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled."""
+    """Return a word as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled."""
     if _PLAIN.fullmatch(word):
         return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

@@ -11,7 +11,7 @@ from tsuku_llm.operations.update import UpdateReport
 
 
 def data(report: UpdateReport) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report for programs."""
     receipt, release = report.installed.receipt, report.choice.release
     candidate = report.candidate
     return {
@@ -45,7 +45,7 @@ def data(report: UpdateReport) -> dict[str, Any]:
 
 
 def lines(report: UpdateReport) -> tuple[str, ...]:
-    """The report for people."""
+    """Return the report for people."""
     receipt, release = report.installed.receipt, report.choice.release
     installed = named(receipt.release, receipt.version)
     newest = named(release.release, release.version)
@@ -85,6 +85,7 @@ def _plan(report: UpdateReport) -> str:
     assert report.candidate  # noqa: S101 - asked before
     variant = report.candidate.variant
     cost = f"{size(report.download)} to download"
+    # Other versions, or an earlier run, have a part of it.
     if report.download != variant.download_size:
         cost += f" of {size(variant.download_size)}"
     return f"would install {variant.name}, {cost}; run: tsuku-llm update"

@@ -1,4 +1,4 @@
-"""Whether what is installed is as it was signed."""
+"""Whether the installed versions are as they were signed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tsuku_llm.operations.verify import Verdict
 
 
 def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Every version for programs."""
+    """Return every version for programs."""
     return {
         "versions": [
             {
@@ -31,7 +31,7 @@ def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def lines(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Every version for people."""
+    """Return every version for people."""
     if not verdicts:
         return ("nothing is installed; run: tsuku-llm install",)
     return tuple(line for verdict in verdicts for line in _lines(verdict))
@@ -49,23 +49,24 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 
 def _is_unsigned(verdict: Verdict) -> bool:
+    # Without a receipt there is nothing to compare with what was signed.
     return verdict.receipt is None or verdict.unsigned is not None
 
 
 def _compared(verdict: Verdict) -> str:
-    """With what the files were compared."""
+    """Return what the files were compared with."""
     if verdict.receipt is None or verdict.unsigned is not None:
         return f"compared with its receipt only, which is not signed: {verdict.unsigned}"
     return f"as repository {verdict.receipt.repository} signed it"
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """That of a tampered install if any version is not intact."""
+    """Return the exit code of a tampered install if any version is not intact, else 0."""
     return TamperedInstall.exit_code if _broken(verdicts) else 0
 
 
 def failure(verdicts: Sequence[Verdict]) -> Failure | None:
-    """The error, with the ids of the versions that are not intact."""
+    """Return the error with the ids of the versions that are not intact, or None."""
     broken = _broken(verdicts)
     if not broken:
         return None
