@@ -26,7 +26,7 @@ class Member:
 
     ``size`` is the number of bytes that ``content`` yields. ``target`` is that of a link. The
     caller must read a member's content before it requests the next member. If the member is
-    ``alone`` (compressed by itself), the content can be read later, in another thread.
+    ``alone`` (packed by itself), the content can be read later, in another thread.
     """
 
     name: str

@@ -3,7 +3,7 @@
 The manifest lists no files of upstream's archives, and their ``root`` is an assumption. So
 each archive is unpacked unchanged into a separate folder. Then we find the server by its
 name and leave out a top folder. Companions (for example a GPU runtime) go into the server's
-folder. At last everything moves into the tree. The names are checked twice: as they are in
+folder. Finally everything moves into the tree. The names are checked twice: as they are in
 the archive, and as they will be in the tree. The decisions are pure; only ``place`` moves
 files.
 """
