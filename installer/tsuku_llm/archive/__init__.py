@@ -1,9 +1,9 @@
-"""Unpack an artifact into a folder, every member checked before it is written.
+"""Unpack an artifact into a folder, and check every member before it is written.
 
-No network and no store: what comes in is a verified file (or a stream of verified
-bytes), what goes out is a list of what was written. The containers are read by loops of
-our own, not by ``tarfile`` or ``zipfile``: their checks differ between Python 3.10 and
-3.14, and ``tarfile``'s filters are no defence (CVE-2025-4517) or absent (3.11.2).
+The package knows no network and no store. The input is a verified file (or a stream of
+verified bytes), the output is a list of the written files and links. Our own loops read the
+containers, not ``tarfile`` or ``zipfile``. The checks of those differ between Python 3.10
+and 3.14. The filters of ``tarfile`` do not protect (CVE-2025-4517) or are absent (3.11.2).
 """
 
 from tsuku_llm.archive.budget import Budget

@@ -1,4 +1,4 @@
-"""How much an archive may unpack to."""
+"""The limits on what an archive unpacks to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tsuku_llm.archive.member import unsafe
 from tsuku_llm.manifest import Artifact
 
 MEMBERS = 10_000
-"""Members of an archive whose files are not listed; builds with ROCm's kernels have thousands."""
+"""Limit on members if the manifest lists no files; builds with ROCm's kernels have thousands."""
 
 RATIO = 20
-"""Unpacked to packed, at most, where nothing is listed; builds of llama.cpp reach 5."""
+"""Limit on unpacked to packed size if no files are listed; builds of llama.cpp reach 5."""
 
 SLACK = 64 << 20
-"""Bytes that an archive may unpack to, however small it is packed."""
+"""Bytes that every archive may unpack to, even if its packed size is tiny."""
 
 LARGEST = 16 << 30
 
@@ -28,12 +28,14 @@ class Budget:
 
     @classmethod
     def of(cls, artifact: Artifact, packed: int | None) -> Budget:
-        """The limits that the manifest implies; ``packed`` is the archive's size in bytes.
+        """Compute the limits from the manifest; ``packed`` is the archive's size in bytes.
 
-        Listed files bound an archive exactly, up to the container's own overhead. Else the
-        packed size does.
+        Listed files limit an archive exactly, up to the container's overhead. Without them,
+        the packed size limits it.
         """
         if artifact.files is not None:
+            # Folders and header extensions count as members too: up to four for each listed
+            # path, with up to 4096 bytes each.
             count = 4 * (len(artifact.files) + len(artifact.links)) + 16
             return cls(sum(file.size for file in artifact.files) + 4096 * count, count)
         if packed is None:
@@ -42,7 +44,10 @@ class Budget:
 
 
 class Spending:
-    """What was used of a budget so far."""
+    """The part of a budget that is used so far.
+
+    It does not lock: only the thread that reads the archive's headers counts.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -50,19 +55,19 @@ class Spending:
         self._members = 0
 
     def spend(self, size: int) -> None:
-        """Count bytes; raises ``UnsafeArchive`` when the budget is exceeded."""
+        """Count bytes; raise ``UnsafeArchive`` if they exceed the budget."""
         self._size += size
         if self._size > self._budget.size:
             limit = f"limit: {self._budget.size} bytes"
             raise unsafe("it unpacks to more than it may", facts=(limit,))
 
     def member(self) -> None:
-        """Count a member; raises ``UnsafeArchive`` when there are too many."""
+        """Count a member; raise ``UnsafeArchive`` if there are too many."""
         self._members += 1
         self.check_members(self._members)
 
     def check_members(self, count: int) -> None:
-        """Refuse a number of members that a container announces, before they are read."""
+        """Refuse a number of members that a container announces before they are read."""
         if count > self._budget.members:
             limit = f"limit: {self._budget.members}"
             raise unsafe("it has more members than it may", facts=(limit,))

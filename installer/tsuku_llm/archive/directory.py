@@ -1,8 +1,8 @@
 """The directory of a zip file (APPNOTE.TXT 6.3), compared with everything else in the file.
 
-The file must be covered by its entries from the first byte to the last: no prefix, no
-gaps, no overlap, nothing behind; and the local headers must say what the central
-directory says. Whoever reads it in another way then finds the same members.
+The entries must cover the file from the first byte to the last: no prefix, no gaps, no
+overlap, nothing at the end. The local headers must say what the central directory says.
+Then every other program that reads the file finds the same members.
 
 Every byte of the directory is read once: time and memory grow with its size, up to
 ``_LARGEST_DIRECTORY`` bytes and the budget's number of members.
@@ -26,21 +26,23 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _EXTRA = struct.Struct("<2H")
 
 STORED, DEFLATED = 0, 8
+# Bits of a member's flags (APPNOTE.TXT 4.4.4).
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _DESCRIPTOR = 0x0008
 _PATCHED = 0x0020
 _UTF8 = 0x0800
+# Systems whose file modes are those of Unix (4.4.2).
 _UNIX, _DARWIN = 3, 19
 _MAX16, _MAX32 = 0xFFFF, 0xFFFFFFFF
 _LONGEST_COMMENT = 0xFFFF
 _LARGEST_DIRECTORY = 64 << 20
 _LONGEST_EXTRA = 1 << 10
-"""Bytes of a member's extra field; what packers write (times, owners, zip64) takes below 100."""
+"""Bytes of a member's extra field; packers write below 100 (times, owners, zip64)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file or folder as the directory has it; ``data`` is where its content begins."""
+    """One file or folder of the directory; ``data`` is the offset of its content."""
 
     raw: bytes
     name: str
@@ -55,10 +57,10 @@ class Entry:
 
 
 def read_directory(file: BinaryIO, spending: Spending) -> list[Entry]:
-    """Every entry in the order of the directory, each compared with its local header.
+    """Read all entries in the directory's order; compare each with its local header.
 
-    Raises ``UnsafeArchive`` for what two readers could read differently, for encryption,
-    and for a malformed or shortened file.
+    Raises ``UnsafeArchive`` for anything that two readers could read differently, for
+    encryption, and for a malformed or shortened file.
     """
     entries, start = _directory(file, spending)
     ends = _extents(entries, start)
@@ -66,8 +68,9 @@ def read_directory(file: BinaryIO, spending: Spending) -> list[Entry]:
 
 
 def _extents(entries: list[Entry], start: int) -> dict[int, int]:
-    """Where each entry's bytes end, by where they begin; the first begins the file."""
+    """Map the start of each entry's bytes to their end; the first entry begins the file."""
     offsets = sorted(entry.offset for entry in entries)
+    # A prefix can be a program or a second archive, which another reader would find.
     if (offsets[0] if offsets else start) != 0:
         raise unsafe("something stands before the first member")
     if len(set(offsets)) != len(offsets):
@@ -76,7 +79,7 @@ def _extents(entries: list[Entry], start: int) -> dict[int, int]:
 
 
 def _data_offset(file: BinaryIO, entry: Entry, end: int) -> int:
-    """Where an entry's data begins, its local header having been compared."""
+    """Compare an entry's local header with the directory; return where its data begins."""
     file.seek(entry.offset)
     head = _LOCAL.unpack(exact(file, _LOCAL.size))
     signature, _, flags, method, _, _, crc, packed, size, name_size, extra_size = head
@@ -90,9 +93,11 @@ def _data_offset(file: BinaryIO, entry: Entry, end: int) -> int:
     data: int = entry.offset + _LOCAL.size + name_size + extra_size
     described = bool(flags & _DESCRIPTOR)
     size, packed = _zip64(extra, (size, packed), entry.name)
+    # With a data descriptor, a local header may have zeros: the writer did not know them yet.
     said = (crc, packed, size)
     if said != (entry.crc, entry.packed, entry.size) and not (described and not any(said)):
         raise unsafe("a member's two headers differ", entry.name)
+    # Only a descriptor may stand between the data and the next entry. Negative: an overlap.
     rest = end - data - entry.packed
     if rest and not (described and _is_descriptor(file, entry, data + entry.packed, rest)):
         raise unsafe("members overlap, or something stands between them", entry.name)
@@ -100,7 +105,10 @@ def _data_offset(file: BinaryIO, entry: Entry, end: int) -> int:
 
 
 def _is_descriptor(file: BinaryIO, entry: Entry, offset: int, size: int) -> bool:
-    """Whether the bytes behind an entry's data are its data descriptor, in one of its forms."""
+    """Return whether the bytes after an entry's data are its data descriptor.
+
+    There are four forms: sizes of 32 or 64 bits, with or without a signature.
+    """
     forms = [struct.pack("<L2Q", entry.crc, entry.packed, entry.size)]
     if max(entry.packed, entry.size) <= _MAX32:
         forms.append(struct.pack("<3L", entry.crc, entry.packed, entry.size))
@@ -113,6 +121,7 @@ def _is_descriptor(file: BinaryIO, entry: Entry, offset: int, size: int) -> bool
 
 def _directory(file: BinaryIO, spending: Spending) -> tuple[list[Entry], int]:
     count, size, start = _end(file)
+    # Both before the read: the numbers come from the archive and decide how much memory we use.
     spending.check_members(count)
     if size > _LARGEST_DIRECTORY:
         raise unsafe("the directory is too large")
@@ -131,7 +140,7 @@ def _directory(file: BinaryIO, spending: Spending) -> tuple[list[Entry], int]:
 
 
 def _end(file: BinaryIO) -> tuple[int, int, int]:
-    """Number of entries, size of the directory, where it begins."""
+    """Find the end record; return the number of entries, the directory's size and its start."""
     length = file.seek(0, 2)
     tail_at = max(0, length - _LONGEST_COMMENT - _EOCD.size)
     file.seek(tail_at)
@@ -140,6 +149,7 @@ def _end(file: BinaryIO) -> tuple[int, int, int]:
     if found < 0 or len(tail) - found < _EOCD.size:
         raise malformed("it is no zip file, or its end is missing")
     _, disk, first, here, count, size, start, comment = _EOCD.unpack_from(tail, found)
+    # The last signature must be the right one: in a comment it would hide another directory.
     if found + _EOCD.size + comment != len(tail):
         raise unsafe("something stands behind the end of the archive")
     end = tail_at + found
@@ -172,7 +182,7 @@ def _end64(file: BinaryIO, end: int) -> tuple[int, int, int]:
 
 
 def _central(data: bytes, position: int) -> tuple[Entry, int]:
-    """Read the entry at a position; gives its length too. Only its own bytes are copied."""
+    """Read the entry at a position; return it and its length. Copy only its own bytes."""
     if len(data) - position < _CENTRAL.size:
         raise malformed("its directory ends early")
     fields = _CENTRAL.unpack_from(data, position)
@@ -192,6 +202,7 @@ def _central(data: bytes, position: int) -> tuple[Entry, int]:
     size, packed, offset = _zip64(extra, (size, packed, offset), name)
     if method == STORED and size != packed:
         raise unsafe("a member's sizes do not fit", name)
+    # Other systems leave something else in these bits.
     mode = attributes >> 16 if made >> 8 in (_UNIX, _DARWIN) else 0
     entry = Entry(
         raw=raw, name=name, flags=flags, method=method, crc=crc, packed=packed, size=size,
@@ -206,7 +217,7 @@ def _require_short(extra_size: int, name: str) -> None:
 
 
 def _name(raw: bytes, flags: int) -> str:
-    """A member's name; without the UTF-8 flag only ASCII is one thing to everybody."""
+    """Decode a member's name; without the UTF-8 flag, readers agree on ASCII only."""
     try:
         return raw.decode("utf-8" if flags & _UTF8 else "ascii")
     except UnicodeDecodeError as error:
@@ -214,7 +225,7 @@ def _name(raw: bytes, flags: int) -> str:
 
 
 def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """The values, those that say "see the zip64 field" taken from it."""
+    """Replace the values that mean "see the zip64 field" by those of that field."""
     wide = iter(_zip64_field(extra, name))
     try:
         return tuple(next(wide) if value == _MAX32 else value for value in values)
@@ -234,9 +245,11 @@ def _zip64_field(extra: bytes, name: str) -> tuple[int, ...]:
         body = extra[start:position]
         if len(body) != length:
             raise unsafe("a member's extra field is malformed", name)
+        # Info-ZIP's Unicode path: some readers would use that name instead.
         if tag == 0x7075:  # noqa: PLR2004
             raise unsafe("a member has a second name", name)
         if tag == 1:
+            # Of two, one reader takes the first and another the last.
             if found is not None:
                 raise unsafe("a member's extra field is malformed", name)
             found = struct.unpack_from(f"<{length // 8}Q", body)

@@ -1,4 +1,4 @@
-"""Bytes in order, out of a gzip stream."""
+"""A reader of gzip streams that gives the content in order."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tsuku_llm.archive.member import malformed, unsafe
 
 _INPUT = 256 << 10
 _FIRST_INPUT = 4 << 10
-"""What a member is given first: what lies behind its end is copied and given to the next one."""
+"""Bytes of a member's first portion. Bytes after the member's end are copied for the next one."""
 
 _MOST_MEMBERS = 1 << 18
-"""Gzip members of one archive: as many as bgzip makes of 16 GiB, 64 KiB in each."""
+"""Limit on gzip members of one archive: as many as bgzip makes of 16 GiB, 64 KiB in each."""
 
 
 class Reader(Protocol):
-    """Bytes in order; fewer than asked for at the end only."""
+    """A source of bytes in order; only at the end it gives fewer than requested."""
 
     def read(self, size: int) -> bytes:
-        """Give up to ``size`` bytes."""
+        """Read up to ``size`` bytes."""
         ...
 
 
 class GzipReader:
     """The content of a gzip stream of one or more members, counted against a budget.
 
-    Zero padding after the last member is allowed, as tape blocks bring it; anything else
-    there is not. Both ways to read raise ``UnsafeArchive`` for a malformed stream.
+    Zero padding after the last member is allowed, because tape blocks have it; other bytes
+    are not. Both methods raise ``UnsafeArchive`` for a malformed stream.
     """
 
     def __init__(self, file: BinaryIO, spending: Spending) -> None:
@@ -38,15 +38,16 @@ class GzipReader:
         self._ready = memoryview(b"")
 
     def some(self, size: int) -> memoryview:
-        """Give at least one byte and at most ``size``, without copying; none at the end."""
+        """Return at least one byte and at most ``size``, without copying; none at the end."""
         if not self._ready:
+            # Counted as soon as it is inflated: also headers and members that are skipped.
             self._ready = memoryview(next(self._chunks, b""))
             self._spending.spend(len(self._ready))
         taken, self._ready = self._ready[:size], self._ready[size:]
         return taken
 
     def read(self, size: int) -> bytes:
-        """Give ``size`` bytes, fewer at the end."""
+        """Read ``size`` bytes, fewer at the end."""
         found = bytearray()
         while len(found) < size and (part := self.some(size - len(found))):
             found += part
@@ -72,7 +73,7 @@ def _content(file: BinaryIO) -> Iterator[bytes]:
 class _Source:
     """A file's bytes in portions that begin small for each gzip member, and grow.
 
-    Many tiny members then cost what they are long, and not a whole block for each.
+    So the work for many tiny members grows with their length, and not by a block for each.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -82,7 +83,7 @@ class _Source:
         self._portion = _FIRST_INPUT
 
     def more(self) -> bytes:
-        """Give the next portion; none at the end."""
+        """Return the next portion; empty at the end."""
         if self._position == len(self._block):
             self._block, self._position = self._file.read(_INPUT), 0
         portion = self._block[self._position : self._position + self._portion]
@@ -91,7 +92,8 @@ class _Source:
         return portion
 
     def put_back(self, rest: bytes) -> None:
-        """Take back what lies behind a member: the end of the last portion."""
+        """Take back the bytes after a member's end, which are the end of the last portion."""
+        # They are still in the block, so moving the position back is enough.
         self._position -= len(rest)
         self._portion = _FIRST_INPUT
 
@@ -104,7 +106,7 @@ class _Source:
 
 
 def exact(reader: Reader, size: int) -> bytes:
-    """Give exactly ``size`` bytes; raises ``UnsafeArchive`` if there are fewer."""
+    """Read exactly ``size`` bytes; raise ``UnsafeArchive`` if there are fewer."""
     data = reader.read(size)
     if len(data) != size:
         raise malformed("it ends early")

@@ -1,6 +1,6 @@
-"""Inflation in bounded memory, by ISA-L where the extra ``fast`` brought it, else by zlib.
+"""Inflation in bounded memory, by ISA-L if the extra ``fast`` is installed, else by zlib.
 
-Both have the same interface and check the same checksums; ISA-L takes half the time.
+Both have the same interface and check the same checksums. ISA-L takes half the time.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from types import ModuleType
 from tsuku_llm.archive.member import CHUNK, malformed
 
 RAW = -15
-"""Window bits for a bare deflate stream, as zip members are."""
+"""Window bits for a bare deflate stream, as in zip members."""
 
 GZIP = 31
-"""Window bits for a gzip member, its CRC and length checked at the end."""
+"""Window bits for a gzip member, whose CRC and length the library checks at the end."""
 
 
 def fastest() -> ModuleType:
-    """The fastest library that is installed."""
+    """Import the fastest library that is installed."""
     try:
         from isal import isal_zlib  # noqa: PLC0415
-    except ImportError:  # no wheel for this platform, or not asked for
+    except ImportError:  # no wheel for this platform, or the extra is not installed
         return zlib
     library: ModuleType = isal_zlib
     return library
@@ -36,20 +36,22 @@ def inflated(
 ) -> Generator[bytes, None, bytes]:
     """Yield the content of one stream, at most ``CHUNK`` bytes at a time.
 
-    The stream begins with ``data`` and goes on with what ``more`` gives, "" at the end;
-    what was read beyond the stream's own end is returned. Raises ``UnsafeArchive``, with
-    ``what`` when the stream is wrong.
+    The stream begins with ``data`` and continues with the results of ``more``, which is
+    empty at the end. Returns the bytes that were read after the stream's end. Raises
+    ``UnsafeArchive``, with ``what`` as its text if the stream is wrong.
     """
     inflate = LIBRARY.decompressobj(bits)
     while not inflate.eof:
         try:
+            # The limit: a kilobyte can inflate to a megabyte, and the caller counts in between.
             content = inflate.decompress(data, CHUNK)
         except (zlib.error, LIBRARY.error) as error:
             raise malformed(what) from error
         data = inflate.unconsumed_tail
         if content:
             yield content
-        elif not inflate.eof and not data:  # nor is there any output held back for want of room
+        # No content, no rest of the input: only new input can continue the stream.
+        elif not inflate.eof and not data:
             data = more()
             if not data:
                 raise malformed("it ends early")

@@ -1,4 +1,4 @@
-"""The links of an archive whose files are there already."""
+"""The links of an archive whose files are already installed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from tsuku_llm.manifest import Artifact
 def make_links(artifact: Artifact, into: Path) -> tuple[UnpackedLink, ...]:
     """Make the links that the manifest lists for an artifact, as unpacking it would.
 
-    Its listed files must lie in ``into``. Raises ``UnsafeArchive`` for links that its archive
-    may not have, before one is made, and the errors of the disk.
+    Its listed files must be in ``into``. Raises ``UnsafeArchive`` for links that its archive
+    must not have, before it makes the first one, and the errors of the disk.
     """
     if not artifact.links:
         return ()
+    # The same checks as for an archive's members, with the listed files as its members.
     names = Names()
     for file in artifact.files or ():
         names.add(checked_parts(file.path), "file")

@@ -1,4 +1,4 @@
-"""The files that the manifest lists for an artifact: those exactly, and no others."""
+"""The comparison of an archive with the manifest's list: exactly those files, no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tsuku_llm.manifest import Artifact
 
 
 class Listing:
-    """What an artifact may bring; everything, where the manifest lists nothing."""
+    """The files and links that an artifact may have; all, if the manifest lists none."""
 
     def __init__(self, artifact: Artifact) -> None:
         self._listed = artifact.files is not None
@@ -22,12 +22,16 @@ class Listing:
         }
 
     def expect(self, path: str, member: Member) -> bool:
-        """Whether the file at ``path`` is to be executable; raises if it is not listed."""
+        """Return whether the file at ``path`` must be executable; raise if it is not listed.
+
+        Raises ``UnsafeArchive`` for that, ``DigestMismatch`` for another size.
+        """
         if not self._listed:
             return member.executable
         entry = self._files.get(path)
         if entry is None:
             raise unsafe("a file is not in the signed list", path)
+        # Before anything is written. The digest follows when the file is complete.
         if entry.size != member.size:
             raise _different(path)
         return entry.executable
@@ -48,7 +52,7 @@ class Listing:
             raise unsafe("the links are not those of the signed list")
 
     def check_complete(self, done_paths: set[str]) -> None:
-        """Refuse when a listed file did not come."""
+        """Refuse an archive that lacks a listed file."""
         missing = sorted(self._files.keys() - done_paths)
         if missing:
             raise unsafe("a file of the signed list is missing", missing[0])

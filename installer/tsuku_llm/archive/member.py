@@ -1,4 +1,4 @@
-"""What the container readers say about a member, and the errors they share."""
+"""The description of an archive's member, and the errors that all readers share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 1 << 20
 
 
 Chunk = bytes | memoryview
-"""Some of a member's content."""
+"""A part of a member's content."""
 
 
 def _nothing() -> Iterator[Chunk]:
@@ -22,11 +22,11 @@ def _nothing() -> Iterator[Chunk]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One member as its container describes it: nothing is checked yet but the container.
+    """One member as its container describes it: only the container is checked yet.
 
-    ``size`` is in bytes and what ``content`` gives in all; ``target`` is a link's. A
-    member's content must be taken before the next member is asked for, unless it lies
-    ``alone`` in its container: then it may be taken later, in another thread.
+    ``size`` is the number of bytes that ``content`` yields. ``target`` is that of a link. The
+    caller must read a member's content before it requests the next member. If the member is
+    ``alone`` (packed by itself), the content can be read later, in another thread.
     """
 
     name: str
@@ -42,7 +42,7 @@ _HINT = (
     "nothing was installed, and another download brings the same bytes: tell the publisher, "
     "and take another variant or release (--backend, --release; see: tsuku-llm backends)"
 )
-"""The digest is the signed one, so these are the bytes that the publisher signed."""
+"""The hint for all refused archives: the digest is right, so the publisher signed these bytes."""
 
 
 def unsafe(what: str, name: str = "", *, facts: tuple[str, ...] = ()) -> UnsafeArchive:

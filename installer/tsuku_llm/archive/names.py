@@ -1,4 +1,4 @@
-"""Which member names may be written, on every operating system alike. Pure."""
+"""The rules for member names, the same on every operating system. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_PART = 200
 DEEPEST = 32
 LONGEST_LINK_CHAIN = 16
 MOST_FOLDERS = 500
-"""Folders of one tree; builds have a handful, and each costs more than a file."""
+"""Limit on folders of one tree; builds have a handful, and each costs more than a file."""
 
 _RESERVED = re.compile(
     r"^(con|prn|aux|nul|conin\$|conout\$|clock\$|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?$", re.IGNORECASE
@@ -28,20 +28,21 @@ Kind = Literal["file", "folder", "link"]
 
 
 def checked_parts(name: str, *, folder: bool = False) -> Parts:
-    """Split a member's name, having refused what must not become a path.
+    """Refuse a member's name that must not become a path; split any other into its parts.
 
-    Names that Windows cannot hold are refused everywhere: one manifest serves all
-    systems, and such a name in a build is nobody's accident. ``folder`` allows the final
-    slash that marks one. Leading ``./`` is taken off, as ``tar c .`` writes it.
+    Names that Windows cannot store are refused everywhere: one manifest serves all systems,
+    and such a name does not get into a build by accident. ``folder`` allows the final slash
+    that marks a folder. A leading ``./`` is removed, because ``tar c .`` writes it.
 
     Raises ``UnsafeArchive``.
     """
     text = name.removesuffix("/") if folder else name
     text = text.removeprefix("./")
-    if folder and text in ("", "."):
+    if folder and text in ("", "."):  # "./", the archive's top folder
         if name.startswith("/"):
             raise unsafe("a member has an absolute path", name)
         return ()
+    # surrogatepass: the name may hold anything, and only the rules below refuse it.
     if len(text.encode("utf-8", "surrogatepass")) > LONGEST_PATH:
         raise unsafe("a member's name is too long", name)
     parts = tuple(text.split("/"))
@@ -80,34 +81,37 @@ _RULES: tuple[tuple[Callable[[str], object], str], ...] = (
 
 
 def _why_not(part: str) -> str:
-    """Why one part of a path is refused; "" when it is not."""
+    """Explain why one part of a path is refused; "" if it is not."""
     return next((reason for applies, reason in _RULES if applies(part)), "")
 
 
 def folded(part: str) -> str:
-    """The form in which two names are the same file on some file system.
+    """Fold a name: two names with the same form are the same file on some file system.
 
-    Covers letter case (Windows, macOS), composition (macOS) and look-alikes that fold to
-    one letter (the Kelvin sign and K).
+    Folding covers letter case (Windows, macOS), composition (macOS), and look-alikes that
+    fold to one letter (the Kelvin sign and K).
     """
+    # Twice: casefold can give letters that are not in normal form.
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", part).casefold())
 
 
 class Names:
-    """The names an unpacked tree has so far; refuses the ones that would meet.
+    """The names that an unpacked tree has so far; it refuses names that collide.
 
-    A link may not be passed through: what a path names never depends on a link that the
-    archive itself brought.
+    No path may go through a link: the meaning of a path never depends on a link that the
+    archive itself has.
     """
 
     def __init__(self) -> None:
+        # The keys are folded names: two names with one key are one file on some systems.
         self._known: dict[Parts, tuple[Parts, Kind]] = {}
         self._targets: dict[Parts, Parts] = {}
         self._folders = 0
 
     def add(self, parts: Parts, kind: Kind) -> None:
-        """Register a member and its folders; raises ``UnsafeArchive`` for a collision."""
+        """Register a member and its folders; raise ``UnsafeArchive`` for a collision."""
         key = tuple(folded(part) for part in parts)
+        # The folders above too, as archives may leave them out. One that is a link is refused.
         for depth in range(1, len(parts)):
             self._claim(key[:depth], parts[:depth], "folder", parts)
         self._claim(key, parts, kind, parts)
@@ -129,12 +133,15 @@ class Names:
             self._targets[key] = ()
 
     def link(self, parts: Parts, target: str) -> None:
-        """Note where a link leads, to be judged by ``check_links`` when all is known."""
+        """Register a link; ``check_links`` judges its target when all names are known."""
         self.add(parts, "link")
         self._targets[tuple(folded(part) for part in parts)] = _resolved(parts, target)
 
     def check_links(self) -> None:
-        """Every link leads, over other links at most, to a file; else ``UnsafeArchive``."""
+        """Check that every link leads to a file, possibly through other links.
+
+        Raises ``UnsafeArchive``.
+        """
         for key, (parts, kind) in self._known.items():
             if kind == "link":
                 self._follow(key, "/".join(parts))
@@ -144,6 +151,7 @@ class Names:
             target = self._targets[key]
             key = tuple(folded(part) for part in target)
             spelled, kind = self._known.get(key, (None, None))
+            # The spelling too: on a case-sensitive system, another spelling names no file.
             if spelled != target or kind not in ("file", "link"):
                 raise unsafe("a link does not lead to a file of the archive", name)
             if kind == "file":
@@ -152,7 +160,7 @@ class Names:
 
 
 def _resolved(link: Parts, target: str) -> Parts:
-    """The path that a link's text names, by text alone: no part of it may be a link."""
+    """Resolve a link's target by its text alone, which is right as no part of it can be a link."""
     name = "/".join(link)
     if len(target) > LONGEST_PATH:
         raise unsafe("a link's target is too long", name)
@@ -160,6 +168,7 @@ def _resolved(link: Parts, target: str) -> Parts:
         raise unsafe("a link has an absolute target", name)
     path = list(link[:-1])
     for part in target.split("/"):
+        # An empty path: ".." would leave the tree, and falls through to _why_not().
         if part == ".." and path:
             path.pop()
         elif part == ".":

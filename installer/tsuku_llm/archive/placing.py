@@ -1,10 +1,11 @@
-"""Where the files of an archive belong whose layout nobody measured.
+"""The placement of files from archives whose layout is not known in advance.
 
-The manifest lists no files of upstream's archives, and its ``root`` for them is assumed. So
-they are unpacked aside, each as it is. Then the server is found by its name, a top folder is
-left out, companions (a GPU runtime, for one) are put beside the server, and all is moved into
-the tree. What an archive may have is checked twice: as it lies in the archive, and as it will
-lie in the tree. Deciding is pure; ``place`` alone moves files.
+The manifest lists no files of upstream's archives, and their ``root`` is an assumption. So
+each archive is unpacked unchanged into a separate folder. Then we find the server by its
+name and leave out a top folder. Companions (for example a GPU runtime) go into the server's
+folder. Finally everything moves into the tree. The names are checked twice: as they are in
+the archive, and as they will be in the tree. The decisions are pure; only ``place`` moves
+files.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from tsuku_llm.errors import UnsafeArchive
 from tsuku_llm.manifest import Artifact
 
 _SHOWN = 8
-"""Names of what was found that an error shows."""
+"""Limit on the found names that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """An archive that was unpacked as it is, into a folder of its own."""
+    """An archive that was unpacked unchanged into a separate folder."""
 
     artifact: Artifact
     folder: Path
@@ -35,18 +36,19 @@ class Aside:
 
 
 Moves = Mapping[str, tuple[Path, Unpacked]]
-"""By path in the tree: the file or link that was unpacked, and what it will be."""
+"""For each path in the tree: the unpacked file's present path, and its entry in the tree."""
 
 
 def place(
     archives: Sequence[Aside], tree: Path, server: str, present: Mapping[str, Unpacked]
 ) -> tuple[str, tuple[Unpacked, ...]]:
-    """Move what archives brought into the tree; gives the server's path and what was moved.
+    """Move the archives' files into the tree; return the server's path and the moved files.
 
-    ``server`` is the path that the manifest assumes, ``present`` what listed archives brought
-    into the tree by path. Raises ``UnsafeArchive`` before anything is moved, and the errors
+    ``server`` is the path that the manifest assumes. ``present`` has what listed archives put
+    into the tree, by path. Raises ``UnsafeArchive`` before it moves anything, and the errors
     of the disk.
     """
+    # All decisions first: a refused archive must not leave a half-filled tree.
     found, moves = arrange(archives, server, present)
     with disk_errors("unpacking", tree), opened_tree(tree) as opened:
         for path, (source, _) in moves.items():
@@ -58,11 +60,12 @@ def place(
 def arrange(
     archives: Sequence[Aside], server: str, present: Mapping[str, Unpacked]
 ) -> tuple[str, Moves]:
-    """Decide where everything goes; gives the server's path in the tree too. Pure.
+    """Decide where each file goes; return the server's path in the tree, and the moves. Pure.
 
-    Raises ``UnsafeArchive`` where there is no server or more than one, and where two archives
-    bring different things of one name.
+    Raises ``UnsafeArchive`` unless there is exactly one server, and if two archives have
+    different files of one name.
     """
+    # A listed archive has the server: then all of these are companions.
     if server in present:
         main, found = None, server
     else:
@@ -76,6 +79,7 @@ def arrange(
             path = PurePosixPath(item.path).relative_to(top)
             moved = replace(item, path=str(path if own else beside / path))
             known = moves[moved.path][1] if moved.path in moves else present.get(moved.path)
+            # The same file in two archives is fine: the first one is used.
             if known is None:
                 moves[moved.path] = (archive.folder / item.path, moved)
             elif not _same(known, moved):
@@ -118,9 +122,9 @@ def _other_layout(what: str, server: str, paths: Sequence[str]) -> UnsafeArchive
 
 
 def _main_root(archive: Aside, server: str) -> PurePosixPath:
-    """The folder that is left out of the build's own archive.
+    """Choose the folder to leave out of the archive that has the server.
 
-    The one that the manifest assumes where that holds, else a single top folder.
+    This is the folder that the manifest assumes, if that is right, else a single top folder.
     """
     root = PurePosixPath("" if archive.artifact.format == "wheel" else archive.artifact.root)
     paths = [PurePosixPath(item.path) for item in archive.items]
@@ -132,7 +136,7 @@ def _main_root(archive: Aside, server: str) -> PurePosixPath:
 
 
 def _common_folder(items: Sequence[Unpacked]) -> PurePosixPath:
-    """The folder in which everything of a companion lies, however deep."""
+    """Find the deepest folder that holds all files of a companion."""
     folders = [PurePosixPath(item.path).parent for item in items]
     common = folders[0] if folders else PurePosixPath()
     while not all(common in (folder, *folder.parents) for folder in folders):
@@ -147,7 +151,7 @@ def _same(known: Unpacked, other: Unpacked) -> bool:
 
 
 def _check_names(items: Sequence[Unpacked]) -> None:
-    """Refuse a tree that no single archive could bring."""
+    """Refuse a tree whose names would be refused in a single archive."""
     names = Names()
     for item in items:
         parts = checked_parts(item.path)
@@ -159,5 +163,5 @@ def _check_names(items: Sequence[Unpacked]) -> None:
 
 
 def as_it_is(artifact: Artifact) -> Artifact:
-    """Describe an archive without its assumed top folder; in a wheel it is no assumption."""
+    """Describe an archive without its assumed top folder; a wheel keeps it, as it is known."""
     return artifact if artifact.format == "wheel" else replace(artifact, root="")

@@ -1,12 +1,11 @@
-"""Members of a tar stream: ustar with the PAX and GNU extensions for long names.
+"""The members of a tar stream: ustar with the PAX and GNU extensions for long names.
 
-A loop of our own (POSIX.1-2017 "pax", and GNU's tar.h): one opinion on all Python
-versions, and whatever two readers could read differently is refused: sparse files, hard
-links, devices, sizes overridden in ways that do not fit, global overrides, data after
-the end.
+This is our own loop (POSIX.1-2017 "pax", and GNU's tar.h), so that all Python versions
+behave alike. It refuses everything that two readers could read differently: sparse files,
+hard links, devices, malformed sizes, global overrides, data after the end.
 
 Every byte is read once. A header extension is limited in length and in records, and counts
-as a member: so the work grows with the archive, and has an end.
+as a member. So the work grows with the archive and has a limit.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from tsuku_llm.archive.member import CHUNK, Chunk, Member, malformed, unsafe
 
 BLOCK = 512
 _LARGEST_EXTENSION = 16 << 10
-"""Bytes of a PAX header or a long name: paths have 255 at most, the rest is attributes."""
+"""Bytes of a PAX header or a long name: a path has at most 255, the rest is for attributes."""
 
 _MOST_RECORDS = 100
-"""Records of one PAX header; packers write a dozen."""
+"""Limit on records of one PAX header; packers write a dozen."""
 
 _LARGEST = 1 << 40
 _END = bytes(BLOCK)
@@ -54,19 +53,19 @@ class _Header:
 
 
 def tar_members(reader: GzipReader, spending: Spending) -> Iterator[Member]:
-    """Give every member in order.
+    """Yield every member in order.
 
-    Raises ``UnsafeArchive`` for what no build needs, and for a malformed or shortened
-    stream.
+    Raises ``UnsafeArchive`` for everything that no build needs, and for a malformed or
+    shortened stream.
     """
     extensions: dict[str, str] = {}
-    described = False
+    described = False  # whether an extension waits for its member
     while (block := exact(reader, BLOCK)) != _END:
         spending.member()
         header = _parse(block)
         if header.kind in (b"x", b"g", b"L", b"K"):
             _extend(extensions, header, _extension(reader, header))
-            described = described or header.kind != b"g"
+            described = described or header.kind != b"g"  # a global one describes no member
             continue
         yield from _member(reader, _overridden(header, extensions))
         extensions, described = {}, False
@@ -76,6 +75,7 @@ def tar_members(reader: GzipReader, spending: Spending) -> Iterator[Member]:
 
 
 def _check_end(reader: GzipReader) -> None:
+    # Of one zero block, some readers stop and others read on.
     if exact(reader, BLOCK) != _END:
         raise unsafe("the end of the archive is marked by one block only")
     while rest := reader.read(CHUNK):
@@ -90,6 +90,7 @@ def _member(reader: GzipReader, header: _Header) -> Iterator[Member]:
         yield Member(
             name=name, kind="file", size=header.size, executable=executable, content=content.chunks
         )
+        # The caller may have read only a part, or nothing: the next header is after all of it.
         content.skip()
         return
     if header.size:
@@ -103,7 +104,7 @@ def _member(reader: GzipReader, header: _Header) -> Iterator[Member]:
 
 
 class _Content:
-    """The content of one member, and the padding behind it, taken once."""
+    """The content of one member and the padding after it; it can be read once."""
 
     def __init__(self, reader: GzipReader, size: int) -> None:
         self._reader = reader
@@ -127,11 +128,13 @@ class _Content:
 def _parse(block: bytes) -> _Header:
     if block[257:263] not in (b"ustar\0", b"ustar "):
         raise malformed("a header is not a tar header")
+    # POSIX: the sum of all bytes, with blanks in place of the checksum itself.
     stored = _number(block[148:156])
     blank = block[:148] + b" " * 8 + block[156:]
     if stored != sum(blank):
         raise malformed("a header's checksum is wrong")
     name = _text(block[0:100])
+    # GNU's own format ("ustar ") has other fields in place of the prefix.
     prefix = _text(block[345:500]) if block[257:263] == b"ustar\0" else ""
     return _Header(
         name=f"{prefix}/{name}" if prefix else name,
@@ -143,7 +146,7 @@ def _parse(block: bytes) -> _Header:
 
 
 def _number(field: bytes) -> int:
-    """An octal number, or GNU's base 256; negative and odd ones are refused."""
+    """Read an octal number, or one of GNU's base 256; refuse negative and malformed ones."""
     if field[0] == 0x80:  # noqa: PLR2004
         value = int.from_bytes(field[1:], "big")
     elif field[0] & 0x80:
@@ -185,17 +188,19 @@ def _extend(extensions: dict[str, str], header: _Header, data: bytes) -> None:
         if header.kind == b"g":
             if _IDENTITY_PAX.intersection(found):
                 raise unsafe("a global header renames members")
-            return
+            return  # the rest of it, such as git's comment, has no meaning for us
+    # PAX and GNU extensions for one member: readers disagree about which one counts.
     if extensions.keys() & found.keys():
         raise unsafe("a member is described twice")
     extensions.update(found)
 
 
 def _pax(data: bytes) -> dict[str, str]:
-    """Read the records (length, keyword, value); gives those that have a meaning for us."""
+    """Read the records (length, keyword, value); return those that have a meaning for us."""
     found: dict[str, str] = {}
     position = records = 0
     while position < len(data):
+        # Only the start of the rest is searched: otherwise the work grows with its square.
         digits, space, _ = data[position : position + 20].partition(b" ")
         length = int(digits) if digits.isdigit() and space else 0
         record = data[position + len(digits) + 1 : position + length]
@@ -220,6 +225,7 @@ def _overridden(header: _Header, extensions: dict[str, str]) -> _Header:
     size = extensions.get("size", "")
     if size and not (size.isascii() and size.isdigit() and len(size) <= 13):  # noqa: PLR2004
         raise unsafe("a PAX header has a malformed size", header.name)
+    # A reader in C ends the name at the zero byte, another one does not.
     for text in extensions.values():
         if "\0" in text:
             raise unsafe("a PAX header has a zero byte", header.name)

@@ -1,4 +1,4 @@
-"""One archive into one folder."""
+"""Unpack one archive into one folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tsuku_llm.manifest import Artifact
 
 @dataclass(frozen=True, slots=True)
 class UnpackedFile:
-    """A regular file that was written; ``path`` is relative, with slashes."""
+    """A regular file that was unpacked; ``path`` is relative, with slashes."""
 
     path: str
     size: int
@@ -43,7 +43,10 @@ Unpacked = UnpackedFile | UnpackedLink
 
 
 def in_order(artifact: Artifact) -> bool:
-    """Whether its members are read as they come; otherwise what they are is told at its end."""
+    """Return whether an archive can be unpacked while it downloads.
+
+    A zip file and a wheel cannot: their directory is at the end.
+    """
     return artifact.format == "tar.gz"
 
 
@@ -54,19 +57,20 @@ def unpack(
     budget: Budget | None = None,
     threads: int = THREADS,
 ) -> tuple[Unpacked, ...]:
-    """Unpack an archive whose digest was verified; gives what it brought, sorted by path.
+    """Unpack an archive whose digest is verified; return its files and links, sorted by path.
 
-    ``into`` may hold what another artifact brought: then files of one name must be the
-    same. Two calls may not work on one folder at the same time. ``file`` needs to be
-    seekable for zip and wheel only, whose members are written by so many ``threads``.
-    Without ``budget`` the manifest's own limits hold.
+    ``into`` may hold files of another artifact: files of one name must then be the same. Two
+    calls must not use one folder at the same time. ``file`` must be seekable only for zip
+    and wheel; ``threads`` is the number of threads that write their members. Without
+    ``budget``, the manifest's limits hold.
 
-    Members outside ``artifact.root`` are refused, and skipped in a wheel, whose metadata
-    lies there. Links are made when all files are written, so nothing is written through
-    one. Nothing is flushed to the disk: the store does it for what it commits.
+    Members outside ``artifact.root`` are refused, but skipped in a wheel, whose metadata is
+    there. Links are made after all files are written, so nothing is written through a link.
+    Nothing is flushed to the disk: the store does that at the commit.
 
-    Raises ``UnsafeArchive``, also for a malformed archive; ``NoSpace``, ``NotWritable`` or
-    ``StoreError`` for the disk. What was written until then stays.
+    Raises ``UnsafeArchive``, also for a malformed archive; ``DigestMismatch`` for a file that
+    differs from the manifest's list; ``NoSpace``, ``NotWritable`` or ``StoreError`` for the
+    disk. The files that are written by then stay.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(disk_errors("unpacking", into))
@@ -76,6 +80,7 @@ def unpack(
         spending = Spending(budget or Budget.of(artifact, packed))
         tree = stack.enter_context(opened_tree(into))
         members = _members(file, artifact, spending)
+        # A tar stream gives one member after the other, so a second thread would only wait.
         return _write_all(members, artifact, tree, 1 if in_order(artifact) else threads)
 
 
@@ -92,6 +97,7 @@ def _write_all(
     listing = Listing(artifact)
     files: list[_Writing] = []
     links: list[tuple[Parts, str]] = []
+    # This thread reads the archive and makes all checks. The writer's threads write the files.
     with Writer(tree, threads) as writer:
         for member in members:
             parts = checked_parts(member.name, folder=member.kind == "folder")
@@ -100,15 +106,18 @@ def _write_all(
                 continue
             if member.kind == "link":
                 names.link(inside, member.target)
-                links.append((inside, member.target))
+                links.append((inside, member.target))  # made at the end
             elif member.kind == "file":
+                # First: so no two threads ever write one path.
                 names.add(inside, "file")
                 files.append(_begin(member, inside, listing, writer))
             elif inside:
                 names.add(inside, "folder")
                 listing.check_folder(inside)
                 tree.folder(inside)
+        # Inside the block: if a digest is wrong, the writer gives up all that still waits.
         done: list[Unpacked] = [_finished(file, listing) for file in files]
+    # The threads have ended here, and all names are known.
     names.check_links()
     listing.check_links(links)
     listing.check_complete(done_paths={item.path for item in done})
@@ -119,7 +128,7 @@ def _write_all(
 
 
 def _below_root(parts: Parts, member: Member, artifact: Artifact) -> Parts | None:
-    """A member's path below the root; None for what is not installed."""
+    """Get a member's path below the root; None for a member that is not installed."""
     root = tuple(artifact.root.split("/")) if artifact.root else ()
     if parts[: len(root)] == root:
         if len(parts) == len(root) and member.kind != "folder":
@@ -132,7 +141,7 @@ def _below_root(parts: Parts, member: Member, artifact: Artifact) -> Parts | Non
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """A file on its way to the disk; ``written`` waits for it."""
+    """A file that is being written; ``written`` waits until it is complete."""
 
     path: str
     executable: bool

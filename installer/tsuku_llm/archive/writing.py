@@ -1,8 +1,8 @@
-"""Files are hashed and written in other threads than the one that reads the archive.
+"""Threads that hash and write files, while another thread reads the archive.
 
-What lies alone in its archive is inflated there, too, so that members of a zip file are
-unpacked side by side. What comes in order is handed over in chunks, few at a time. All
-that takes long (inflating, hashing, writing) lets go of Python's lock.
+Members that are compressed one by one (zip) are also inflated in these threads, in parallel.
+Members of a stream (tar) are handed over in chunks, a few at a time. The slow steps
+(inflating, hashing, writing) release Python's global lock, so the threads really overlap.
 """
 
 from __future__ import annotations
@@ -20,27 +20,32 @@ from tsuku_llm.archive.tree import Tree
 
 THREADS = min(4, os.cpu_count() or 1)
 _AHEAD = 4
-"""Chunks of one file that may wait to be written."""
+"""Chunks of one file that may wait to be written: a limit on memory."""
 
 _SMALL = 64 << 10
 _MOST_HELD = 4 << 20
-"""Bytes of small files that are kept back: a tar file does not say how many members it has, so
-an archive of thousands of tiny ones is refused before the first of them is written."""
+"""Bytes of small files that are held in memory before they are written.
+
+A tar file does not say how many members it has. So an archive with thousands of tiny ones is
+refused before the first of them is written."""
 
 Written = tuple[int, str]
 """Size in bytes and SHA-256 of what was written."""
 
 
 class Writer:
-    """Writes members into a tree; at the end of its block everything is written or given up.
+    """A pool of threads that write members into a tree.
 
-    ``threads``: one is enough for members that come in order.
+    At the end of its block, every file is written or cancelled. ``threads``: one is enough
+    for members of a stream. Only the thread that reads the archive calls the methods.
     """
 
     def __init__(self, tree: Tree, threads: int) -> None:
         self._tree = tree
         self._pool = ThreadPoolExecutor(threads, "unpack")
+        # The reading thread sets it; the pool's threads check it at each chunk.
         self._given_up = threading.Event()
+        # The rest is used by the reading thread only, and needs no lock.
         self._in_order: Future[Written] | None = None
         self._held: dict[Parts, tuple[bytes, bool]] = {}
         self._held_size = 0
@@ -55,23 +60,31 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # First: a thread in the middle of a large file then stops at its next chunk, and the
+        # shutdown, which waits for the threads, is short.
         if error:
             self._given_up.set()
+        # It must wait: the caller closes the tree's descriptors next.
         self._pool.shutdown(cancel_futures=error is not None)
 
     def write(self, member: Member, parts: Parts, *, executable: bool) -> Callable[[], Written]:
-        """Begin to write a member; the call that is returned waits for the end of it.
+        """Begin to write a member; return a function that waits for the end of the write.
 
-        The content of a member that does not lie alone has been read when this returns.
+        When this returns, the content of a member that is not ``alone`` has been read.
         """
         if member.alone:
+            # content() counts the size against the budget here, in the reading thread. Another
+            # thread then inflates the chunks; the archive's file has a lock for that.
             content = self._until_given_up(member.content())
             return self._submit(parts, content, executable=executable).result
         if member.size <= _SMALL:
             return self._hold(parts, b"".join(member.content()), executable=executable)
+        # Wait for the previous large file: memory holds the chunks of one file only, and its
+        # error ends the unpacking now, not at the end of the archive.
         if self._in_order:
             self._in_order.result()
         if member.size <= CHUNK:
+            # Copied out of the stream as a whole: no queue is needed for a single chunk.
             whole = list(member.content())
             self._in_order = self._submit(parts, whole, executable=executable)
         else:
@@ -79,12 +92,13 @@ class Writer:
         return self._in_order.result
 
     def _hold(self, parts: Parts, content: bytes, *, executable: bool) -> Callable[[], Written]:
-        """Keep a small file back until there are many, or somebody waits for it."""
+        """Hold a small file in memory until there are many, or until its result is needed."""
         self._held[parts] = (content, executable)
         self._held_size += len(content)
         if self._held_size > _MOST_HELD:
             self._write_held()
 
+        # The reading thread calls this too, so `_held` and `_jobs` need no lock.
         def written() -> Written:
             if parts in self._held:
                 self._write_held()
@@ -105,17 +119,23 @@ class Writer:
     def _fed(self, member: Member, parts: Parts, *, executable: bool) -> Future[Written]:
         feed = _Feed()
         job = self._submit(parts, self._until_given_up(feed), executable=executable)
+        # If the write fails (a full disk), the callback frees us from a full queue. It runs in
+        # the pool's thread; if the job has ended already, here and now.
         job.add_done_callback(feed.close)
         try:
             feed.fill(member.content())
         except BaseException:
+            # The archive is bad: stop the write soon. Its thread may still take the bytes so far
+            # for the whole file; that is harmless, as this error ends the whole unpacking.
             self._given_up.set()
             raise
         finally:
+            # In any case: without the mark, the thread would wait for the next chunk for ever.
             feed.end()
         return job
 
     def _until_given_up(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        # Runs in a thread of the pool, which writes what this yields.
         for chunk in chunks:
             if self._given_up.is_set():
                 raise _GivenUp
@@ -123,33 +143,40 @@ class Writer:
 
 
 class _GivenUp(Exception):
-    """Nobody waits for this file any more; seen by nobody, either."""
+    """Internal: the write was cancelled; never leaves this module."""
 
 
 class _Feed:
-    """Chunks on their way to the thread that writes them."""
+    """A queue of chunks between the reading thread and the thread that writes them.
+
+    The reading thread calls ``fill`` and ``end``, the writing thread iterates and ``close``s.
+    """
 
     def __init__(self) -> None:
-        self._queue: Queue[Chunk | None] = Queue(_AHEAD)
-        self._closed = False
+        self._queue: Queue[Chunk | None] = Queue(_AHEAD)  # None marks the end
+        self._closed = False  # changes once, so it needs no lock
 
     def fill(self, chunks: Iterable[Chunk]) -> None:
-        """Hand over chunks as they are taken, until nobody takes them any more."""
+        """Hand over chunks; wait while the queue is full; stop after ``close``."""
         for chunk in chunks:
             self._queue.put(chunk)
+            # After put(), which may have waited until close() emptied the queue.
             if self._closed:
                 return
 
     def end(self) -> None:
-        """Say that this was all."""
+        """Mark the end of the chunks."""
+        # Cannot block after close(): at most one chunk came into the emptied queue since.
         self._queue.put(None)
 
     def close(self, _job: Future[Written]) -> None:
-        """Take no more: who waits for room is let go."""
+        """Take no more chunks, and free the reading thread if it waits for space."""
+        # First: the reading thread, once freed, must see it and stop.
         self._closed = True
+        # The job is over, so no other thread takes chunks: get_nowait() finds what empty() saw.
         while not self._queue.empty():
             self._queue.get_nowait()
 
     def __iter__(self) -> Iterator[Chunk]:
-        while (chunk := self._queue.get()) is not None:
+        while (chunk := self._queue.get()) is not None:  # waits for fill() or end()
             yield chunk

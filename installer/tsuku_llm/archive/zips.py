@@ -1,4 +1,4 @@
-"""Members of a zip file, once its directory was read and compared with the rest."""
+"""The members of a zip file, after its directory is read and compared with the rest."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _INPUT = 256 << 10
 
 
 def zip_members(file: BinaryIO, spending: Spending) -> Iterator[Member]:
-    """Give every member in the order of the central directory, as a lone file.
+    """Yield every member in the order of the central directory; each file is ``alone``.
 
-    Contents may be taken at any time, in any thread, each by one. Raises
-    ``UnsafeArchive`` for what two readers could read differently, for encryption, and for
-    a malformed or shortened file.
+    Any thread may read a content at any time, but only one thread each. Raises
+    ``UnsafeArchive`` for anything that two readers could read differently, for encryption,
+    and for a malformed or shortened file.
     """
     lock = threading.Lock()
 
+    # The threads that inflate members share the file and its position: without the lock,
+    # another one could move it between our seek and our read.
     def read(offset: int, size: int) -> bytes:
         with lock:
             file.seek(offset)
@@ -45,6 +47,8 @@ def _member(packed: _Packed, spending: Spending) -> Member:
     if kind not in (0, stat.S_IFREG):
         raise unsafe("a member is no regular file", entry.name)
 
+    # Not a generator: the size is counted at once, by the thread that calls this, as the budget
+    # has no lock. _Packed.content() holds the member to that size.
     def content() -> Iterator[Chunk]:
         spending.spend(entry.size)
         return packed.content()
@@ -60,7 +64,7 @@ def _member(packed: _Packed, spending: Spending) -> Member:
 
 
 class _Packed:
-    """The bytes of one member as they lie in the file; ``read(offset, size)`` gives them."""
+    """The packed bytes of one member; ``read(offset, size)`` reads them. One thread uses it."""
 
     def __init__(self, entry: Entry, read: Callable[[int, int], bytes]) -> None:
         self.entry = entry
@@ -68,11 +72,12 @@ class _Packed:
         self._left = entry.packed
 
     def content(self) -> Iterator[bytes]:
-        """What it unpacks to, its length and checksum compared at the end."""
+        """Yield the unpacked bytes; compare their length and checksum at the end."""
         crc = size = 0
         for chunk in self._inflated() if self.entry.method == DEFLATED else self._stored():
             crc = zlib.crc32(chunk, crc)
             size += len(chunk)
+            # At each chunk, before it is written: a member must not exceed what was counted.
             if size > self.entry.size:
                 raise unsafe("a member is longer than it says", self.entry.name)
             yield chunk
@@ -80,7 +85,7 @@ class _Packed:
             raise malformed("a member's length or checksum is wrong")
 
     def _more(self, size: int = _INPUT) -> bytes:
-        """The next bytes of the member; none behind its end."""
+        """Read the next packed bytes of the member; empty at its end."""
         end = self.entry.data + self.entry.packed
         data = self._read(end - self._left, min(size, self._left))
         self._left -= len(data)
@@ -92,5 +97,6 @@ class _Packed:
 
     def _inflated(self) -> Iterator[bytes]:
         rest = yield from inflated(RAW, b"", self._more, "a member cannot be decompressed")
+        # The stream ended before the member's packed size: the rest could be something hidden.
         if self._left or rest:
             raise unsafe("a member has data behind its end", self.entry.name)

@@ -1,8 +1,8 @@
-"""One artifact into a partial file: resumed, capped, hashed while it streams.
+"""Downloads: each artifact goes into a partial file, resumed, capped and hashed as it streams.
 
-Digests come from the signed manifest; servers, mirrors, proxies and package indexes are
-trusted with nothing. The libraries that speak HTTP are loaded by the first request, so
-that importing this package costs nothing.
+The digests come from the signed manifest. Nothing is trusted that a server, mirror, proxy
+or package index says. The first request imports the HTTP libraries, so importing this
+package is cheap.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
     "present",
 ]
 
-# Where rich is installed, as it is with us, httpx loads a command line of its own, for 20 ms.
-# Named so, the module is absent, and httpx does without it.
+# If rich is installed (it is: we depend on it), httpx imports its command line, in 20 ms.
+# None marks the module as absent, and httpx then skips it.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
@@ -43,17 +43,17 @@ def fetch(
     progress: Progress | None = None,
     arrival: Arrival | None = None,
 ) -> Path:
-    """Fetch one artifact; gives the complete file ``<partials>/<sha256>``, verified now.
+    """Download one artifact and return the path of the complete, verified file.
 
-    What is there already is hashed again and not fetched; what is there in part
-    (``<sha256>.part``) is resumed. Mirrors are tried in order, then the artifact's own URL;
-    each takes over where the one before it failed. ``arrival`` lets another thread read
-    what is verified meanwhile. Two calls for one artifact must not
-    run at the same time: whoever calls holds a lock.
+    The path is ``<partials>/<sha256>``. A complete file that is already there is hashed
+    again and not downloaded. A partial one (``<sha256>.part``) is resumed. Mirrors are tried
+    in order, then the artifact's own URL; each source continues where the previous one
+    failed. ``arrival`` lets another thread read the verified bytes during the download.
+    The caller holds a lock: two calls for one artifact must not run at the same time.
 
     Raises ``DigestMismatch``; ``HostUnreachable``, ``ProxyError``, ``TlsError``,
     ``HttpStatusError``, ``BodyError`` or ``PackageIndexError`` of the last source;
-    ``StoreError`` for the disk; ``Interrupted`` when the network was closed meanwhile.
+    ``StoreError`` for the disk; ``Interrupted`` if the network is closed meanwhile.
     """
     from tsuku_llm.fetch.download import download  # noqa: PLC0415
 
@@ -68,11 +68,12 @@ def delivered(
     network: Network,
     progress: Progress | None = None,
 ) -> Iterator[list[Arrival]]:
-    """Fetch artifacts in other threads; gives each, in their order, to be read as it comes.
+    """Download artifacts in other threads; yield one readable ``Arrival`` each, in their order.
 
-    The end of the block waits until all are there and verified. The first that fails ends
-    the others, and readers raise its error; whatever else leaves the block ends them too,
-    and ``network`` is then of no more use. Locks and errors are as for ``fetch``.
+    The end of the block waits until all are complete and verified. The first failure stops
+    the other downloads, and readers raise its error. Any other exception that leaves the
+    block stops them too. ``network`` cannot be used again after that. Locks and errors are
+    as for ``fetch``.
     """
     from tsuku_llm.fetch.delivery import side_by_side  # noqa: PLC0415
 
@@ -81,7 +82,7 @@ def delivered(
 
 
 def present(artifact: Artifact, partials: Path) -> int:
-    """Bytes on the disk that an earlier run left of an artifact, whatever they are worth."""
+    """Count the bytes that an earlier run left of an artifact; they are not verified."""
     from tsuku_llm.fetch.partial import allocated  # noqa: PLC0415
 
     names = (artifact.sha256, f"{artifact.sha256}.part")
@@ -89,12 +90,12 @@ def present(artifact: Artifact, partials: Path) -> int:
 
 
 def get(url: str, limit: int, network: Network, deadline: float | None = None) -> bytes:
-    """Fetch a small file of at most ``limit`` bytes, in time.
+    """Download a small file of at most ``limit`` bytes before a deadline.
 
-    ``deadline`` is a moment on the network's clock, by which all tries, redirects and
-    addresses have to end; None for ``Limits.metadata`` seconds from now.
-    ``url`` may be a ``file:`` one. Raises as ``fetch`` does; a file that does not exist is
-    an ``HttpStatusError`` with status 404, wherever it does not exist.
+    ``deadline`` is a time on the network's clock. All attempts, redirects and addresses
+    count against it. None means ``Limits.metadata`` seconds from now. ``url`` can be a
+    ``file:`` URL. Raises the errors of ``fetch``. A file that does not exist, local or
+    remote, is an ``HttpStatusError`` with status 404.
     """
     from tsuku_llm.fetch.metadata import download_small  # noqa: PLC0415
 

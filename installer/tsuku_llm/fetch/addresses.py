@@ -1,4 +1,4 @@
-"""URLs: which may be followed, how they are shown, what files they name. Pure."""
+"""URLs: how they are printed, what files they name, which mirrors to ask. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PACKAGE_SCHEME = "pkg"
 
 
 def shown(url: str) -> str:
-    """A URL as it may be printed: without user, password, query and fragment.
+    """Make a URL safe to print: remove user, password, query and fragment.
 
     Release hosts redirect to URLs whose query is a credential.
     """
@@ -24,27 +24,30 @@ def shown(url: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text from the network, without what could command a terminal."""
+    """Replace characters of a text from the network that could control a terminal."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL, in lower case; "" if it has none."""
+    """Get the scheme of a URL in lower case; "" without one."""
     return url.partition(":")[0].lower() if ":" in url else ""
 
 
 def is_http(url: str) -> bool:
-    """Whether a server is to be asked; else it is a file, or a matter for pip."""
+    """Return whether the URL is for an HTTP server; otherwise it is a file or a pip package."""
     return scheme_of(url) not in (PACKAGE_SCHEME, "file")
 
 
 def host_of(url: str) -> str:
-    """The host and port of a URL, for messages."""
+    """Get the host and port of a URL, for messages."""
     return urlsplit(shown(url)).netloc or shown(url)
 
 
 def file_name(url: str) -> str:
-    """The name of the file that an artifact's URL stands for; of a malformed one, its end."""
+    """Get the name of the file that an artifact's URL names.
+
+    For a malformed URL this is the text after the last slash.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -58,10 +61,11 @@ def file_name(url: str) -> str:
 
 
 def sources(url: str, mirrors: tuple[str, ...]) -> tuple[str, ...]:
-    """Where to look for an artifact, in order: each mirror, by file name, then its own URL.
+    """List the URLs to try for an artifact, in order.
 
-    Raises ``ConfigError`` for a mirror that is no ``https:``, ``http:`` or ``file:`` URL
-    (plain ``http:`` is allowed, as nothing that a mirror sends is trusted).
+    Each mirror comes first, with the artifact's file name, then the artifact's own URL.
+    Raises ``ConfigError`` for a mirror that is not an ``https:``, ``http:`` or ``file:`` URL
+    (plain ``http:`` is allowed, because nothing that a mirror sends is trusted).
     """
     return (*(_on_mirror(mirror, file_name(url)) for mirror in mirrors), url)
 
@@ -70,7 +74,7 @@ def _on_mirror(mirror: str, name: str) -> str:
     try:
         parts = urlsplit(mirror)
     except ValueError:
-        parts = urlsplit("")
+        parts = urlsplit("")  # it has no scheme, so the next check refuses the mirror
     if parts.scheme not in ("https", "http", "file") or (
         parts.scheme != "file" and not parts.hostname
     ):
@@ -80,4 +84,5 @@ def _on_mirror(mirror: str, name: str) -> str:
             hint="give an https:, http: or file: URL of a folder",
         )
     path = f"{parts.path.rstrip('/')}/{quote(name)}"
+    # The query stays: a mirror may need a token there.
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))

@@ -1,4 +1,4 @@
-"""An artifact from the first source that gives it, through interruptions."""
+"""The download of one artifact: sources in turn, resumed after interruptions."""
 
 from __future__ import annotations
 
@@ -22,20 +22,26 @@ _Failure = DownloadError | DigestMismatch
 def download(
     artifact: Artifact, folder: Path, network: Network, progress: Progress, arrival: Arrival
 ) -> Path:
-    """Fetch, as ``tsuku_llm.fetch.fetch`` says."""
+    """Download an artifact, as ``tsuku_llm.fetch.fetch`` says."""
     done = folder / artifact.sha256
+    # Hashed in every run: another program may have changed the file since.
     if verified(done, artifact):
         arrival.opened(done)
         arrival.complete()
         return done
     with opened_part(folder, artifact, arrival) as part, network.first_connection():
         _Download(Transfer(artifact, part, network, progress), part).run()
+        # The reader may begin to use the end of the file now; it has a descriptor for itself.
         arrival.complete()
+    # After the block, which closes the part: Windows cannot rename an open file.
     return finish(folder, artifact)
 
 
 class _Download:
-    """One artifact on its way into its partial file, from source to source."""
+    """The download of one artifact into its partial file, from one source after the other.
+
+    ``_plan`` is set as long as several connections can be used.
+    """
 
     def __init__(self, transfer: Transfer, part: Part) -> None:
         self._transfer = transfer
@@ -43,11 +49,13 @@ class _Download:
         self._plan: Plan | None = None
 
     def run(self) -> None:
-        """Try the sources in turn; raises the last one's error, a wrong digest before others."""
+        """Try the sources in turn; raise the last one's error, but a wrong digest first."""
         self._look_at_the_part()
         try:
             self._from_any()
-        except Interrupted as error:  # another artifact failed: what was wrong here counts more
+        # Another artifact failed, and its thread stopped the network. Wrong bytes that came
+        # here before are the more important error.
+        except Interrupted as error:
             if self._transfer.mismatch:
                 raise self._transfer.mismatch from error
             raise
@@ -55,12 +63,15 @@ class _Download:
             self._transfer.end()
 
     def _look_at_the_part(self) -> None:
+        """Read what an earlier run left, and plan segments if the artifact is large."""
         size, limits = self._transfer.artifact.size, self._transfer.network.limits
         gaps = self._part.load()
         if size is not None and size >= limits.wide:
+            # Not hashed here: the lanes hash from the start while the rest downloads.
             self._plan = Plan(size, gaps, limits.segment)
             self._transfer.begin(size - self._plan.missing, gaps)
         else:
+            # One connection appends to the hashed bytes, so all others must go.
             self._part.settle(gaps)
             self._transfer.begin(self._part.size, gaps)
 
@@ -82,16 +93,19 @@ class _Download:
         return None
 
     def _verified_from(self, url: str) -> None:
-        """Fetch from one source; pieces that do not fit together cost one more try."""
+        """Download from one source and verify; allow a second try for mixed bytes."""
         if self._complete_from(url):
             return
+        # Bytes of an earlier run or of several answers may belong to two versions of the file:
+        # then this source may still be right. Read `mixed` first, as _mismatch() can clear it.
         mixed, error = self._part.mixed, self._mismatch(url)
         if mixed and self._complete_from(url):
             return
+        # The second try may have left bytes: its error describes them. Otherwise the first one.
         raise self._mismatch(url) if self._part.size else error
 
     def _mismatch(self, url: str) -> DigestMismatch:
-        """The error for what is there, which is thrown away; the first one is remembered."""
+        """Make the error for the received bytes and drop them; remember the first error."""
         error = self._part.mismatch(url)
         error.facts += self._transfer.encoded
         self._transfer.mismatch = self._transfer.mismatch or error
@@ -99,25 +113,25 @@ class _Download:
         return error
 
     def _start_over(self) -> None:
-        """From what is verified, over one connection and in order."""
+        """Go back to the verified bytes; continue in order over one connection."""
         self._plan = None
         self._transfer.restart()
 
     def _complete_from(self, url: str) -> bool:
-        """Fetch what is missing; whether the whole is the artifact."""
+        """Download what is missing; return whether the result is the artifact."""
         if self._plan and is_http(url):
             try:
                 fetch_in_lanes(self._transfer, self._plan, url)
-            except NoRanges:
+            except NoRanges:  # all lanes have ended, so dropping their bytes is safe
                 self._start_over()
-        elif self._plan:
+        elif self._plan:  # a file or pip: they give the bytes in order only
             self._start_over()
         if not self._part.complete:
             fetch_in_order(self._transfer, url)
         return self._part.matches()
 
     def _decisive(self, failures: list[tuple[str, _Failure]]) -> _Failure:
-        """The error to raise: of wrong bytes where any came, else of the last source.
+        """Choose the error to raise: one of wrong bytes if there is any, else the last source's.
 
         The other failures become its facts, in order.
         """

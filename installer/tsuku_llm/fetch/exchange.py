@@ -1,4 +1,4 @@
-"""One GET: redirects by hand, and answers that are not what was asked for refused."""
+"""One GET request: checked redirects, and checks that refuse wrong answers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ MAX_REDIRECTS = 5
 _MALFORMED = (httpx.InvalidURL, ValueError)  # ValueError: a host that IDNA refuses
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Status codes after which a retry may help."""
 
 _HINTS = {
     401: "the server wants credentials: put them into the mirror's URL",
@@ -41,21 +42,24 @@ def answered(
     deadline: float,
     check: Callable[[], None] | None = None,
 ) -> Iterator[httpx.Response]:
-    """GET a URL, following at most five redirects; the body is not read yet.
+    """Send a GET request, follow at most five redirects, and yield the unread answer.
 
-    ``check`` is called from time to time while there is nothing but waiting, and raises
-    when nobody wants the answer any more; the network's own is the default.
+    ``check`` is called from time to time during waits. It raises when the answer is not
+    needed any more. The default is the network's ``check``.
 
-    Raises ``HttpStatusError`` for a redirect to another scheme, from https to http, to
-    nowhere, or in a circle; ``DownloadError`` without a network; what the transport raises.
+    Raises ``HttpStatusError`` for a redirect to another scheme, from https to http, without
+    a target, or in a circle; ``DownloadError`` when offline; the errors of the transport.
     """
     network.require_online(url)
     current = _parsed(url)
     status = 0
+    # Not httpx's own redirects: those would also go from https to http.
     for _ in range(MAX_REDIRECTS + 1):
         request = network.client.build_request("GET", current, headers=dict(headers))
         request.extensions |= {"deadline": deadline, "check": check or network.check}
         response = _sent(network, request)
+        # Closed also if the caller stops in the middle of the body: the connection is then not
+        # used again, as the rest of the body is still to come on it.
         with contextlib.closing(response):
             if response.status_code not in _REDIRECTS:
                 yield response
@@ -93,13 +97,14 @@ def _sent(network: Network, request: httpx.Request) -> httpx.Response:
 
 
 def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:
-    """Where a redirect leads; the user and password of a URL stay with its host."""
+    """Resolve a redirect's target; send the URL's user and password only to the same host."""
     location = response.headers.get("location", "")
     try:
         target = current.join(location) if location else httpx.URL("")
         host = target.host
     except _MALFORMED:
         target, host = httpx.URL(""), ""
+    # Never down from https to http. Also refuses file:, ftp: and everything else.
     secure = target.scheme == "https" or current.scheme == target.scheme == "http"
     if not (host and secure):
         raise HttpStatusError(
@@ -117,11 +122,11 @@ def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:
 
 
 def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -> None:
-    """Raise for a status that is not allowed: ``Transient`` where waiting may help."""
+    """Raise for a status that is not allowed: ``Transient`` if a retry may help."""
     status = response.status_code
     if status in allowed:
         return
-    reason = " ".join(response.reason_phrase.split())
+    reason = " ".join(response.reason_phrase.split())  # the server chose it: keep it on one line
     facts = (f"status: {status} {reason}".rstrip(), f"url: {shown(url)}")
     if status == 407:  # noqa: PLR2004
         raise ProxyError("the proxy wants credentials", facts=facts, hint="set them in HTTPS_PROXY")
@@ -137,11 +142,11 @@ def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait (RFC 9110, 10.2.3); None if it does not.
+    """Read how many seconds a server asks to wait (RFC 9110, 10.2.3); None if it does not ask.
 
-    No number is too large, and a date after the year 9999 is infinitely far. A date is
-    counted from the server's own ``Date``, as clocks differ, and from this machine's clock
-    where the server has none.
+    A number can have any size, and a date after the year 9999 is infinitely far. A date is
+    counted from the server's own ``Date``, because clocks differ, or from this machine's
+    clock if the answer lacks a ``Date``.
     """
     value = headers.get("retry-after", "").strip()
     if re.fullmatch(r"[0-9]+", value):
@@ -154,12 +159,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _moment(value: str) -> float | None:
-    """Seconds since 1970 of an HTTP date, infinite after the year 9999; None if it is none."""
+    """Convert an HTTP date to seconds since 1970; None for anything else.
+
+    A date after the year 9999 is infinite.
+    """
     try:
         fields = email.utils.parsedate_tz(value)
         if fields is None:
             return None
-        if fields[0] > MAXYEAR:
+        if fields[0] > MAXYEAR:  # mktime_tz would overflow
             return math.inf
         return float(email.utils.mktime_tz((*fields[:9], fields[9] or 0)))
     except (TypeError, ValueError, IndexError, OverflowError):
@@ -167,9 +175,9 @@ def _moment(value: str) -> float | None:
 
 
 def check_framing(response: httpx.Response, url: str) -> int | None:
-    """The Content-Length, None if there is none; a length beside chunks is refused.
+    """Return the Content-Length, or None; refuse one together with Transfer-Encoding.
 
-    RFC 9112, 6.3: such an answer may be an attempt at request smuggling.
+    RFC 9112, 6.3: such an answer can be an attempt at request smuggling.
     """
     length = response.headers.get("content-length")
     if length is not None and "transfer-encoding" in response.headers:
@@ -178,6 +186,7 @@ def check_framing(response: httpx.Response, url: str) -> int | None:
             facts=(f"url: {shown(url)}",),
             hint="the server or a proxy is not in order: try later, or set llm.mirror",
         )
+    # A repeated length ("5, 5") is valid if all numbers are equal, which h11 has checked.
     return int(length.partition(",")[0]) if length is not None else None
 
 
@@ -186,8 +195,8 @@ _TITLE = re.compile(rb"<title[^>]{0,200}>([^<]{1,200})", re.IGNORECASE)
 
 
 def check_no_page(start: bytes, url: str) -> None:
-    """Refuse a body that begins as a web page does: a login or block page of the network."""
-    if not _PAGE.match(start.removeprefix(b"\xef\xbb\xbf")):
+    """Refuse a body that begins like a web page: a login or block page of the network."""
+    if not _PAGE.match(start.removeprefix(b"\xef\xbb\xbf")):  # without the UTF-8 byte order mark
         return
     title = _TITLE.search(start)
     facts = [f"url: {shown(url)}"]

@@ -1,4 +1,4 @@
-"""A failure that may be gone at the next attempt."""
+"""A failure that a retry may overcome."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from tsuku_llm.errors import DownloadError
 
 
 class Transient(Exception):
-    """``error`` is raised in the end if further attempts do not help.
+    """A failure after which a retry may help; ``error`` is raised if no retry does.
 
-    ``wait`` is how many seconds the server asked for, None if it did not; ``tries`` is a
-    limit of its own, for failures that are not worth many.
+    ``wait`` is how many seconds the server asked to wait, or None. ``tries`` is a lower
+    limit of attempts for failures that rarely go away.
     """
 
     def __init__(

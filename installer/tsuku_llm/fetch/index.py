@@ -1,8 +1,8 @@
-"""Wheels through the package index that the user's pip is configured for.
+"""Wheels from the package index that the user's pip is configured for.
 
-pip decides where from, with the user's own configuration, credentials, proxies and
-certificates; no index is named here. It is given the digest, and what it brings is
-hashed again.
+pip chooses the index, with the user's own configuration, credentials, proxies and
+certificates; this module names no index. pip gets the digest, and the file that it
+downloads is hashed again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _POLL = 0.2
+"""Seconds between two checks of pip's progress."""
+
 _GRACE = 5.0
+"""Seconds that pip has to end after a terminate signal."""
+
 _LAST_LINES = 6
 _OPTIONS = (
     "--no-deps",
     "--only-binary=:all:",
     "--ignore-requires-python",  # its Python part is never run
-    "--no-cache-dir",  # the archive is kept nowhere but here
+    "--no-cache-dir",  # pip's cache would keep a second copy of the archive
     "--disable-pip-version-check",
     "--no-input",
     "--progress-bar=off",
@@ -52,7 +56,7 @@ threading.Thread(target=end_with_parent, daemon=True).start()
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
-"""What runs pip in a child. Our end closes its input, and that ends it."""
+"""The program that runs pip in a child process. Its input closes when we end; then it exits."""
 
 _SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
 _WRONG_HASH = "DO NOT MATCH THE HASHES"
@@ -61,7 +65,7 @@ _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """What a package URL asks for; ``options`` select its tags for pip."""
+    """The wheel that a package URL names; ``options`` tell pip its tags."""
 
     project: str
     version: str
@@ -71,7 +75,7 @@ class Wheel:
 def parse_package_url(url: str) -> Wheel:
     """Read ``pkg:pypi/<project>@<version>?file_name=<wheel>`` (a purl).
 
-    Raises ``PackageIndexError`` for anything else, and where the file's name is not one of
+    Raises ``PackageIndexError`` for anything else, and if the file's name is not one of
     this project and version.
     """
     from packageurl import PackageURL  # noqa: PLC0415
@@ -90,10 +94,11 @@ def parse_package_url(url: str) -> Wheel:
 
 
 def _tag_options(tags: frozenset[Tag]) -> tuple[str, ...]:
-    """How pip is told to take a wheel for its platform instead of ours."""
+    """Build the options that make pip accept a wheel for the wheel's platform, not for ours."""
     platforms = sorted({tag.platform for tag in tags} - {"any"})
     options = [f"--platform={platform}" for platform in platforms]
     interpreter = max(tag.interpreter for tag in tags)
+    # A tag py3 fits every interpreter and needs no options; cp311 and the like do.
     if found := re.fullmatch(r"(?!py[0-9])([a-z]+)([0-9]+)", interpreter):
         options += [f"--implementation={found[1]}", f"--python-version={found[2]}"]
         options += [f"--abi={abi}" for abi in sorted({tag.abi for tag in tags})]
@@ -112,20 +117,23 @@ def _malformed(url: str, reason: str) -> PackageIndexError:
 def download_package(
     url: str, artifact: Artifact, folder: Path, network: Network, tell: Callable[[int], None]
 ) -> Iterator[Iterator[bytes]]:
-    """Let pip fetch a wheel into a scratch folder below ``folder``; gives its bytes.
+    """Let pip download a wheel into a scratch folder below ``folder``; yield its bytes.
 
-    ``tell`` is told how many bytes pip has so far.
+    ``tell`` gets the number of bytes that pip has so far.
 
-    Raises ``PackageIndexError`` with pip's last lines, ``DigestMismatch`` when the index
+    Raises ``PackageIndexError`` with pip's last lines, ``DigestMismatch`` if the index
     has another file of that name.
     """
     network.require_online(url)
     wheel = parse_package_url(url)
+    # The caller's lock on the artifact keeps other processes of ours out of this folder.
     scratch = folder / f"{artifact.sha256}.index"
     with disk_errors("making a scratch folder", folder):
-        shutil.rmtree(scratch, ignore_errors=True)  # it follows no link
+        # An earlier run that was killed may have left one. rmtree follows no link.
+        shutil.rmtree(scratch, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        # Refused where a link has that name. pip would import from it: only we may write there.
+        # mkdir fails if a link has that name. Only this user may write there: pip runs in this
+        # folder, and Python imports modules from it.
         scratch.mkdir(0o700)
         (scratch / "wheel").mkdir(0o700)
         (scratch / "requirements.txt").write_text(
@@ -151,6 +159,7 @@ def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
 def _run_pip(wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None]) -> None:
     command = [sys.executable, "-c", _PIP, "download", *_OPTIONS, *wheel.options]
     command += ["--dest=wheel", "--requirement=requirements.txt"]
+    # pip's temporary files go there too: on the same disk, visible to _size_of(), and removed.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
     environ = {**network.environ, **_SETTINGS, **temporary}
     with (
@@ -165,9 +174,9 @@ def _run_pip(wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int]
 
 
 def _size_of(scratch: Path) -> int:
-    """Bytes of the wheel that pip is writing below its folder for temporary files."""
+    """Measure the wheel that pip is writing in its folder for temporary files."""
     size = 0
-    with contextlib.suppress(OSError):  # files come and go
+    with contextlib.suppress(OSError):  # pip creates and removes files meanwhile
         for path in scratch.glob("*/*.whl"):
             size = max(size, path.stat().st_size)
     return size
@@ -179,8 +188,8 @@ def _wait(
     deadline = network.clock() + network.limits.total
     while network.clock() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return child.wait(_POLL)
-        network.check()
+            return child.wait(_POLL)  # short: between two waits we see whether we must stop
+        network.check()  # another thread may have stopped the network; _child() then ends pip
         look()
     raise _failure(wheel, ("pip did not end in time",))
 
@@ -189,10 +198,10 @@ def _wait(
 def _child(
     command: list[str], folder: Path, environ: dict[str, str], log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a child that ends when we leave, and when we are killed.
+    """Start a child process that ends when the block ends, and when we are killed.
 
-    It reads its input, which only we can write to: its end is ours. That holds on every
-    system, and for an end before the child looks.
+    The child reads its input, and only we have the other end: when our process ends, the
+    input ends. This works on every system, even if we end before the child begins to read.
     """
     with subprocess.Popen(
         command, cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
@@ -201,9 +210,10 @@ def _child(
             yield child
         finally:
             if child.poll() is None:
-                child.terminate()
+                child.terminate()  # first: lets pip remove its temporary files
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(_GRACE)
+                # Harmless if it has ended: Popen sends no signal to a child that it has reaped.
                 child.kill()
 
 
@@ -219,7 +229,7 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
 
 
 def _meaningful(output: str) -> tuple[str, ...]:
-    """Pip's errors, or else its last lines; credentials in URLs are taken out."""
+    """Pick pip's errors, or else its last lines; remove credentials from URLs."""
     stripped = (printable(line.strip()) for line in output.splitlines())
     lines = [_USERINFO.sub("", line) for line in stripped if line]
     errors = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying"))]

@@ -1,6 +1,6 @@
-"""One of several connections: it asks for a segment after the other and writes what comes.
+"""One of several connections: it requests one segment after the other and writes the bytes.
 
-A lane decides nothing: whatever does not go well ends it, and ``lanes`` judges why.
+A lane decides nothing: every failure ends it, and ``lanes`` decides what follows.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from tsuku_llm.fetch.segments import Gap, Plan, Segment
 from tsuku_llm.fetch.transfer import Transfer
 
 _NOTES = 200
-"""How often the note is written while the whole of an artifact comes."""
+"""How many times the note is written during the download of a whole artifact."""
 
 
 class NoRanges(Exception):
-    """The server answers ranges with something else, or with another version of the file."""
+    """A server that answers ranges with something else, or with another version of the file."""
 
 
 class Stopped(Exception):
-    """Nobody waits for this lane any more."""
+    """Internal: the lane was told to stop."""
 
 
 class Crew:
-    """What the lanes to one source share; any thread may use it.
+    """The state that the lanes to one source share; any thread may use it.
 
-    ``validator`` is of the version of the file that all of them must get, ``address``
-    where redirects led to, ``wanted`` how many lanes there may be.
+    ``validator`` names the version of the file that all lanes must get. ``address`` is the
+    URL to which redirects led. ``wanted`` is the allowed number of lanes.
     """
 
     def __init__(self, plan: Plan, part: Part, url: str) -> None:
@@ -41,46 +41,59 @@ class Crew:
         self._part = part
         self._url = url
         self._unnoted = 0
+        # Guards the plan, its segments, the note on the disk and all attributes. The lanes and
+        # the downloading thread use them. It is held while the small note is written, but never
+        # during a request or a write of the file's bytes: those run in parallel.
         self._changed = threading.Condition()
         self._active = 0
         self._ended: list[Lane] = []
         self._stopped = False
+        # These four are also used without the lock. Each is one reference, so a reader gets
+        # the old value or the new one, and the old one is good as well.
         self.address = url
         self.validator = part.validator(url)
         self.answered = False
         self.wanted = 1
 
     def join(self) -> None:
-        """One more lane."""
+        """Count one more lane."""
         with self._changed:
             self._active += 1
 
     def leave(self, lane: Lane) -> None:
-        """A lane has ended."""
+        """Note that a lane has ended, so that the downloading thread judges it."""
+        # One step under the lock: a lane is either active or ended, never neither.
         with self._changed:
             self._active -= 1
             self._ended.append(lane)
-            self._changed.notify_all()
+            self._changed.notify_all()  # the downloading thread may be in wait() or stop()
 
     def take(self, before: Segment | None) -> Segment | None:
-        """The next work of a lane after the segment ``before``; None where it shall end."""
+        """Take a lane's next segment after the segment ``before``; None if the lane must end."""
+        # Under the lock, no two lanes get the same bytes.
         with self._changed:
+            # The width was reduced: this lane ends. Two lanes may come here before the first has
+            # left, and both end; the downloading thread then starts one again.
             if self._active > self.wanted:
                 return None
             return self._plan.take(self.wanted, before)
 
     def take_all(self, segment: Segment) -> bool:
-        """Whether the one lane that there is may fetch the whole file with its segment."""
+        """Extend a segment to the whole file; return False if another lane has work or bytes."""
         with self._changed:
             return self._plan.take_all(segment)
 
     def claim(self, segment: Segment, length: int) -> int:
-        """How much of what came the lane is to write."""
+        """Reserve received bytes for writing; return how many the lane must write."""
+        # From here on, take() in another lane cannot take these bytes over. So the lane can
+        # write them after it has released the lock.
         with self._changed:
             return self._plan.claim(segment, length)
 
     def written(self, segment: Segment, length: int) -> None:
-        """It is written; the note follows closely, as the process may be killed at any time."""
+        """Mark the claimed bytes as written; save the note often, as a kill can come any time."""
+        # After the write: the downloading thread hashes all bytes before the first gap, and
+        # would otherwise hash bytes that are not there yet.
         with self._changed:
             self._plan.written(segment)
             self._unnoted += length
@@ -88,86 +101,99 @@ class Crew:
                 self._note()
 
     def _note(self) -> None:
+        # The caller holds the lock: two threads must not write the note at the same time.
         self._unnoted = 0
         self._part.remember(self._url, self.validator, self._plan.gaps)
 
     def release(self, segment: Segment) -> None:
-        """What the lane did not write of its segment is for another one."""
-        with self._changed:
+        """Give back a segment; another lane can take the bytes that are not written."""
+        with self._changed:  # the lane writes no more to it
             self._plan.release(segment)
 
     def open(self, start: int, end: int) -> None:
-        """These bytes have to be fetched again."""
+        """Mark bytes as missing, so that a lane downloads them again."""
         with self._changed:
             self._plan.open(start, end)
 
     def answer(self, address: str, validator: str | None) -> None:
-        """A range was answered as it must be."""
+        """Note a right answer: its address for all lanes, its validator if it is the first."""
         with self._changed:
             self.address = address
+            # Only the first: later answers were compared with it. If two first answers come at
+            # the same moment and differ, the digests find the mixture.
             if not self.answered:
                 self.validator, self.answered = validator, True
 
     def check(self) -> None:
-        """Raise ``Stopped`` when the lanes were told to stop."""
+        """Raise ``Stopped`` if the lanes were told to stop."""
+        # Without the lock: it changes once, and a lane that misses it checks again soon.
         if self._stopped:
             raise Stopped
 
     def stop(self) -> None:
-        """Tell the lanes to stop, wait until they have, and note what is missing."""
+        """Tell the lanes to stop, wait until all have ended, and note what is missing."""
         self._stopped = True
         with self._changed:
+            # The wait releases the lock, which the lanes need to end. A lane that reads checks
+            # twice a second; one in a TLS handshake or a write only after its timeout.
             self._changed.wait_for(lambda: not self._active)
+            # Now no lane writes any more: the caller may truncate or close the part.
             self._note()
 
     def wait(self, seconds: float) -> None:
-        """Until a lane has ended, but no longer."""
-        with self._changed:
+        """Wait at most some seconds, or until a lane has ended."""
+        with self._changed:  # the wait releases the lock
             self._changed.wait_for(lambda: self._ended, seconds)
 
     def ended(self) -> list[Lane]:
-        """The lanes that ended since this was asked before."""
-        with self._changed:
+        """Take the lanes that have ended since the last call."""
+        with self._changed:  # swap, so that each lane is judged exactly once
             ended, self._ended = self._ended, []
         return ended
 
     @property
     def active(self) -> int:
-        """Lanes at work."""
+        """The number of lanes that have not ended."""
         with self._changed:
             return self._active
 
     @property
     def work(self) -> bool:
-        """Whether there is anything for a further lane."""
+        """Whether there is a segment for one more lane."""
         with self._changed:
             return self._plan.work
 
     @property
     def gaps(self) -> list[Gap]:
-        """What is not written yet."""
+        """The bytes that are not written yet."""
         with self._changed:
             return self._plan.gaps
 
 
 class Lane:
-    """``failure`` says why it ended, None when it was through; ``received`` what it brought.
+    """One thread with one connection at a time, which downloads segment after segment.
 
-    It ends as well, and is ``outrun``, when another lane had to go on with its segment.
+    ``failure`` is the error that ended it, or None. ``received`` counts its bytes. It also
+    ends, and is ``outrun``, if another lane had to continue its segment.
     """
 
     def __init__(self, transfer: Transfer, url: str, crew: Crew) -> None:
         self._transfer = transfer
         self._url = url
         self._crew = crew
+        # The lane's thread writes these three. The downloading thread reads them only after
+        # leave(), whose lock orders the two.
         self.received = 0
         self.outrun = False
         self.failure: Exception | None = None
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Start the lane's thread; if the system refuses it, the lane ends with a failure."""
+        # Before the thread begins: the downloading thread must count the lane at once, or it
+        # would start too many, and stop() could return before this one has begun.
         self._crew.join()
         try:
+            # A daemon: if the process must end in a hurry, a lane does not keep it alive.
             threading.Thread(target=self._run, name="tsuku-llm lane", daemon=True).start()
         except RuntimeError as error:
             self.failure = DownloadError(
@@ -178,25 +204,29 @@ class Lane:
             self._crew.leave(self)
 
     def _run(self) -> None:
+        # An error must not end in the thread: it waits in `failure` for the downloading thread.
         try:
             segment = None
             while not self.outrun and (segment := self._crew.take(segment)):
                 self._work_on(segment)
-                self.outrun = segment.outrun
+                self.outrun = segment.outrun  # set by the lane that took over the rest
         except Exception as error:  # noqa: BLE001 - raised again where it is judged
             self.failure = error
         finally:
+            # In any case, and last: stop() waits for it, and then the part may be closed.
             self._crew.leave(self)
 
     def _work_on(self, segment: Segment) -> None:
         try:
             self._fetch(segment)
         finally:
+            # Also after an error: otherwise the plan would count these bytes as in work, and no
+            # lane would ever download them.
             self._crew.release(segment)
 
     def _fetch(self, segment: Segment) -> None:
-        """Fetch it from where redirects led to; they are followed again when that expired."""
-        address = self._crew.address
+        """Download a segment from the redirects' target; if that expired, follow them again."""
+        address = self._crew.address  # once: another lane may change it meanwhile
         try:
             self._fetch_from(address, segment)
         except HttpStatusError:
@@ -206,10 +236,12 @@ class Lane:
 
     def _fetch_from(self, address: str, segment: Segment) -> None:
         crew, transfer = self._crew, self._transfer
-        start, end = segment.done, segment.end  # another lane may take over the last part
-        if start == end:  # it has taken over all of it
+        # Without the lock. Only this lane changes `done`. Another lane may lower `end` at any
+        # time: then we request too much, and _write() stops at the new end.
+        start, end = segment.done, segment.end
+        if start == end:  # another lane has taken over the whole rest
             return
-        crew.check()
+        crew.check()  # no request after stop()
         headers = segment_headers(start, end, crew.validator)
         with answered(
             transfer.network, address, headers, transfer.deadline, crew.check
@@ -217,8 +249,11 @@ class Lane:
             self._accept(response, segment, end)
             chunks = transfer.body(response, self._url, at_start=start == 0, check=crew.check)
             for chunk in chunks:
+                # Less than the chunk: another lane has taken over the rest. Leaving the block
+                # closes the connection, as the server still sends the rest to us.
                 if self._write(segment, chunk) < len(chunk):
                     return
+        # The answer has ended. If `end` was lowered meanwhile, the segment may be complete.
         if segment.done < segment.end:
             raise Transient(
                 transfer.ended_early(self._url, segment.done - start, segment.end - start)
@@ -226,22 +261,31 @@ class Lane:
 
     def _accept(self, response: httpx.Response, segment: Segment, end: int) -> None:
         status, size = response.status_code, self._transfer.artifact.size or 0
+        # The server ignores ranges and sends the whole file. If this lane is alone and nothing is
+        # there yet, use this answer instead of a second request.
         if status == 200 and self._crew.take_all(segment):  # noqa: PLR2004
             if check_framing(response, self._url) in (None, size):
                 return
             raise NoRanges
+        # 200 with other lanes or bytes: the file may have changed (If-Range). 416: it is shorter.
         if status in (200, 416):
             raise NoRanges
         check_status(response, self._url, (206,))
+        # Read now, not before the request: another lane may have learned it meanwhile, and the
+        # bytes of all lanes must be of one version.
         validator = self._crew.validator
         if not is_segment(response.headers, segment.done, end, size, validator):
             raise NoRanges
         check_framing(response, self._url)
+        # From now on, the downloading thread may start further lanes.
         self._crew.answer(str(response.request.url), validator_of(response.headers))
 
     def _write(self, segment: Segment, chunk: bytes) -> int:
-        """Write what is still this lane's business; how much that is."""
+        """Write the bytes that still belong to this lane; return how many."""
+        # Claim, write, mark as written: in this order, no other lane can take these bytes over,
+        # and the downloading thread does not hash them before they are in the file.
         length = self._crew.claim(segment, len(chunk))
+        # Outside the lock. Only this lane writes between `done` and `claimed`.
         self._transfer.part.write_at(chunk[:length], segment.done)
         self._crew.written(segment, length)
         self.received += length

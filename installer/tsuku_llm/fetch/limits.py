@@ -1,4 +1,4 @@
-"""How long, how much and how many: every limit of a run's downloads."""
+"""All limits of a run's downloads: times, sizes and numbers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long, how much and how many; seconds and bytes.
+    """The limits of a run's downloads, in seconds and bytes.
 
-    ``connect`` bounds one connection attempt, ``silence`` the wait for the next byte,
-    ``answer`` the wait for an answer's headers, ``total`` one artifact with all its tries,
-    ``metadata`` all small files of a refresh. A transfer below ``slowest`` bytes per second over
-    ``window`` seconds is broken off, as a drip never times out. ``tries`` counts attempts
-    in a row that brought less than ``gain`` bytes; ``wait`` is the longest Retry-After
-    that is obeyed; ``largest`` caps artifacts whose size is not
-    known, at a few times the largest known one. ``piece_tries`` is
-    how often one source may send a wrong piece in the place of one that is signed.
+    Times: ``connect`` limits one connection attempt, ``silence`` the wait for the next byte,
+    ``answer`` the wait for an answer's headers, ``total`` one artifact with all its attempts,
+    ``metadata`` all small files of a refresh. A transfer below ``slowest`` bytes per second
+    over ``window`` seconds is stopped, because a slow drip never times out.
 
-    Artifacts of ``wide`` bytes and more come over several connections: ``first`` of them
-    as soon as the server has answered one range, then more while they help, looked at
-    every ``look`` seconds; where one was too slow, more are tried again after ``rest``
-    seconds. All artifacts of a run share ``connections``. Each connection takes ``segment``
-    bytes at a time, the lowest and the highest number.
+    Retries: ``tries`` limits the attempts in a row that each brought less than ``gain``
+    bytes. ``wait`` is the longest Retry-After that we obey. ``piece_tries`` limits how often
+    one source may send the same piece wrong. ``largest`` limits artifacts of unknown size; it
+    is a few times the largest known one.
+
+    Connections: artifacts of at least ``wide`` bytes use several. A server that has answered
+    one range gets ``first`` connections, then more as long as they make the download faster,
+    measured every ``look`` seconds. After a connection that was too slow, more are tried
+    again ``rest`` seconds later. All artifacts of a run share ``connections``. Each
+    connection requests a ``segment`` at a time: its smallest and largest size.
     """
 
     connect: float = 10.0
@@ -50,10 +51,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time as the downloads see it; tests bring their own.
+    """The clock, sleep and randomness of downloads; tests replace them.
 
-    ``sleep`` is None for a wait that closing the network ends; ``jitter`` gives a factor
-    for each back-off.
+    ``sleep`` None means a wait that ends early when the network is closed. ``jitter`` gives
+    a factor for each back-off.
     """
 
     clock: Callable[[], float] = time.monotonic

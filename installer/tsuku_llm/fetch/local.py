@@ -15,14 +15,14 @@ CHUNK = 1 << 20
 
 
 def local_chunks(url: str) -> Iterator[bytes]:
-    """The content of a ``file:`` URL.
+    """Read the content of a ``file:`` URL in chunks.
 
-    Raises ``HttpStatusError`` with status 404 when there is no such file, ``DownloadError``
-    when it cannot be read.
+    Raises ``HttpStatusError`` with status 404 if the file does not exist, ``DownloadError``
+    if it cannot be read.
     """
     path = _path(url)
     try:
-        with open(path, "rb", opener=_opened) as file:  # opened with flags
+        with open(path, "rb", opener=_opened) as file:  # Path.open takes no opener
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DownloadError(f"{path} is no regular file", hint="remove it from the mirror")
             while chunk := file.read(CHUNK):
@@ -38,11 +38,12 @@ def local_chunks(url: str) -> Iterator[bytes]:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Without waiting for somebody who writes into a pipe."""
+    """Open a file; if it is a pipe, do not wait until another process writes into it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _path(url: str) -> Path:
     parts = urlsplit(url)
+    # Another host is a network share on Windows: file://server/share is \\server\share.
     host = "" if parts.netloc in ("", "localhost") else f"//{parts.netloc}"
     return Path(url2pathname(f"{host}{parts.path}"))

@@ -1,4 +1,4 @@
-"""Small files: metadata of a repository."""
+"""Downloads of small files: the metadata of a repository."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tsuku_llm.fetch.retries import Retries
 
 
 def download_small(url: str, limit: int, network: Network, deadline: float) -> bytes:
-    """Fetch, as ``tsuku_llm.fetch.get`` says."""
+    """Download a small file, as ``tsuku_llm.fetch.get`` says."""
     if scheme_of(url) == "file":
         return _capped(local_chunks(url), limit, url)
+    # Before any request: an earlier file of the same refresh may have used all the time.
     if network.clock() >= deadline:
         raise HostUnreachable(
             f"{host_of(url)} did not send all metadata in time",
@@ -31,6 +32,7 @@ def _once(url: str, limit: int, network: Network, deadline: float) -> bytes:
         check_status(response, url, (200,))
         length = check_framing(response, url)
         encoding = response.headers.get("content-encoding", "identity")
+        # Metadata is small and text; decompression of untrusted bytes is not worth its risks.
         if encoding != "identity":
             raise _refused(url, f"it is encoded as {encoding[:40]!r}, which was not asked for")
         if length is not None and length > limit:

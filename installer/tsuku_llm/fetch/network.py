@@ -1,4 +1,4 @@
-"""The settings of a run's downloads, and the one client that they share."""
+"""The settings of a run's downloads, and the HTTP client that they share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Network:
     """Mirrors, limits and the client of one run; used in a ``with`` statement.
 
-    ``offline`` refuses every request that would leave this machine.
+    ``offline`` refuses every request that would leave this machine. ``environ`` gives
+    proxies and certificates (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``, ...).
+    ``on_wait`` gets one line of text if a connection waits for some seconds: the reason, once
+    for each reason, from any thread.
 
-    ``environ`` gives proxies and certificates (``HTTPS_PROXY``, ``NO_PROXY``,
-    ``SSL_CERT_FILE``, ...). Leaving the ``with`` block stops the downloads that other
-    threads still run on it. Any thread may use it. ``on_wait`` is told in one line what a
-    connection waits for that takes some seconds, once for each thing, from any thread.
+    Any thread may use the object. Leaving the ``with`` block stops the downloads that other
+    threads still run with it.
     """
 
     def __init__(  # noqa: PLR0913  # what one run of downloads is made with
@@ -43,9 +44,10 @@ class Network:
         self.timing = timing or Timing()
         self._offline = offline
         self._on_wait = on_wait
-        self._stopped = threading.Event()
+        self._stopped = threading.Event()  # set once, and never cleared
         self._users = 0
         self._connections = 0
+        # Guards `_users`, `_connections` and `_client`, which all downloading threads change.
         self._changed = threading.Condition()
         self._client: httpx.Client | None = None
 
@@ -60,20 +62,24 @@ class Network:
     ) -> None:
         self.stop()
         with self._changed:
+            # Closing a client under a thread that still reads from it would hide its real error.
+            # Each download ends at its next check(): reads do one twice a second, a TLS handshake
+            # or a write only after its timeout. used() refuses new downloads.
             self._changed.wait_for(lambda: not self._users)
             if self._client is not None:
-                with contextlib.suppress(OSError):  # what was asked for came
+                with contextlib.suppress(OSError):  # all downloads are over: nothing can be lost
                     self._client.close()
                 self._client = None
 
     def stop(self) -> None:
-        """End what other threads still fetch, as leaving the block does."""
+        """Stop the downloads of other threads, as leaving the block does; do not wait."""
         self._stopped.set()
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Keep the client open for one download."""
         self.check()
+        # stop() may come just here. The download then ends at its next check().
         with self._changed:
             self._users += 1
         try:
@@ -81,11 +87,11 @@ class Network:
         finally:
             with self._changed:
                 self._users -= 1
-                self._changed.notify_all()
+                self._changed.notify_all()  # __exit__ may wait for the last one
 
     @contextlib.contextmanager
     def first_connection(self) -> Iterator[None]:
-        """Count the connection that every artifact may have, whatever the others use."""
+        """Count the one connection that every artifact may use, even above the limit."""
         with self._changed:
             self._connections += 1
         try:
@@ -94,34 +100,38 @@ class Network:
             self.drop_connection()
 
     def further_connection(self) -> bool:
-        """Whether there may be one more; ``drop_connection`` ends it."""
+        """Reserve one more connection if the limit allows; return whether it does.
+
+        ``drop_connection`` ends the reservation.
+        """
+        # Compare and count under one lock: artifacts that download in parallel share the limit.
         with self._changed:
             free = self._connections < self.limits.connections
             self._connections += free
         return free
 
     def drop_connection(self) -> None:
-        """One is not used any more."""
+        """Give back one connection."""
         with self._changed:
             self._connections -= 1
 
     @property
     def client(self) -> httpx.Client:
-        """The run's one client: each costs 30 ms for its certificates."""
+        """The run's only client: making one costs 30 ms, for its certificates."""
         from tsuku_llm.fetch.transport import make_client  # noqa: PLC0415
 
-        with self._changed:
+        with self._changed:  # of threads that begin at once, one makes the client for all
             if self._client is None:
                 self._client = make_client(self.environ, self.limits, self.timing, self._on_wait)
             return self._client
 
     def check(self) -> None:
-        """Raise ``Interrupted`` when the network was closed."""
+        """Raise ``Interrupted`` if the network is stopped. Called by any thread, often."""
         if self._stopped.is_set():
             raise Interrupted("the download was stopped", hint="run the command again to resume it")
 
     def require_online(self, url: str) -> None:
-        """Raise ``DownloadError`` where this run may ask no host."""
+        """Raise ``DownloadError`` if this run is offline."""
         if self._offline:
             raise DownloadError(
                 "a file is not on this machine, and --offline asks no host for it",
@@ -131,13 +141,13 @@ class Network:
             )
 
     def clock(self) -> float:
-        """Seconds on a clock that only goes forward."""
+        """Get the time in seconds, of a clock that only goes forward."""
         return self.timing.clock()
 
     def pause(self, seconds: float) -> None:
-        """Wait; raises ``Interrupted`` when the network is closed meanwhile."""
+        """Wait; raise ``Interrupted`` if the network is stopped meanwhile."""
         if self.timing.sleep:
             self.timing.sleep(seconds)
         else:
-            self._stopped.wait(seconds)
+            self._stopped.wait(seconds)  # not time.sleep: stop() in another thread ends this
         self.check()

@@ -1,4 +1,4 @@
-"""The partial file of an artifact, and what is known about it."""
+"""The partial file of an artifact, and the note with its gaps and validator."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ CHUNK = 1 << 20
 _FLAGS = (
     os.O_RDWR
     | os.O_CREAT
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOFOLLOW", 0)  # a link could lead to any file of the user
+    | getattr(os, "O_NONBLOCK", 0)  # a pipe of that name must not block us; load() refuses it
     | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_CLOEXEC", 0)  # pip runs in a child
 )
 _LONGEST_NOTE = 1 << 16
 _BLOCK = 4096
+"""Bytes to which a note is padded: a usual size of a file system's blocks."""
+
 _VALIDATOR = re.compile(r"[ -~]{1,500}")
 _ALTERED = "nothing was installed; if it happens again, somebody alters files on the way"
 
 
 def verified(path: Path, artifact: Artifact) -> bool:
-    """Whether a complete file is there and is the artifact; hashes all of it."""
+    """Hash a complete file; return whether it exists and is the artifact."""
     hasher = hashlib.sha256()
     size = 0
     with disk_errors("reading a download", path.parent):
@@ -56,7 +58,10 @@ def verified(path: Path, artifact: Artifact) -> bool:
 
 
 def allocated(path: Path) -> int:
-    """Bytes that a file takes on the disk, no more than its size; none where there is no file."""
+    """Count the bytes that a file uses on the disk, at most its size; 0 without a file.
+
+    A partial file with gaps uses fewer bytes than its size.
+    """
     try:
         status = path.lstat()
     except OSError:
@@ -75,7 +80,7 @@ class _Note:
 
 
 def _parse_note(note: Any) -> _Note:
-    """Raises ``TypeError`` or ``ValueError`` for what no run of ours wrote."""
+    """Check a note's JSON value; raise ``TypeError`` or ``ValueError`` if we did not write it."""
     if not isinstance(note, dict):
         raise TypeError("no object")
     validator = str(note.get("validator", ""))
@@ -88,12 +93,14 @@ def _parse_note(note: Any) -> _Note:
 class Part:
     """An open partial file ``<sha256>.part``.
 
-    Beside it, ``<sha256>.part.json`` keeps the validator (ETag or Last-Modified) that the
-    server gave, for If-Range, and the gaps where bytes came out of order. All are hints:
-    the digests decide. ``mixed`` says that what is there came by more than one answer, or
-    in an earlier run; ``prefix`` is what was hashed of it, and must be kept up to date by
-    whoever writes. ``grown`` is called with the number of bytes that may be used: those are
-    never thrown away again.
+    The note ``<sha256>.part.json`` keeps the server's validator (ETag or Last-Modified) for
+    If-Range, and the gaps between bytes that came out of order. Both are hints: the digests
+    decide. ``mixed``: the bytes came in more than one answer, or in an earlier run.
+    ``prefix`` holds the hash of the first bytes; the code that writes must keep it up to
+    date. ``grown`` is called with the number of verified bytes; those are never removed.
+
+    Threads: ``write_at`` is for any thread, at offsets that no other thread writes. ``save``
+    and ``remember`` need a lock of the caller. All else is for the downloading thread only.
     """
 
     def __init__(
@@ -109,7 +116,7 @@ class Part:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """The path of the partial file."""
         return self._folder / f"{self._artifact.sha256}.part"
 
     @property
@@ -118,18 +125,18 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How far it is hashed."""
+        """The number of bytes, from the start, that are hashed."""
         return self.prefix.size
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes are there and hashed, as far as the size is known."""
+        """Whether all bytes are there and hashed; False if the size is not known."""
         return self._artifact.size is not None and self.size == self._artifact.size
 
     def load(self) -> list[Gap]:
-        """The gaps of what an earlier run left; more than there should be is thrown away.
+        """Read what an earlier run left, and return its gaps; empty a file that is too long.
 
-        Where the size is not known, what is there has no end and no gaps are known.
+        If the artifact's size is not known, no gaps are known either.
         """
         with disk_errors("reading a partial download", self._folder):
             found = os.fstat(self._descriptor)
@@ -140,6 +147,7 @@ class Part:
                     hint="remove it",
                 )
             there = found.st_size
+            # Then nothing tells where the file ends, and one connection resumes after it.
             if self._artifact.size is None:
                 return []
             if there > self._artifact.size:
@@ -152,8 +160,9 @@ class Part:
             return gaps_of(self._artifact.size, there, note.gaps)
 
     def settle(self, gaps: list[Gap]) -> None:
-        """Hash what is there up to the first gap or wrong piece; what lies behind goes."""
+        """Hash the bytes before the first gap or wrong piece; remove those after it."""
         end = gaps[0][0] if gaps else None
+        # A wrong piece is no server's fault: an earlier run left it.
         with contextlib.suppress(WrongPiece):
             while self.hash_on(end):
                 pass
@@ -161,10 +170,11 @@ class Part:
         self._cut()
 
     def hash_on(self, end: int | None) -> bool:
-        """Hash the next bytes of what is there, up to ``end``; False when there are none.
+        """Hash the next bytes of the file, up to ``end``; return False if nothing is left.
 
         Raises ``WrongPiece``.
         """
+        # Other threads may write to the file meanwhile, but only after ``end``.
         length = CHUNK if end is None else min(CHUNK, end - self.size)
         with disk_errors("reading a partial download", self._folder):
             chunk = read_at(self._descriptor, length, self.size)
@@ -176,11 +186,13 @@ class Part:
         try:
             self.prefix.update(chunk)
         finally:
+            # Also after a wrong piece: right ones before it in the same chunk are usable.
             if self.prefix.verified > before:
                 self._grown(self.prefix.verified)
 
     def append(self, chunk: bytes) -> None:
-        """Write behind what is hashed, and hash it. Raises ``WrongPiece``, the piece dropped."""
+        """Write after the hashed bytes, and hash. Raises ``WrongPiece`` and drops that piece."""
+        # Write first: once hashed, the bytes may be read by the thread that unpacks.
         self.write_at(chunk, self.size)
         try:
             self._hash(chunk)
@@ -189,18 +201,19 @@ class Part:
             raise
 
     def write_at(self, chunk: bytes, offset: int) -> None:
-        """Write somewhere; any thread may."""
+        """Write at an offset. Any thread may call this; no position of the file is shared."""
         with disk_errors("writing a partial download", self._folder):
             _write(self._descriptor, chunk, offset)
 
     def restart(self) -> None:
-        """Throw away what is not verified."""
+        """Remove the bytes that are not verified. No other thread may write meanwhile."""
         self.prefix.rewind()
-        self._cut()
+        self._cut()  # after rewind(), which sets the size to cut to
 
     def _cut(self) -> None:
         with disk_errors("emptying a partial download", self._folder):
             os.ftruncate(self._descriptor, self.size)
+            # The validator belongs to the bytes: without any, it has no meaning.
             if not self.size:
                 self._kept = {}
                 self._note.unlink(missing_ok=True)
@@ -210,25 +223,26 @@ class Part:
         try:
             with self._note.open("rb") as file:
                 return _parse_note(json.loads(file.read(_LONGEST_NOTE)))
+        # A damaged note is as good as none. RecursionError: deeply nested JSON.
         except (OSError, ValueError, TypeError, RecursionError):
             return _Note("", "", [])
 
     def validator(self, url: str) -> str | None:
-        """What to send as If-Range to this URL; other servers' validators mean nothing to it."""
+        """Return the validator to send as If-Range, if the note's is from this same URL."""
         note = self._read_note()
         return note.validator if note.validator and note.url == shown(url) else None
 
     def remember(self, url: str, validator: str | None, gaps: Sequence[Gap] = ()) -> None:
-        """Keep a validator for the next run, or forget the one before; and the gaps."""
+        """Note a validator for the next run, or forget the old one, and note the gaps."""
         self._kept = {"url": shown(url), "validator": validator} if validator else {}
         self.save(gaps)
 
     def save(self, gaps: Sequence[Gap]) -> None:
-        """Keep the gaps for the next run, which sees these or those kept before.
+        """Note the gaps for the next run, which reads either these or the previous ones.
 
-        A note is written over the one before, whole blocks in one call: no kill leaves half of
-        one, and after a loss of power the digests decide. To replace the file instead would
-        make file systems write to the disk at once, two hundred times.
+        A note overwrites the previous one, in whole blocks and one call. So a killed process
+        leaves no half note. After a loss of power, the digests decide. Replacing the file
+        instead would make file systems write to the disk at once, two hundred times.
         """
         note: dict[str, object] = {**self._kept, **({"gaps": gaps} if gaps else {})}
         with disk_errors("writing a partial download", self._folder):
@@ -236,20 +250,22 @@ class Part:
                 self._note.unlink(missing_ok=True)
                 return
             text = json.dumps(note).encode()
-            text += b" " * (-len(text) % _BLOCK)
+            text += b" " * (-len(text) % _BLOCK)  # JSON allows blanks at the end
             descriptor = os.open(self._note, _FLAGS, 0o644)
             try:
                 _write(descriptor, text, 0)
+                # After the write: a kill between the two leaves blocks of the longer old note
+                # at the end. Then the note cannot be parsed, and counts as none.
                 os.ftruncate(descriptor, len(text))
             finally:
                 os.close(descriptor)
 
     def matches(self) -> bool:
-        """Whether what is there is the artifact."""
+        """Return whether the hashed bytes are the artifact."""
         return self.prefix.matches()
 
     def mismatch(self, url: str) -> DigestMismatch:
-        """The error for complete bytes that are not the artifact's."""
+        """Make the error for a complete file that is not the artifact."""
         return DigestMismatch(
             "a download is not the file that was signed",
             facts=(
@@ -263,13 +279,13 @@ class Part:
 
 def _write(descriptor: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
-    while view:
+    while view:  # one call may write less than all
         written = write_at(descriptor, view, offset)
         view, offset = view[written:], offset + written
 
 
 def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:
-    """The error for bytes that are not those of their piece."""
+    """Make the error for a piece whose bytes are wrong."""
     return DigestMismatch(
         "a piece of a download is not the one that was signed",
         facts=(f"url: {shown(url)}", f"bytes: {piece.start} to {piece.end - 1}"),
@@ -279,7 +295,7 @@ def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:
 
 @contextlib.contextmanager
 def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[Part]:
-    """The partial file of an artifact, made if need be; kept when left, unless it is empty."""
+    """Open or create the partial file of an artifact; remove it at the end if it is empty."""
     path = folder / f"{artifact.sha256}.part"
     with disk_errors("opening a partial download", folder):
         folder.mkdir(0o755, parents=True, exist_ok=True)
@@ -290,8 +306,10 @@ def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[
         yield part
     finally:
         with disk_errors("closing a partial download", folder):
+            # An artifact of 0 bytes is complete with an empty file.
             empty = not (os.fstat(descriptor).st_size or part.complete)
             os.close(descriptor)
+            # The caller's lock keeps other processes from this name, so we can remove it.
             if empty:
                 with contextlib.suppress(PermissionError):  # Windows, where a reader has it open
                     path.unlink(missing_ok=True)
@@ -299,21 +317,22 @@ def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[
 
 
 def finish(folder: Path, artifact: Artifact) -> Path:
-    """Give a verified partial file its final name. It must be closed (Windows).
+    """Rename a verified partial file to its final name. It must be closed (Windows).
 
-    Where locks exclude nobody, another process may have done so already. Where somebody
-    reads it, Windows lets it have no other name: then it keeps the one that it has.
+    On file systems without working locks, another process may have renamed it already. While
+    another thread reads it, Windows does not rename it: then it keeps its name.
     """
     done, part = folder / artifact.sha256, folder / f"{artifact.sha256}.part"
     with disk_errors("renaming a download", folder):
         try:
             part.replace(done)
         except FileNotFoundError:
+            # The other process may have renamed its own file: hash before we trust it.
             if not verified(done, artifact):
                 raise
         except PermissionError:
             if sys.platform != "win32":
                 raise
-            done = part
+            done = part  # an unpacking thread has it open; the caller gets the real path
         (folder / f"{artifact.sha256}.part.json").unlink(missing_ok=True)
     return done

@@ -1,4 +1,4 @@
-"""How much of an artifact, from its start, is known to be what was signed."""
+"""The first bytes of an artifact, hashed and compared with the signed digests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tsuku_llm.manifest import Artifact
 
 
 class WrongPiece(Exception):
-    """The bytes from ``start`` to ``end`` are not the signed ones."""
+    """A piece whose bytes, from ``start`` to ``end``, are not the signed ones."""
 
     def __init__(self, start: int, end: int) -> None:
         super().__init__(f"{start} to {end}")
@@ -17,11 +17,11 @@ class WrongPiece(Exception):
 
 
 class Prefix:
-    """The bytes of an artifact up to ``size``, hashed in order.
+    """The first ``size`` bytes of an artifact, hashed in order.
 
-    Where the manifest has the digests of its pieces, each is compared as it ends, and the
-    bytes up to ``verified`` may be used. Where it has none, ``verified`` is 0: nothing may
-    be used before the whole was compared.
+    If the manifest has digests of pieces, each piece is compared as soon as it is complete,
+    and the first ``verified`` bytes can be used. Without them ``verified`` stays 0: no byte
+    can be used before the whole is compared.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -29,19 +29,21 @@ class Prefix:
         self._pieces = artifact.pieces
         self.size = self.verified = 0
         self._whole = hashlib.sha256()
+        # The hash at `verified`: rewind() returns to it, as a hash cannot be undone.
         self._sealed = self._whole.copy()
         self._piece = hashlib.sha256()
 
     def rewind(self) -> None:
-        """Back to what is verified."""
+        """Go back to the verified bytes; forget the hash of all others."""
         self.size = self.verified
         self._whole = self._sealed.copy()
         self._piece = hashlib.sha256()
 
     def update(self, chunk: bytes) -> None:
-        """Append; raises ``WrongPiece``, having gone back to what is verified."""
+        """Hash the next bytes. Raises ``WrongPiece`` after going back to the verified bytes."""
         view = memoryview(chunk)
         while view:
+            # A chunk can hold the end of one piece and the start of the next: split it there.
             end = self._piece_end()
             part = view if end is None else view[: end - self.size]
             self._whole.update(part)
@@ -53,7 +55,7 @@ class Prefix:
                     self._seal()
 
     def _piece_end(self) -> int | None:
-        """Where the piece that is being hashed ends; None without pieces, or behind the last."""
+        """Compute where the current piece ends; None without pieces or after the last one."""
         size = self._artifact.size
         if self._pieces is None or size is None or self.size >= size:
             return None
@@ -73,9 +75,9 @@ class Prefix:
 
     @property
     def sha256(self) -> str:
-        """The digest up to ``size``, as hexadecimal digits."""
+        """The SHA-256 of the first ``size`` bytes, as hexadecimal digits."""
         return self._whole.hexdigest()
 
     def matches(self) -> bool:
-        """Whether what is there is the artifact, by the digest of the whole."""
+        """Return whether the hashed bytes are the artifact, by its size and whole digest."""
         return self.sha256 == self._artifact.sha256 and self._artifact.size in (None, self.size)

@@ -1,4 +1,4 @@
-"""How a download tells how far it is."""
+"""The port through which a download reports its progress."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Somebody who shows progress, or does not.
+    """A receiver of progress reports.
 
     All calls about one artifact come from one thread, ``begin`` first and ``end`` last.
-    Artifacts of a variant are fetched by several threads at once with the same object.
+    Several threads download the artifacts of a variant and call the same object.
     """
 
     def begin(self, name: str, total: int | None) -> None:
-        """Start, or start over: ``name`` is a file name, ``total`` is in bytes if known."""
+        """Start or start again: ``name`` is a file name, ``total`` is in bytes or None."""
         ...
 
     def advance(self, size: int) -> None:
-        """``size`` more bytes are there, those of an earlier run included."""
+        """Add ``size`` bytes that are there, including those of an earlier run."""
         ...
 
     def end(self) -> None:
-        """Nothing more comes, whether it went well or not."""
+        """Finish, after a success or a failure."""
         ...
 
 
 class Silent:
-    """Shows nothing."""
+    """A receiver that shows nothing."""
 
     def begin(self, name: str, total: int | None) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""Which proxy a request goes through, by the environment variables that curl reads. Pure."""
+"""The choice of a proxy for a request, by the environment variables that curl reads. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> str | None:
-    """The proxy's URL for a request, None for a direct connection.
+    """Choose the proxy's URL for a request; None means a direct connection.
 
-    ``HTTPS_PROXY`` or ``HTTP_PROXY`` by the request's scheme, else ``ALL_PROXY``; lower
-    case wins, and upper-case ``HTTP_PROXY`` is ignored under CGI, where a client sets it
+    The request's scheme selects ``HTTPS_PROXY`` or ``HTTP_PROXY``, else ``ALL_PROXY`` counts.
+    Lower case wins. Upper-case ``HTTP_PROXY`` is ignored under CGI, where a client can set it
     (httpoxy). A proxy without a scheme is an http one.
 
-    Raises ``ProxyError`` for a setting that is no proxy's URL.
+    Raises ``ProxyError`` for a setting that is not a proxy's URL.
     """
     names = [f"{scheme}_proxy", "all_proxy"]
     name, value = next(
@@ -55,19 +55,21 @@ def _checked(name: str, value: str) -> str:
 
 
 def _excluded(host: str, port: int, no_proxy: str) -> bool:
-    """Entries end with a comma or, as for curl, with a blank."""
+    """Check a host against NO_PROXY: entries end with a comma or, as for curl, a blank."""
     return any(_matches(host.strip("[]"), port, entry) for entry in re.split(r"[,\s]+", no_proxy))
 
 
 def _matches(host: str, port: int, entry: str) -> bool:
-    """Whether one entry of NO_PROXY covers a host; an entry without a meaning covers none."""
+    """Return whether one entry of NO_PROXY covers a host; an invalid entry covers none."""
     entry = entry.lower()
     if entry == "*":
         return True
+    # ValueError: the entry or the host is a name and not an address.
     with contextlib.suppress(ValueError):
         network = ipaddress.ip_network(entry.strip("[]"), strict=False)
         return ipaddress.ip_address(host) in network
     name, wanted = _host_and_port(entry)
+    # "example.org", ".example.org" and "*.example.org" all cover the host and its subdomains.
     name = name.removeprefix("*").strip(".")
     if not name or wanted not in (None, port):
         return False

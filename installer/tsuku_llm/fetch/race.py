@@ -1,7 +1,7 @@
-"""A TCP connection to whichever address of a host answers first (RFC 8305).
+"""A TCP connection to the first address of a host that answers (RFC 8305).
 
-The order of the addresses and the moment of each attempt are decided without I/O, in
-``in_turns`` and ``Schedule``. Names are looked up in threads, as getaddrinfo has no timeout.
+``in_turns`` and ``Schedule`` decide the order and the time of the attempts without I/O.
+Threads look up names, because getaddrinfo takes no timeout.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ STAGGER = 0.25
 
 
 class Address(NamedTuple):
-    """Where a host can be reached: ``place`` is what ``socket.connect`` takes."""
+    """One address of a host: ``place`` is the argument of ``socket.connect``."""
 
     family: socket.AddressFamily
     place: tuple[Any, ...]
 
 
 def in_turns(addresses: Iterable[Address], first: socket.AddressFamily | None) -> list[Address]:
-    """Order addresses so that families alternate (RFC 8305, 4); each address once.
+    """Order addresses so that families alternate (RFC 8305, 4); keep each address once.
 
     ``first`` is the family to begin with; None for that of the resolver's first address.
     Within a family the resolver's order stays.
@@ -38,58 +38,65 @@ def in_turns(addresses: Iterable[Address], first: socket.AddressFamily | None) -
     families: dict[socket.AddressFamily, list[Address]] = {}
     for address in dict.fromkeys(addresses):
         families.setdefault(address.family, []).append(address)
+    # The sort is stable: the other families keep the resolver's order.
     turns = sorted(families, key=lambda family: family != first)
     rows = zip_longest(*(families[family] for family in turns))
     return [address for address in chain.from_iterable(rows) if address is not None]
 
 
 class Schedule:
-    """When each address of a race is tried; times are in seconds of any clock."""
+    """The start times of the attempts of a race, in seconds of any clock."""
 
     def __init__(self, addresses: Iterable[Address], now: float) -> None:
         self._waiting = deque(addresses)
         self._due = now
 
     def next(self, now: float) -> Address | None:
-        """Take the address to try now; None if it is too early, or all were tried."""
+        """Take the address to try now; None if it is too early or all were tried."""
         if not self._waiting or now < self._due:
             return None
         self._due = now + STAGGER
         return self._waiting.popleft()
 
     def failed(self, now: float) -> None:
-        """Let the next address start at once, as an attempt has failed."""
+        """Let the next address start at once, because an attempt has failed."""
         self._due = now
 
     def seconds(self, now: float) -> float:
-        """Seconds until the next address is due; infinite when all were tried."""
+        """Return the seconds until the next address is due; infinite if all were tried."""
         return max(0.0, self._due - now) if self._waiting else math.inf
 
 
 def race(
     addresses: Iterable[Address], clock: Callable[[], float], left: Callable[[], float]
 ) -> socket.socket:
-    """Connect to the addresses, given in order, and keep the first connection that is made.
+    """Connect to the addresses in the given order; return the first connection that succeeds.
 
-    ``left`` gives the seconds of the next wait, and raises when the race is to end. All
-    other attempts are closed. Raises ``OSError`` of the last attempt if each has failed.
+    ``left`` gives the seconds of the next wait, and raises when the race must end. All
+    other attempts are closed. Raises the ``OSError`` of the last attempt if all fail.
     """
     schedule = Schedule(addresses, clock())
     failure = OSError("it has no address")
+    # One thread runs all attempts: the sockets do not block, and the selector waits for them.
     with selectors.DefaultSelector() as running:
         try:
             while True:
+                # First, so that a deadline or a stop() in another thread ends the race here.
                 seconds, now = left(), clock()
+                # A loop: an attempt that fails at once makes the next address due.
                 while address := schedule.next(now):
                     if error := _begin(address, running):
                         failure = error
                         schedule.failed(now)
+                # Wake for the next address, even if no socket has news.
                 seconds = min(seconds, schedule.seconds(now))
                 if not running.get_map() and math.isinf(schedule.seconds(now)):
                     raise failure
                 for key, _ in running.select(seconds):
                     attempt: socket.socket = key.fileobj  # type: ignore[assignment]
+                    # A socket gets writable when its attempt ends: SO_ERROR says how.
                     code = attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    # Before the return: the finally closes all that are still registered.
                     running.unregister(attempt)
                     if not code:
                         return attempt
@@ -97,18 +104,19 @@ def race(
                     failure = OSError(code, os.strerror(code))
                     schedule.failed(clock())
         finally:
+            # The losing attempts, or all of them if `left` raised.
             for key in list(running.get_map().values()):
                 key.fileobj.close()  # type: ignore[union-attr]
 
 
 def _begin(address: Address, running: selectors.BaseSelector) -> OSError | None:
-    """Begin to connect; the reason where that fails at once (no route, no such family here)."""
+    """Begin to connect; return the error if that fails at once (no route, unknown family)."""
     attempt = None
     try:
         attempt = socket.socket(address.family, socket.SOCK_STREAM)
         attempt.settimeout(0)
         attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(BlockingIOError):  # it is under way
+        with contextlib.suppress(BlockingIOError):  # the attempt has begun; select() tells its end
             attempt.connect(address.place)
         running.register(attempt, selectors.EVENT_WRITE)
     except OSError as error:
@@ -119,35 +127,39 @@ def _begin(address: Address, running: selectors.BaseSelector) -> OSError | None:
 
 
 class Resolver:
-    """Names looked up in daemon threads; any thread may ask.
+    """A cache of running name lookups in daemon threads; any thread may use it.
 
-    A lookup that hangs cannot be ended. Its thread is left behind, does not keep the process
-    alive, and answers everyone who asks for the same name until it is through.
+    A lookup that hangs cannot be cancelled. Its thread stays, but does not keep the process
+    alive. Until it ends, it serves all threads that ask for the same name.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards `_running`; never held during a lookup
         self._running: dict[tuple[str, int], Future[list[Address]]] = {}
 
     def addresses(self, host: str, port: int, left: Callable[[], float]) -> list[Address]:
         """Look up a name; ``left`` is as for ``race``. Raises ``OSError``, ``UnicodeError``."""
         lookup = self._lookup(host, port)
         while not lookup.done():
+            # wait() raises nothing at its timeout; left() ends the loop at the deadline. The
+            # lookup goes on then, for the next attempt to find.
             wait([lookup], left())
-        return lookup.result()
+        return lookup.result()  # raises here what getaddrinfo raised in the other thread
 
     def _lookup(self, host: str, port: int) -> Future[list[Address]]:
         with self._lock:  # of threads that ask for one name, one starts the lookup
             lookup = self._running.get((host, port))
             if lookup is not None and not lookup.done():
                 return lookup
+            # A finished lookup is not used again: the answer or the network may have changed.
             lookup = self._running[host, port] = Future()
+        # Outside the lock. Another thread may wait for this lookup already; it will be done.
         work = threading.Thread(
             target=_look_up, args=(host, port, lookup), name="tsuku-llm lookup", daemon=True
         )
         try:
             work.start()
-        except RuntimeError:  # the system allows no further thread: look it up in this one
+        except RuntimeError:  # the system allows no further thread: use this one, without timeout
             _look_up(host, port, lookup)
         return lookup
 
@@ -155,6 +167,7 @@ class Resolver:
 def _look_up(host: str, port: int, lookup: Future[list[Address]]) -> None:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # Every error goes into the future: otherwise the threads that wait for it would not end.
     except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
         lookup.set_exception(error)
     else:

@@ -1,4 +1,4 @@
-"""Ranges: what to ask for, and whether the answer is that part of the file (RFC 9110, 14)."""
+"""Range requests: their headers, and checks of the answers (RFC 9110, 14)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)
 
 
 def range_headers(part: Part, url: str) -> dict[str, str]:
-    """The headers that ask for the rest; empty when nothing is there yet.
+    """Build the headers that request the rest; an empty part needs none.
 
-    Without a validator of this server the range is asked for all the same: the digest
+    Without a validator of this server the range is requested all the same: the digest
     decides in the end, and wrong bytes cost one restart.
     """
     if not part.size:
@@ -29,16 +29,17 @@ def range_headers(part: Part, url: str) -> dict[str, str]:
 
 
 def validator_of(headers: Mapping[str, str]) -> str | None:
-    """A strong validator of an answer: its ETag unless weak, else Last-Modified."""
+    """Get a strong validator of an answer: its ETag unless that is weak, else Last-Modified."""
     etag = headers.get("etag", "")
+    # A weak ETag begins with W/; RFC 9110, 13.1.5 forbids it in If-Range.
     return (etag if etag.startswith('"') else headers.get("last-modified")) or None
 
 
 def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: str) -> int:
-    """Where a 206 answer begins, which must be where the part ends.
+    """Check that a 206 answer begins where the part ends; return that offset.
 
-    Raises ``Transient`` for one that does not continue the part: several parts, another
-    start, another total, another version of the file.
+    Raises ``Transient`` for an answer that does not continue the part: several ranges,
+    another start, another total size, another version of the file.
     """
     if not _fits(headers, (part.size, size), size, part.validator(url)):
         raise Transient(
@@ -52,7 +53,7 @@ def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: s
 
 
 def segment_headers(start: int, end: int, validator: str | None) -> dict[str, str]:
-    """The headers that ask for the bytes before ``end``, of the same version of the file."""
+    """Build the headers that request ``start`` up to ``end`` of the same version of the file."""
     headers = {"Range": f"bytes={start}-{end - 1}"}
     if validator:
         headers["If-Range"] = validator
@@ -62,7 +63,7 @@ def segment_headers(start: int, end: int, validator: str | None) -> dict[str, st
 def is_segment(
     headers: Mapping[str, str], start: int, end: int, size: int, validator: str | None
 ) -> bool:
-    """Whether a 206 answer has exactly these bytes of that version of the file."""
+    """Return whether a 206 answer has exactly these bytes of that version of the file."""
     length = headers.get("content-length")
     return _fits(headers, (start, end), size, validator) and length in (None, str(end - start))
 
@@ -70,13 +71,15 @@ def is_segment(
 def _fits(
     headers: Mapping[str, str], gap: tuple[int, int | None], size: int | None, validator: str | None
 ) -> bool:
+    # Several ranges come as multipart/byteranges, without this header.
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     if found is None:
         return False
-    start, end, total = found.groups()
+    start, end, total = found.groups()  # its end is the last byte, ours is one further
     return (
         int(start) == gap[0]
         and gap[1] in (None, int(end) + 1)
         and (total == "*" or int(total) == (size or int(end) + 1))
+        # An answer may leave out its validator; if it has one, it must be the same.
         and validator in (None, validator_of(headers) or validator)
     )

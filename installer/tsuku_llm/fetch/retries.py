@@ -1,4 +1,4 @@
-"""When to try again, and when a transfer is too slow to be one."""
+"""The rules of retries, and the minimum speed of a transfer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from tsuku_llm.fetch.limits import Limits
 from tsuku_llm.fetch.network import Network
 
 _BASE = 0.5
+"""Seconds of the first back-off; each further one is twice as long."""
+
 _LONGEST = 20.0
+"""Seconds of the longest back-off, before the jitter."""
+
 _YEAR = 365 * 86400
 
 _T = TypeVar("_T")
 
 
 class Retries:
-    """Attempts at one source: those that brought something do not count."""
+    """The attempts at one source; one that brought enough bytes resets the count.
+
+    Only one thread uses it, the one that downloads.
+    """
 
     def __init__(self, network: Network, deadline: float) -> None:
         self._network = network
@@ -29,11 +36,12 @@ class Retries:
         self._failed = 0
 
     def run(self, attempt: Callable[[], _T], received: Callable[[], int] = int) -> _T:
-        """Call ``attempt`` until it ends well, or raise the error of its last failure.
+        """Call ``attempt`` until it succeeds, or raise the error of its last failure.
 
-        ``received`` gives the bytes that are there so far.
+        ``received`` gives the number of bytes that are there so far.
         """
         while True:
+            # Swallows a Transient after its pause, and the loop tries again.
             with self._surviving(received):
                 return attempt()
 
@@ -44,16 +52,18 @@ class Retries:
             yield
         except Transient as failure:
             seconds = self._pause(failure, received() - before)
+            # Do not sleep towards a deadline that leaves no time for the attempt.
             if self._network.clock() + seconds > self._deadline:
                 raise failure.error from failure
-            self._network.pause(seconds)
+            self._network.pause(seconds)  # raises Interrupted if another thread stops the network
 
     def _pause(self, failure: Transient, gained: int) -> float:
-        """Seconds to wait before the next attempt; raises the failure's error if none is left.
+        """Compute the seconds until the next attempt; raise the error if none is left.
 
-        The server's Retry-After is obeyed up to ``Limits.wait``; beyond that the source is
-        given up, as nobody waits for hours before a prompt.
+        We obey the server's Retry-After up to ``Limits.wait``. If it is longer, we give up
+        the source: a user does not wait for hours at a prompt.
         """
+        # A connection that breaks every few megabytes still gets the file, so it may go on.
         self._failed = 1 if gained >= self._limits.gain else self._failed + 1
         allowed = min(self._limits.tries, failure.tries or self._limits.tries)
         if failure.wait is not None and failure.wait > self._limits.wait:
@@ -62,12 +72,16 @@ class Retries:
             raise failure.error from failure
         if self._failed >= allowed:
             raise failure.error from failure
+        # The jitter keeps many clients of a restarted server from returning all at once.
         backoff = min(_LONGEST, _BASE * 2.0 ** (self._failed - 1)) * self._network.timing.jitter()
         return max(backoff, failure.wait or 0.0)
 
 
 class Pace:
-    """The minimum-speed rule: no read time-out ever ends a drip."""
+    """The minimum-speed rule for one answer: no read timeout ends a slow drip.
+
+    Each thread makes one for each answer, so it needs no lock.
+    """
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits = limits
@@ -76,7 +90,7 @@ class Pace:
         self._received = 0
 
     def check(self, size: int, url: str) -> None:
-        """Count bytes; raises ``Transient`` when a whole window was too slow."""
+        """Count bytes; raise ``Transient`` if a whole window was too slow."""
         self._received += size
         elapsed = self._clock() - self._since
         if elapsed < self._limits.window:
@@ -92,5 +106,6 @@ class Pace:
                     hint="try again later, or set llm.mirror; what came is kept and resumed",
                 )
             )
+        # The next window begins: a fast start must not excuse a drip later.
         self._since += elapsed
         self._received = 0

@@ -1,4 +1,4 @@
-"""What of a file is missing, and which connection fetches which part of it. Pure."""
+"""The missing bytes of a file, and the division of them among connections. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 Gap = tuple[int, int]
-"""Bytes that are missing: the first one, and the one behind the last."""
+"""Missing bytes: the offset of the first one, and the offset after the last one."""
 
 _SHARE = 2
-"""Segments that each lane gets of what waits: they shrink towards the end, as it nears."""
+"""Parts into which each lane's share of the waiting bytes is cut.
+
+So segments get smaller towards the end of the file, and all lanes end at about one time.
+"""
 
 _SLOW = 3
-"""A lane is too slow that brings less than one byte while another brings so many."""
+"""A lane is too slow if another lane gets this many bytes for each byte that it gets."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """What one lane fetches. It has ``done``, is writing up to ``claimed``, and stops at ``end``.
+    """The bytes that one lane downloads, from ``start`` to ``end``.
 
-    Another lane may take over what lies behind ``claimed``; it is ``outrun`` when that was
-    because this one is too slow. ``beside`` says how far each segment in work, by its start,
-    was when this one was handed out.
+    Bytes before ``done`` are written; those up to ``claimed`` are being written. Another lane
+    may take over the bytes after ``claimed``. If it does so because this lane is too slow,
+    the segment is ``outrun``. ``beside`` maps the start of each other segment in work to its
+    ``done`` at the time when this one was handed out.
+
+    Its lane alone writes its bytes. ``Plan`` alone changes it, under the lock of ``Crew``.
     """
 
     start: int
@@ -36,12 +42,13 @@ class Segment:
 
 
 def gaps_of(size: int, there: int, noted: Iterable[Gap] = ()) -> list[Gap]:
-    """The gaps of a file of ``size`` bytes of which ``there`` are on the disk, noted gaps apart.
+    """List the gaps of a file of ``size`` bytes: the noted ones, and all after ``there``.
 
-    In order, none empty, none overlapping; notes that lie outside of the file are cut.
+    The gaps are in order, none is empty, and none overlap. Notes outside the file are cut.
     """
     found: list[Gap] = []
     for start, end in sorted([*noted, (there, size)]):
+        # The note is only a hint and may be damaged: any numbers must give valid gaps.
         start, end = max(0, start), min(end, size)  # noqa: PLW2901
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
@@ -51,10 +58,10 @@ def gaps_of(size: int, there: int, noted: Iterable[Gap] = ()) -> list[Gap]:
 
 
 class Plan:
-    """The gaps of a file of known size, some of them in work.
+    """The gaps of a file of known size; some are waiting, some are in work as segments.
 
-    A gap is closed when its bytes are written, not before. Not synchronised: whoever uses
-    it from several threads holds a lock.
+    A gap is closed when its bytes are written, not before. The plan does not lock: with
+    several threads, the caller holds a lock (``Crew`` does).
     """
 
     def __init__(self, size: int, gaps: Iterable[Gap], segment: tuple[int, int]) -> None:
@@ -65,37 +72,38 @@ class Plan:
 
     @property
     def gaps(self) -> list[Gap]:
-        """All that is not written yet."""
+        """All bytes that are not written yet."""
         return gaps_of(
             self.size, self.size, [*self._waiting, *((each.done, each.end) for each in self._taken)]
         )
 
     @property
     def frontier(self) -> int:
-        """Up to where nothing is missing."""
+        """The offset of the first missing byte."""
         return min((start for start, _ in self.gaps), default=self.size)
 
     @property
     def missing(self) -> int:
-        """Bytes that are not written yet."""
+        """The number of bytes that are not written yet."""
         return sum(end - start for start, end in self.gaps)
 
     def take(self, lanes: int, before: Segment | None = None) -> Segment | None:
-        """The next segment for one of so many lanes; None when there is no work left.
+        """Hand out the next segment for one of ``lanes`` lanes; None if no work is left.
 
-        The first gap is served first, so that what is there grows from the start, unless a
-        slow lane holds that up: then a lane that has fetched the segment ``before`` meanwhile
-        goes on with the slow one's. Where nothing waits, the longest segment in work is
-        divided.
+        The first gap comes first, so that the file grows from its start. If a slow lane
+        delays that, the lane that has just downloaded the segment ``before`` continues the
+        slow lane's segment. If nothing is waiting, the longest segment in work is divided.
         """
         if straggler := before and self._held_up_by(before):
-            straggler.outrun = True
+            straggler.outrun = True  # its lane ends when it sees this
+            # Cut after the claimed bytes: the slow lane may be writing those at this moment.
             end, straggler.end = straggler.end, straggler.claimed
             return self._hand_out(straggler.end, end)
         if not self._waiting:
             return self._divide()
         length = self._length(lanes)
         start, end = self._waiting.pop(0)
+        # Do not leave a rest that is not worth a request.
         if end - start - length < self._least:
             length = end - start
         if start + length < end:
@@ -103,34 +111,38 @@ class Plan:
         return self._hand_out(start, start + length)
 
     def _length(self, lanes: int) -> int:
-        """Of a new segment."""
+        """Compute the length of a new segment."""
         waiting = sum(end - start for start, end in self._waiting)
         return max(self._least, min(self._most, waiting // (_SHARE * lanes)))
 
     def _held_up_by(self, fetched: Segment) -> Segment | None:
-        """The first segment in work, if next to nothing came of it while another was fetched.
+        """Find the first segment in work, if it got too few bytes while ``fetched`` came.
 
-        A new connection starts slowly behind those that have filled the line, and a dead one
-        says nothing for long: what lies behind cannot be used meanwhile.
+        A new connection starts slowly while others fill the line, and a dead one is silent
+        for a long time. Until its bytes come, the bytes after it cannot be used.
         """
+        # A segment whose rest is all claimed is nearly done: nothing is left to take over.
         working = (each for each in self._taken if each.claimed < each.end)
         first = min(working, key=lambda each: each.done, default=None)
+        # A segment that began after `fetched` had less time: the comparison would be unfair.
         if first is None or first.start not in fetched.beside:
             return None
+        # A waiting gap is even earlier: the lane must serve that one first.
         if self._waiting and self._waiting[0][0] < first.done:
             return None
         came = first.done - fetched.beside[first.start]
+        # A segment below the smallest size comes too fast to say anything about another lane.
         return first if fetched.done - fetched.start >= max(self._least, _SLOW * came) else None
 
     @property
     def work(self) -> bool:
-        """Whether ``take`` would give a further lane something."""
+        """Whether ``take`` has a segment for one more lane."""
         return bool(self._waiting) or self._divisible() is not None
 
     def _divisible(self) -> Segment | None:
-        """The longest segment in work, if enough of it is left.
+        """Find the longest segment in work, if enough of it is left to divide.
 
-        The server has sent some of it already that its lane will not take any more.
+        Dividing wastes some bytes: those that the server has already sent to the first lane.
         """
         longest = max(self._taken, key=lambda each: each.end - each.claimed, default=None)
         if longest is None or longest.end - longest.claimed < self._least:
@@ -141,6 +153,7 @@ class Plan:
         longest = self._divisible()
         if longest is None:
             return None
+        # Its lane goes on to the middle. Not before `claimed`: those bytes are being written.
         middle = (longest.claimed + longest.end) // 2
         end, longest.end = longest.end, middle
         return self._hand_out(middle, end)
@@ -151,7 +164,10 @@ class Plan:
         return segment
 
     def take_all(self, segment: Segment) -> bool:
-        """Let one segment grow over the whole file, if nothing else is there or in work."""
+        """Extend a segment to the whole file; False if anything else is done or in work.
+
+        A server that ignores ranges sends the whole file: this uses that answer.
+        """
         if self._taken != [segment] or segment.done or self.missing != self.size:
             return False
         self._waiting.clear()
@@ -159,20 +175,23 @@ class Plan:
         return True
 
     def claim(self, segment: Segment, length: int) -> int:
-        """How many of ``length`` bytes that came the segment's lane is to write now."""
+        """Reserve the next ``length`` received bytes for writing; return how many are allowed.
+
+        Fewer are allowed if another lane has taken over the end of the segment.
+        """
         allowed = min(length, segment.end - segment.done)
         segment.claimed = segment.done + allowed
         return allowed
 
     def written(self, segment: Segment) -> None:
-        """What was claimed is written."""
+        """Mark the claimed bytes as written, which closes their gap."""
         segment.done = segment.claimed
 
     def release(self, segment: Segment) -> None:
-        """A lane is through with its segment; what it did not fetch waits for another."""
+        """Take back a segment from its lane; bytes that are not written wait again."""
         self._taken.remove(segment)
-        self.open(segment.done, segment.end)
+        self.open(segment.done, segment.end)  # an empty gap if all is written; that changes nothing
 
     def open(self, start: int, end: int) -> None:
-        """These bytes are missing, or missing again."""
+        """Mark bytes as missing, or as missing again."""
         self._waiting = gaps_of(self.size, self.size, [*self._waiting, (start, end)])

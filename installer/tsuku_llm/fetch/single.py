@@ -1,4 +1,4 @@
-"""An artifact over one connection at a time, in order."""
+"""The download of an artifact in order, over one connection at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from tsuku_llm.fetch.transfer import Transfer
 
 
 def fetch_in_order(transfer: Transfer, url: str) -> None:
-    """Fetch what is missing behind the part's hashed prefix, which is all of the part."""
+    """Download what is missing. All bytes of the part must be hashed."""
     _Single(transfer, url).run()
 
 
 class _Single:
+    """The download of one artifact from one source. One thread does all of it."""
+
     def __init__(self, transfer: Transfer, url: str) -> None:
         self._transfer = transfer
         self._part = transfer.part
@@ -38,6 +40,7 @@ class _Single:
             retries = Retries(self._network, self._transfer.deadline)
             retries.run(self._attempt, received=lambda: self._part.size)
             return
+        # A file or pip gives the bytes from the start; the verified ones are skipped.
         self._transfer.restart()
         try:
             self._elsewhere()
@@ -55,6 +58,8 @@ class _Single:
             self._take(_behind(chunks, self._part.size))
 
     def _attempt(self) -> None:
+        # A wrong piece is requested again at once: the connection is fine, a pause is useless.
+        # Transfer.again() ends this after some tries.
         while not self._through():
             pass
 
@@ -70,6 +75,8 @@ class _Single:
         url, part = self._url, self._part
         headers = range_headers(part, url)
         with answered(self._network, url, headers, self._transfer.deadline) as response:
+            # 416: there is nothing after our bytes. Without a size in the manifest, an earlier
+            # run may have got all of them.
             if response.status_code == 416 and headers:  # noqa: PLR2004
                 if part.matches():
                     return
@@ -79,29 +86,39 @@ class _Single:
             start = self._start(response)
             if start == 0:
                 self._transfer.restart()
+            # After the restart: what is still there came in an earlier answer.
             part.mixed = part.size > 0
             length = check_framing(response, url)
+            # Before the first byte is written: a kill in between must not leave bytes of this
+            # version with the validator of another one.
             part.remember(url, validator_of(response.headers))
             chunks = self._transfer.body(response, url, at_start=start == 0)
             self._take(chunks if start else self._from_start(chunks, length))
+        # The answer ended as it should, but a proxy or server may have cut the file.
         if self._size is not None and part.size < self._size:
             raise Transient(self._transfer.ended_early(url, part.size, self._size))
 
     def _start(self, response: httpx.Response) -> int:
+        # 200 to a range: the server ignores ranges, or the file changed since (If-Range).
         if response.status_code == 200:  # noqa: PLR2004
             return 0
         try:
             return check_range(response.headers, self._part, self._size, self._url)
         except Transient:
-            self._transfer.restart()
+            self._transfer.restart()  # so that the retry asks for no range
             raise
 
     def _from_start(self, chunks: Iterator[bytes], length: int | None) -> Iterator[bytes]:
-        """The chunks, the first of which was looked at: a page is named before its length."""
+        """Yield the chunks after the verified bytes; check the length and the free space first.
+
+        The checks come after the first chunk, because that shows a web page: then the error
+        is about the page, and not about its length.
+        """
         cap = self._transfer.cap
         for chunk in _behind(chunks, self._part.size):
             if length is not None and (length > cap or self._size not in (None, length)):
                 raise self._wrong_size(length)
+            # Only the server knows the size here; a size in the manifest is checked before.
             if length is not None and self._size is None and not self._part.size:
                 require_space(self._part.path.parent, length, (f"download: {length} bytes",))
             yield chunk
@@ -109,6 +126,7 @@ class _Single:
     def _take(self, chunks: Iterator[bytes]) -> None:
         cap = self._transfer.cap
         for chunk in chunks:
+            # Before the write: a server that sends without end must not fill the disk.
             if self._part.size + len(chunk) > cap:
                 self._transfer.restart()
                 raise self._wrong_size(None)
@@ -116,7 +134,7 @@ class _Single:
             self._transfer.tell(self._part.size)
 
     def _wrong_size(self, length: int | None) -> BodyError:
-        """The error for a file of another size, or of more than is allowed (``length`` None)."""
+        """Make the error for a file of another size; ``length`` None means too many bytes."""
         host, expected = host_of(self._url), self._size or self._transfer.cap
         announced = "more" if length is None else f"{length} bytes"
         facts = (f"offered: {announced}, expected: {expected} bytes", f"url: {shown(self._url)}")
@@ -135,7 +153,7 @@ class _Single:
 
 
 def _behind(chunks: Iterator[bytes], verified: int) -> Iterator[bytes]:
-    """What follows the first bytes, which are there and verified."""
+    """Skip the first ``verified`` bytes, which are there already; yield the rest."""
     for chunk in chunks:
         if verified < len(chunk):
             yield chunk[verified:]

@@ -1,4 +1,4 @@
-"""Whom to trust for TLS, and why a certificate was refused."""
+"""The certificates that TLS trusts, and the errors for refused ones."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _HINTS = (
 
 
 def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """The system's trust store, or the one that the environment names.
+    """Make a TLS context with the system's trust store, or with the environment's.
 
-    Raises ``TlsError`` when the named file or folder is missing or holds no certificate.
+    Raises ``TlsError`` if the named file or folder is missing or holds no certificate.
     """
     file, folder = environ.get(_FILE) or None, environ.get(_FOLDER) or None
     if not (file or folder):
         import truststore  # noqa: PLC0415
 
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # OpenSSL's own error for a missing path does not say which variable names it.
     for name, path, exists in (
         (_FILE, file, os.path.isfile),
         (_FOLDER, folder, _is_any_folder),
@@ -62,12 +63,12 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _is_any_folder(paths: str) -> bool:
-    """OpenSSL looks through several, and passes over those that do not exist."""
+    """Check that one of the folders exists: OpenSSL searches several and skips missing ones."""
     return any(map(os.path.isdir, paths.split(os.pathsep)))
 
 
 def certificate_error(error: ssl.SSLError, host: str) -> TlsError:
-    """The error for a refused handshake, with the certificate's reason."""
+    """Make the error for a failed handshake, with the reason that the certificate is refused."""
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message or str(error)
         lowered = reason.lower()

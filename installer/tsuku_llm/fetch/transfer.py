@@ -1,4 +1,4 @@
-"""What one connection and several have in common: an artifact on its way into its part."""
+"""The state of one artifact's download, common to one connection and to several."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from tsuku_llm.manifest import Artifact
 
 
 class Transfer:
-    """One artifact, its part, and who is told how far it is.
+    """One artifact, its partial file, its deadline, and its progress.
 
-    ``mismatch`` is what was first found wrong in bytes that came in this run: no later failure
-    hides it. ``encoding`` is the Content-Encoding of the last answer, "" if it had none.
+    ``mismatch`` is the first error about wrong bytes that came in this run: no later failure
+    hides it. ``encoding`` is the Content-Encoding of the last answer, "" without one.
+
+    Lanes call ``body``, ``ended_early`` and ``check_deadline`` from their threads. All else
+    is for the downloading thread only.
     """
 
     def __init__(
@@ -42,43 +45,46 @@ class Transfer:
 
     @property
     def cap(self) -> int:
-        """The most bytes that are taken."""
+        """The largest number of bytes that we accept."""
         size = self.artifact.size
         return self.network.limits.largest if size is None else size
 
     def begin(self, there: int, missing: Sequence[Gap]) -> None:
-        """Begin with what an earlier run left: so many bytes, and these gaps."""
+        """Begin with the number of bytes that an earlier run left, and their gaps."""
         self._missing = missing
         self.show(there)
 
     def show(self, there: int) -> None:
-        """Start to show the progress, or start over, with so many bytes there."""
+        """Start to show the progress, or start again, at ``there`` bytes."""
         self._told = 0
         self._progress.begin(file_name(self.artifact.url), self.artifact.size)
         self.tell(there)
 
     def tell(self, there: int) -> None:
-        """Say how many bytes are there in all."""
+        """Report how many bytes are there in all."""
+        # The count falls when a wrong piece must come again; the progress then waits.
         if there > self._told:
             self._progress.advance(there - self._told)
             self._told = there
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the progress."""
         self._progress.end()
 
     def restart(self) -> None:
-        """Throw away what is there, but for what is verified."""
+        """Remove all bytes but the verified ones, and correct the progress."""
         self.part.restart()
         if self._told != self.part.size:
             self.show(self.part.size)
 
     def again(self, url: str, piece: WrongPiece) -> None:
-        """Allow that a piece is fetched once more from a source, or raise ``DigestMismatch``.
+        """Allow one more download of a piece from a source, or raise ``DigestMismatch``.
 
-        A piece that an earlier run left is no source's fault the first time.
+        If an earlier run left the piece, the first failure is not the source's fault.
         """
         error = wrong_piece(url, piece)
+        # Either it was wrong before in this run, so this run has downloaded it again, or all of
+        # it was missing at the start. In both cases the wrong bytes came in this run.
         seen = any(start == piece.start for _, start in self._wrong)
         if seen or any(start <= piece.start and piece.end <= end for start, end in self._missing):
             self.mismatch = self.mismatch or error
@@ -94,34 +100,35 @@ class Transfer:
         at_start: bool,
         check: Callable[[], None] | None = None,
     ) -> Iterator[bytes]:
-        """The bytes of an answer, as long as they come fast enough and somebody wants them.
+        """Yield the bytes of an answer; raise if they come too slowly or are not needed any more.
 
-        ``at_start``: they are the artifact's first ones, which may show that it is a page.
+        ``at_start``: these are the artifact's first bytes, which may show that it is a web page.
         """
         encoding = response.headers.get("content-encoding", "identity")[:40]
-        self.encoding = "" if encoding == "identity" else encoding  # of any lane: all are alike
+        # Lanes overwrite each other's value: one server encodes all its answers alike.
+        self.encoding = "" if encoding == "identity" else encoding
         pace = Pace(self.network.limits, self.network.timing.clock)
-        for chunk in response.iter_raw():
+        for chunk in response.iter_raw():  # not decoded: the digest is of the bytes as they came
             if at_start:
                 check_no_page(chunk, url)
             at_start = False
-            yield chunk
+            yield chunk  # first: the caller writes the bytes that came, even if we stop now
             pace.check(len(chunk), url)
-            (check or self.network.check)()
+            (check or self.network.check)()  # another thread may have stopped us
             self.check_deadline(url)
 
     @property
     def encoded(self) -> tuple[str, ...]:
-        """The fact that the last answer was encoded, for an error of bytes that do not fit.
+        """The fact that the last answer was encoded, for an error about wrong bytes.
 
-        That alone is no error: servers call a ``.tar.gz`` encoded that is sent as it is.
+        The encoding alone is not an error: some servers call a plain ``.tar.gz`` encoded.
         """
         if not self.encoding:
             return ()
         return (f"it came encoded as {self.encoding!r}, which was not asked for",)
 
     def ended_early(self, url: str, received: int, expected: int) -> BodyError:
-        """The error for an answer that has fewer bytes than it must."""
+        """Make the error for an answer with too few bytes."""
         return BodyError(
             f"{host_of(url)} ended the file early",
             facts=(
@@ -133,7 +140,7 @@ class Transfer:
         )
 
     def check_deadline(self, url: str) -> None:
-        """Raise when the time for the whole artifact is up."""
+        """Raise ``BodyError`` if the time for the whole artifact is over."""
         if self.network.clock() > self.deadline:
             raise BodyError(
                 f"the download from {host_of(url)} took too long",

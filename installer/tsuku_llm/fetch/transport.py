@@ -1,9 +1,9 @@
-"""Connections for httpx that keep deadlines, and say in our words why they fail.
+"""The transport for httpx: it keeps deadlines and turns httpcore's errors into ours.
 
-httpx's own transport has no total deadline (its read time-out starts again with every
-byte), tries one address after the other for the full time-out, and fails on proxy
-settings of real machines. So the connection pools of httpcore, which it rests on, are
-used directly here, with the network backend of ``connections``.
+httpx's own transport lacks a total deadline: its read timeout restarts with every byte. It
+tries one address after the other for the full timeout. It fails on proxy settings of real
+machines. So this module directly uses the connection pools of httpcore, on which httpx is
+built, with the network backend of ``connections``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tsuku_llm.fetch.race import Resolver
 from tsuku_llm.fetch.tls import client_context
 
 _OFFLINE_TRIES = 2
+"""Attempts after a failed connection: usually the machine is offline, and retries are useless."""
 
 _PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them"
 
@@ -37,31 +38,34 @@ _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedPr
 def make_client(
     environ: Mapping[str, str], limits: Limits, timing: Timing, on_wait: Callable[[str], None]
 ) -> httpx.Client:
-    """Make the client of a run. Requests have the extensions ``deadline`` and ``check``.
+    """Make the client of a run. Requests must have the extensions ``deadline`` and ``check``.
 
-    ``on_wait`` is told once, by any thread, what a request has been waiting for.
-    Raises ``TlsError`` for certificates in the environment that do not exist.
+    ``on_wait`` gets each reason for a wait once, from any thread. Raises ``TlsError`` if the
+    environment names certificates that do not exist.
     """
     told: set[str] = set()
 
     def tell(text: str) -> None:
-        if text not in told:  # two threads in the same moment may both tell it: harmless
+        # No lock: two threads at the same moment may both tell it, which is harmless.
+        if text not in told:
             told.add(text)
             on_wait(text)
 
     return httpx.Client(
         transport=_Transport(environ, Watch(timing, limits, tell)),
+        # identity: the digests are of the files as they are, and ranges need the same bytes.
         headers={"User-Agent": f"tsuku-llm/{__version__}", "Accept-Encoding": "identity"},
         timeout=httpx.Timeout(limits.silence, connect=limits.connect, pool=None),
-        trust_env=False,
+        trust_env=False,  # no .netrc; proxies and certificates are read here and in tls
     )
 
 
 class _Transport(httpx.BaseTransport):
     """httpcore's pools, one for each proxy and one for direct connections.
 
-    ``_answered`` has the hosts and proxies that gave an answer in this run. One that never
-    did is not asked again after a time-out: others may answer, and people wait.
+    ``_answered`` has the hosts and proxies that gave an answer in this run. If a connection
+    or a proxy times out, only those are tried again: another source may answer, and the user
+    is waiting. All threads of a run share the transport.
     """
 
     def __init__(self, environ: Mapping[str, str], watch: Watch) -> None:
@@ -71,8 +75,8 @@ class _Transport(httpx.BaseTransport):
         self._backends: list[Backend] = []
         self._context = client_context(environ)
         self._pools: dict[str | None, httpcore.ConnectionPool] = {}
-        self._answered: set[str] = set()
-        self._lock = threading.Lock()
+        self._answered: set[str] = set()  # single operations only, which are atomic
+        self._lock = threading.Lock()  # guards `_pools` and `_backends`
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
@@ -82,6 +86,7 @@ class _Transport(httpx.BaseTransport):
         deadline = request.extensions["deadline"]
         asked = proxy or str(url)
         failures = _Failures(str(url), proxy, self._watch, known=host_of(asked) in self._answered)
+        # The watch holds these for this thread only; the backend below reads them there.
         self._watch.begin(deadline, request.extensions["check"], host_of(asked))
         with failures.told():
             answer = pool.handle_request(_to_core(request))
@@ -96,6 +101,8 @@ class _Transport(httpx.BaseTransport):
         return response
 
     def _pool(self, proxy: str | None) -> httpcore.ConnectionPool:
+        # Two threads may come here at once. Without the lock each could make a pool for the
+        # same proxy, and one of them would never be closed.
         with self._lock:
             if proxy not in self._pools:
                 self._pools[proxy] = self._new_pool(proxy)
@@ -103,12 +110,12 @@ class _Transport(httpx.BaseTransport):
 
     def _new_pool(self, proxy: str | None) -> httpcore.ConnectionPool:
         url = httpx.URL(proxy or "")
-        layers = 0 if proxy is None else 2 if url.scheme == "https" else 1
+        layers = 0 if proxy is None else 2 if url.scheme == "https" else 1  # see Backend
         self._backends.append(Backend(self._watch, self._resolver, layers))
         options: dict[str, Any] = {
             "ssl_context": self._context,
             "network_backend": self._backends[-1],
-            "max_connections": None,
+            "max_connections": None,  # Network counts them; a pool's limit would wait unseen
             "keepalive_expiry": 15.0,
         }
         if proxy is None:
@@ -125,6 +132,7 @@ class _Transport(httpx.BaseTransport):
         return httpcore.HTTPProxy(**options)
 
     def close(self) -> None:
+        # Only the network closes us, when no download is left: no lock is needed.
         for pool in self._pools.values():
             pool.close()
         for backend in self._backends:
@@ -141,7 +149,10 @@ def _socks(options: dict[str, Any]) -> httpcore.SOCKSProxy:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """What a proxy raises that does not want, or is none: httpcore lets socksio's errors pass."""
+    """List the errors of a proxy that refuses or is not a proxy.
+
+    httpcore does not translate the errors of socksio.
+    """
     try:
         from socksio import SOCKSError  # noqa: PLC0415
     except ImportError:
@@ -163,7 +174,7 @@ def _to_core(request: httpx.Request) -> httpcore.Request:
 
 
 class _Body(httpx.SyncByteStream):
-    """An answer's body."""
+    """The body of an answer, with our errors instead of httpcore's."""
 
     def __init__(self, answer: httpcore.Response, failures: _Failures) -> None:
         self._answer = answer
@@ -179,7 +190,7 @@ class _Body(httpx.SyncByteStream):
 
 
 class _Failures:
-    """What an exchange's failures mean; ``known`` tells that this host or proxy has answered."""
+    """The meaning of one exchange's errors; ``known``: this host or proxy has answered before."""
 
     def __init__(self, url: str, proxy: str | None, watch: Watch, *, known: bool) -> None:
         self._url = url
@@ -190,7 +201,7 @@ class _Failures:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Turn httpcore's errors into ours; those that may pass are ``Transient``."""
+        """Turn httpcore's errors into ours; ``Transient`` if a retry may help."""
         try:
             yield
         except _refusals() as error:
@@ -208,7 +219,7 @@ class _Failures:
 
     @property
     def _before_host(self) -> bool:
-        """Whether it is the proxy that failed, as the host has not had its turn."""
+        """Whether the proxy failed, because the host is not connected yet."""
         return self._watch.at_proxy and not self._watch.in_body
 
     @property
@@ -225,6 +236,7 @@ class _Failures:
             )
         tries: int | None = _OFFLINE_TRIES
         if isinstance(error, httpcore.ConnectTimeout):
+            # The user has waited the full timeout. Without an earlier answer, try other sources.
             tries = None if self._known else 1
         return Transient(
             HostUnreachable(

@@ -1,4 +1,4 @@
-"""How many connections one artifact gets. Pure."""
+"""The number of connections for one artifact. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import math
 from tsuku_llm.fetch.limits import Limits
 
 _GAIN = 1.05
-"""How much more must come over more connections for them to be worth it."""
+"""Factor by which more connections must be faster than before to be worth it."""
 
 _STEP = 2
+"""Connections that are added at a time."""
 
 
 class Width:
-    """One connection until a range was answered, then several, then more while it gets faster."""
+    """The number of connections: one, then several, then more while the download gets faster.
+
+    It stays at one until the server has answered a range. Only the downloading thread uses
+    it, and all attempts at one source share it.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -30,33 +35,38 @@ class Width:
         return self._growing and not self._given_up and self.lanes == 1
 
     def answered(self) -> None:
-        """The server sends ranges."""
+        """Note that the server answers ranges: allow several connections."""
         if self._probing:
             self.lanes = self._limits.first
 
     def refused(self) -> None:
-        """The server has had too many requests: back to one, for good."""
+        """Go back to one connection for good: the server got too many requests."""
         self._given_up = True
         self.lanes = 1
 
     def lost(self) -> None:
-        """A connection came to nothing: where there are others, do without it and try no more."""
+        """Use one connection less and try no more: one has failed.
+
+        The only connection stays.
+        """
         if self.lanes > 1:
             self._given_up = True
             self.lanes -= 1
 
     def outrun(self, now: float) -> None:
-        """A connection held up the others: do without it, and try again after a rest."""
+        """Use one connection less and try more after a rest: one delayed the others."""
         if self.lanes > 1:
             self._growing = False
             self._rests_until = now + self._limits.rest
             self.lanes -= 1
 
     def look(self, received: int, now: float, active: int) -> None:
-        """Judge by the bytes ``received`` so far; only a full width says something."""
+        """Measure the speed by the bytes ``received`` so far, and add connections if it grew."""
+        # With fewer connections than allowed, the speed says nothing about the allowed number.
         if self._since is None or active < self.lanes:
             self._since, self._received = now, received
             return
+        # After the rest the line may be different: forget the best speed.
         if now >= self._rests_until:
             self._growing, self._best, self._rests_until = True, 0.0, math.inf
         elapsed = now - self._since
@@ -68,4 +78,4 @@ class Width:
             self.lanes = min(self._limits.connections, self.lanes + _STEP)
         else:
             self._growing = False
-        self._since = None
+        self._since = None  # measure the next step from its start
