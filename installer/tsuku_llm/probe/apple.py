@@ -29,7 +29,7 @@ X86_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The worker's two answers, the version file, the kernel's release."""
+    """The worker's two answers, the version file, and the kernel's release."""
 
     macos: Answer = ABSENT
     metal: Answer = ABSENT
@@ -49,7 +49,7 @@ def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse(raw: Raw) -> Api:
-    """One API, ``metal``."""
+    """Read the API ``metal``."""
     answer = raw.metal
     state = reply.state(answer, "MTLCopyAllDevices")
     lines = reply.calls(answer, "device") if state is ApiState.OK else ()
@@ -83,11 +83,12 @@ def _kind(name: str, *, unified: object, low_power: object) -> GpuKind:
 
 
 def parse_version(raw: Raw) -> str | None:
-    """The version of macOS; from the kernel's where the system is not telling."""
+    """Return the version of macOS, from the kernel's release if the system hides its own."""
     match = _PRODUCT.search(raw.version or "")
     told = match[1] if match else reply.dotted(_value(raw.macos, "kern.osproductversion"))
     if told and not told.startswith(_COMPATIBLE):
         return told
+    # Darwin 25 is macOS 26, and Darwin 20 to 24 are macOS 11 to 15.
     kernel = reply.dotted(raw.release)
     major = int(kernel.partition(".")[0]) if kernel else 0
     if major >= _FIRST_OF_YEARS:
@@ -96,7 +97,7 @@ def parse_version(raw: Raw) -> str | None:
 
 
 def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Vendor, name, and features in Linux's words."""
+    """Return vendor, name, and features in Linux's words."""
     texts = [
         _value(raw.macos, f"machdep.cpu.{kind}")
         for kind in ("features", "leaf7_features", "extfeatures")
@@ -113,7 +114,7 @@ def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
 
 
 def parse_memory(raw: Raw) -> int | None:
-    """Bytes of memory."""
+    """Return bytes of memory."""
     return reply.positive(_value(raw.macos, "hw.memsize"))
 
 

@@ -1,4 +1,4 @@
-"""macOS: what its kernel tells about the processor and the memory."""
+"""macOS: the kernel's facts about the processor and the memory (sysctl)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = (
 
 
 def ask(channel: Channel, _root: str) -> None:
-    """Ask for each by name; a name that this system lacks is left out."""
+    """Ask for each value by name; a name that this system lacks is left out."""
     system = ctypes.CDLL("/usr/lib/libSystem.B.dylib")
     for name in TEXTS:
         raw = _read(system, name)

@@ -1,4 +1,4 @@
-"""OpenCL. Numbers: cl.h."""
+"""OpenCL: its platforms and their devices. Numbers: cl.h."""
 
 from __future__ import annotations
 
