@@ -1,4 +1,4 @@
-"""How time and memory grow with what there is: archives, versions, releases, clients."""
+"""Growth of time and memory with the number of archives, versions, releases and clients."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from ci.bench.unpacking import WORK
 from tsuku_llm.store import Store
 
 LINEAR = 1.15
-"""The exponent that counts as linear: what is measured is never quite smooth."""
+"""The exponent that counts as linear: measured times are never quite smooth."""
 
 _LARGE, _MANY = 1000, 30
-"""MB and versions above which one run has to do."""
+"""Megabytes and versions above which only one run is made."""
 
 Point = tuple[float, Sample]
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A quantity, its values, and for each command what it took there (medians)."""
+    """A quantity, its values, and the median sample of each command at each value."""
 
     id: str
     title: str
@@ -44,19 +44,22 @@ class Growth:
     lines: Mapping[str, tuple[Point, ...]]
 
     def exponent(self, line: str) -> float:
-        """How time grows from the middle value to the largest: 1 is linear, 0 not at all."""
+        """Return how time grows from the middle value to the largest: 1 is linear, 0 not at all."""
         points = self.lines[line]
         (x, small), (y, large) = points[len(points) // 2], points[-1]
         return math.log(large.seconds / small.seconds) / math.log(y / x)
 
     def memory_rises(self, line: str) -> float:
-        """Peak memory at the largest value over that at the smallest."""
+        """Return peak memory at the largest value as a multiple of that at the smallest."""
         points = self.lines[line]
         return points[-1][1].memory / points[0][1].memory
 
 
 def _archives(lab: Lab) -> Growth:
-    """Archives that hardly pack, on the loopback: disk, hash and memory are what is left."""
+    """Install archives that hardly compress from the loopback.
+
+    The times then consist of writing, hashing and memory use.
+    """
     points = []
     for number, megabytes in enumerate((20, 63, 200, 632, 2000)):
         folder = lab.fresh("growing")
@@ -81,7 +84,7 @@ def _archives(lab: Lab) -> Growth:
 
 
 def _versions(lab: Lab) -> Growth:
-    """Every version has 12 files of its own and one that it shares with a neighbour."""
+    """Measure on versions with 12 files each and one file shared with a neighbour."""
     home = lab.fresh("many-versions")
     store = Store(home / "llm")
     lines: dict[str, list[Point]] = {"list": [], "verify": [], "prune": []}
@@ -125,7 +128,7 @@ def _on_a_copy(lab: Lab, home: Path) -> Run:
 
 
 def _copy(copied: dict[int, Path], source: Path, target: Path) -> None:
-    """Copy a file, names of one file to names of one file."""
+    """Copy a file; names that share a file in the source also share one in the copy."""
     inode = source.stat().st_ino
     if inode in copied:
         target.hardlink_to(copied[inode])
@@ -135,7 +138,7 @@ def _copy(copied: dict[int, Path], source: Path, target: Path) -> None:
 
 
 def _releases(lab: Lab) -> Growth:
-    """Release files as large as a real one."""
+    """Measure with release files as large as a real one."""
     lines: dict[str, list[Point]] = {"repository refresh": [], "install --dry-run": []}
     for count in (1, 10, 100, 1000):
         shop = lab.shop(f"releases-{count}")
@@ -172,7 +175,7 @@ def _replaced(folder: Path, by: Path) -> None:
 
 
 def _clients(lab: Lab) -> Growth:
-    """Processes that each fetch 16 MB at once from one nginx, on the loopback."""
+    """Download 16 MB in several processes at once from one nginx, on the loopback."""
     packed = payload.plain(lab.folder / "crowd.bin", 16_000_000)
     offer(lab.loopback, packed)
     points = []
@@ -195,10 +198,11 @@ def _fixed(lines: Mapping[str, list[Point]]) -> dict[str, tuple[Point, ...]]:
 
 
 def _median(run: Run, rounds: int) -> Sample:
-    """The run with the median time, told at once: growing takes minutes."""
+    """Return the run with the median time, and print it at once, as a growth takes minutes."""
     samples = []
     for _ in range(rounds):
         run.before()
+        # Flush what the last run wrote, so that its writing does not slow the next run.
         os.sync()
         samples.append(measured(replace(run, watched=True)))
         run.after()

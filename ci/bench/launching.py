@@ -1,4 +1,4 @@
-"""Rows about the real server with a tiny model: what comes before its first healthy answer."""
+"""Rows about the real server with a tiny model: the time before its first healthy answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ON_THE_CPU = ("--device", "none")
 
 
 def _owner(lab: Lab) -> User:
-    """Somebody who has installed the real build, which is fetched through the package index."""
+    """Return a user who has installed the real build, downloaded through the package index."""
     shop = lab.loopback
     if not (lab.folder / "real").exists():
         try:
@@ -49,7 +49,7 @@ def _healthy(user: User, *command: str) -> Run:
 
 
 def added(samples: Samples) -> float:
-    """Milliseconds that we add."""
+    """Return the milliseconds that our program adds."""
     return (samples.median("ours") - samples.median("yardstick")) * 1000
 
 
