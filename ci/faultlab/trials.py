@@ -1,4 +1,4 @@
-"""The trials, and which rows each of them shows."""
+"""The trials, and the rows that each of them shows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Show = Callable[[Bench, Collection[str], int], Mapping[str, Tally]]
 class Trial:
     """Faults injected into the program itself.
 
-    ``show`` is given the bench, the wanted ones of the rows, and of how many points of a
-    sweep one is taken.
+    ``show`` gets the bench, the wanted rows among its own, and the number ``one_in``: one in this
+    many points of a sweep is taken.
     """
 
     name: str
@@ -68,7 +68,7 @@ def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]
 def run_trial(
     trial: Trial, bench: Bench, rows: Collection[str], one_in: int
 ) -> Iterator[tuple[str, Tally]]:
-    """One trial; when it cannot go on, each of its rows has failed."""
+    """Run one trial; if it cannot continue, each of its rows has failed."""
     _say(f"{trial.name} ...")
     began = time.monotonic()
     try:
