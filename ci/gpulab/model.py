@@ -1,6 +1,6 @@
-"""A random llama model of any size, from the standard library alone.
+"""A random llama model of any size, made with the standard library alone.
 
-Its weights are noise in blocks of eight bits (Q8_0) and what it says is letters: every step of
+Its weights are noise in blocks of eight bits (Q8_0), and its output is letters. Every step of
 loading and computing is the real one. The format is GGUF 3 (ggml-org/ggml, docs/gguf.md).
 """
 
@@ -28,7 +28,10 @@ _CONTEXT = 8192
 
 
 def write_model(path: Path, *, layers: int, width: int, inner: int) -> Path:
-    """Write a model; a layer of 2048 by 5632 has 51 million weights. The same bytes each time."""
+    """Write a model, with the same bytes each time.
+
+    A layer of 2048 by 5632 has 51 million weights.
+    """
     tensors = list(_tensors(layers, width, inner))
     described, offset = b"", 0
     for name, shape, kind in tensors:
@@ -121,7 +124,10 @@ def _padded(size: int) -> int:
 
 
 def _content(name: str, size: int, noise: bytes, source: random.Random) -> Iterator[bytes]:
-    """A tensor's bytes. Only letters follow from ``output``: stray bytes would be no UTF-8."""
+    """Yield a tensor's bytes.
+
+    In ``output`` only letters have weights, as other tokens could give text that is not UTF-8.
+    """
     if "norm" in name:
         yield struct.pack("<f", 1.0) * (size // 4)
     elif name == "output.weight":
