@@ -25,7 +25,7 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; what stops it is one line."""
+    """Run a command; an error that stops it is printed as one line."""
     logging.getLogger("sigstore").setLevel(logging.ERROR)  # it warns that it works offline
     try:
         cli(arguments, prog_name="python -m ci.release")

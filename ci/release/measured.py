@@ -1,4 +1,4 @@
-"""What was measured of a build's archives takes the place of what the rules assume."""
+"""The requirements of a variant: measured values replace those that the rules assume."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ _FLOORS = ("glibc", "libstdcxx")
 def requirements(
     assumed: Mapping[str, Any], archives: Sequence[Contents], known: Collection[str]
 ) -> dict[str, Any]:
-    """A variant's requirements, given the rules' and the records of its archives.
+    """Return a variant's requirements, from the rules and the records of its archives.
 
-    The first archive is the build itself, and only its device code counts: a companion's
-    cuBLAS has code for other devices, too. Without records the rules stand as they are.
-    Raises ``ReleaseError`` for device code that the rules do not expect or do expect in vain,
-    and for a library that neither the archives bring nor ``known`` names.
+    The first archive is the build itself, and only its device code counts: a companion's cuBLAS has
+    code for other devices, too. Without records the rules' values stay. Raises ``ReleaseError`` for
+    device code that the rules do not expect, for expected device code that is missing, and for a
+    library that neither the archives nor ``known`` contain.
     """
     if not archives:
         return dict(assumed)

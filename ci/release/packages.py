@@ -17,9 +17,9 @@ from ci.release.reading import reading
 def load_packages(
     data: Path, known: Collection[str], contents: Mapping[str, Contents]
 ) -> dict[str, dict[str, Any]]:
-    """The release file's content of every wheel, by release.
+    """Return the release file's content of every wheel, by release.
 
-    ``known`` are the libraries that systems bring, ``contents`` records by SHA-256. Raises
+    ``known`` are the libraries that systems provide, ``contents`` records by SHA-256. Raises
     ``ReleaseError``.
     """
     path = data / "packages.toml"
