@@ -71,6 +71,7 @@ def _rows(lab: Lab, ids: Sequence[str], rounds: int | None) -> Iterator[tuple[st
             # Rows that share a prepare function share its samples: it is run once.
             if row.prepare not in taken:
                 taken[row.prepare] = interleaved(row.prepare(lab), rounds or row.rounds)
+        # A missing tool leaves out its rows only.
         except Missing as missing:
             print(f"{row.id} not run: {missing}", file=sys.stderr)
             continue

@@ -25,6 +25,7 @@ def fetching(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
     entry = json.dumps(packed.artifact(url))
     return Run(
         (*WORK, "download", entry, str(to)),
+        # A proxy of this machine would bypass the simulated line.
         {"SSL_CERT_FILE": str(shop.nginx.authority), "NO_PROXY": "*"},
         before=partial(lab.fresh, "fetched"),
         after=partial(check_file, to / packed.sha256, packed),
@@ -52,6 +53,7 @@ def aria2c(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
     offer(shop, packed)
     to = lab.folder / "by-aria2"
     url = f"{shop.nginx.url}/{folder}/{packed.path.name}"
+    # -k1M allows parts of 1 MB. Our part file is sparse, so aria2c need not preallocate either.
     options = ("-x8", "-s8", "-k1M", "--quiet", "--file-allocation=none", "--dir", str(to))
     command = ("aria2c", *options, f"--ca-certificate={shop.nginx.authority}", "-o", "file", url)
     return Run(

@@ -46,6 +46,7 @@ class Growth:
     def exponent(self, line: str) -> float:
         """Return how time grows from the middle value to the largest: 1 is linear, 0 not at all."""
         points = self.lines[line]
+        # The slope in a log-log plot; the small values are left out, as fixed costs dominate there.
         (x, small), (y, large) = points[len(points) // 2], points[-1]
         return math.log(large.seconds / small.seconds) / math.log(y / x)
 
@@ -65,6 +66,7 @@ def _archives(lab: Lab) -> Growth:
         folder = lab.fresh("growing")
         tree = stand_in(folder / "build", devices=NO_DEVICE_STEPS).tree
         payload.write_random(tree / "weights.bin", megabytes * 1_000_000)
+        # Level 0 stores without compressing, so unpacking takes almost no time.
         packed = payload.pack(tree, folder / f"growing-{megabytes}.tar.gz", level=0)
         tag = f"b{200 + number}"
         publish(lab.loopback, tag, packed)
@@ -77,6 +79,7 @@ def _archives(lab: Lab) -> Growth:
             watched=True,
         )
         points.append((float(megabytes), _median(run, 1 if megabytes > _LARGE else 3)))
+        # Free the disk for the next, larger archive.
         (lab.loopback.nginx.root / "archives" / packed.path.name).unlink()
     shutil.rmtree(lab.folder / "growing")
     forget(lab.user(lab.loopback, "growing"))
@@ -93,6 +96,7 @@ def _versions(lab: Lab) -> Growth:
         while len(store.installed()) < count:
             _add_version(store, next(numbers))
         for name, points in lines.items():
+            # prune removes versions, so each of its runs gets a fresh copy of the store.
             run = _on_a_copy(lab, home) if name == "prune" else Run((), _home(home))
             points.append(
                 (
@@ -106,6 +110,7 @@ def _versions(lab: Lab) -> Growth:
 def _add_version(store: Store, number: int) -> None:
     chance = random.Random(number)  # noqa: S311
     files = {f"lib{n}.so": chance.randbytes(4000) for n in range(12)}
+    # Two neighbours have the same ``number // 2``, and so the same shared library.
     files |= {"llama-server": b"#!/bin/sh\n", "libshared.so": bytes([number // 2]) * 100_000}
     store_version(store, f"b{number}", files=files, links={})
 

@@ -49,6 +49,7 @@ FAR = (0.05, 125e6)
 
 INSTALLED = "b100"
 
+# ``limit_rate`` counts per connection; without ranges nginx sends the whole file on one.
 _SERVED = """
     access_log off;
     location /capped/ { alias %(archives)s/; limit_rate 20m; }
@@ -168,6 +169,7 @@ def offer(shop: ReleaseServer, packed: Packed) -> None:
     """Put an archive into the server's folder of archives."""
     path = shop.nginx.root / "archives" / packed.path.name
     if not path.exists():
+        # A hard link: archives have hundreds of megabytes.
         os.link(packed.path, path)
 
 
@@ -207,6 +209,7 @@ def _done(user: User, *arguments: str) -> None:
 
 def forget(user: User) -> None:
     """Remove everything that the user has installed and downloaded."""
+    # Metadata and settings stay: an install does not include adding the repository.
     for name in ("versions", "staging", "partials", "locks"):
         shutil.rmtree(user.data / name, ignore_errors=True)
     (user.data / "active.json").unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from ci.bench.pairs import Run, Samples
 from ci.bench.row import Row
 from ci.bench.unpacking import WORK
 
+# On the CPU, so that the figures do not depend on this machine's GPU.
 _ON_THE_CPU = ("--device", "none")
 
 

@@ -92,6 +92,8 @@ def _in_other_namespace(address: str, count: int) -> tuple[int, tuple[socket.soc
 
 def _device(address: str) -> int:
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    # The kernel replaces %d by a free number. VNET_HDR puts the offload's header before each
+    # packet.
     request = struct.pack("16sH22x", b"bench%d", _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR)
     name = fcntl.ioctl(descriptor, _TUNSETIFF, request)[:16]
     fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)

@@ -90,6 +90,7 @@ def measured(run: Run) -> Sample:
     """Run a command once; raise ``WrongResult`` if it fails."""
     environment = {**os.environ, **run.env}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed programs run from bytecode
+    # stderr goes to a file: an unread pipe could fill up and block the child.
     with tempfile.TemporaryFile() as complaints:
         start = time.perf_counter()
         child = subprocess.Popen(

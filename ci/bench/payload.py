@@ -33,6 +33,7 @@ _LARGE = ("lib00.so", "lib01.so", "lib02.so")
 """The files that do not change from one build to the next."""
 
 _LIBRARIES = 8
+# A fixed time, so that the same tree gives the same archive.
 _EPOCH = (2026, 10, 5, 0, 0, 0)
 
 

@@ -20,6 +20,7 @@ def draw_rows(rows: Mapping[str, Any], path: Path) -> None:
     """Draw every figure as a share of its aim, as bars; rows without an aim are left out."""
     rows = {name: row for name, row in rows.items() if row["reach"] is not None}
     with _figure(path, (7, 0.32 * len(rows) + 0.8)) as (_, axes):
+        # barh draws the first bar at the bottom.
         names = list(rows)[::-1]
         shares = [rows[name]["figure"] / rows[name]["reach"] for name in names]
         colours = [_REACHED if share <= 1 else _MISSED for share in shares]

@@ -65,5 +65,6 @@ def _remember(results: Json) -> None:
     history = json.loads(HISTORY.read_text("utf-8")) if HISTORY.exists() else {}
     figures = {name: round(row["figure"], 3) for name, row in results["rows"].items()}
     about = {key: results[key] for key in ("date", "machine")}
+    # A later measurement of the same version replaces the earlier one.
     history[results["version"]] = {**about, "figures": figures}
     HISTORY.write_text(json.dumps(history, indent=1) + "\n", "utf-8")

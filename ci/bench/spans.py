@@ -56,6 +56,7 @@ def _timed(name: str, function: Any, spans: list[Span]) -> Any:
 
 def _main() -> None:
     spans: list[Span] = []
+    # Load all modules first, so that LOADED marks the end of all imports.
     from tsuku_llm import cli  # noqa: PLC0415
 
     _watched(spans)

@@ -19,6 +19,7 @@ from ci.faultlab.offers import offer
 from ci.faultlab.verdict import Tally
 
 _ID = re.compile(r"A\d\d")
+# A refusal is a download error (4) or an error of trust (5).
 _CODES = {4, 5}
 _SERVER = "llama-server"
 
@@ -48,6 +49,7 @@ def unpack_hostile(bench: Bench, ids: Collection[str], one_in: int) -> dict[str,
             elif ended.code not in _CODES:
                 wrong.append(f"ended with {ended.code}: {ended.stderr!r}")
             tallies[case[:3]].add(wrong, where=case)
+    # At the end the same home must still be able to update and to clean up.
     bench.publish(later)
     home.must("update")
     home.must("prune")

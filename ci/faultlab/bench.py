@@ -157,6 +157,7 @@ class Home:
         return True
 
     def _foreign(self) -> Iterator[str]:
+        # Only these four names belong in the folder, and the user's home must stay empty.
         yield from {path.name for path in self.folder.iterdir()} - {
             *("tsuku", "home", "tmp", "outside")
         }
@@ -181,6 +182,7 @@ class Bench:
         self._machine = folder / "machine.json"
         self.second = RepositorySimulator(f"{shop.nginx.url}/{SECOND}/", name=SECOND)
         (folder / "second-root.json").write_bytes(self.second.pinned_root)
+        # Record this machine once: later homes replay it and load no driver.
         self.new_home("prober").must("probe", "--record", str(self._machine))
 
     def new_home(self, name: str, folder: Path | None = None) -> Home:
@@ -309,6 +311,7 @@ def _copy_file(source: Path, target: Path, seen: dict[int, Path]) -> None:
     status = source.lstat()
     if stat.S_ISLNK(status.st_mode):
         target.symlink_to(source.readlink())
+    # The same file under another name: keep it one file, as the store links shared files.
     elif status.st_ino in seen:
         target.hardlink_to(seen[status.st_ino])
     else:
@@ -322,6 +325,7 @@ def open_bench() -> Iterator[Bench]:
     """Yield a bench on a memory disk if there is one: thousands of installs flush their files."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # a unique folder
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as name:
+        # strace prints resolved paths, and they are compared with this one.
         folder = Path(name).resolve()
         with release_server(folder / "shop", _SLOW) as shop:
             program = Program(folder)

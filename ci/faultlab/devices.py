@@ -89,8 +89,10 @@ class _Device:
         """Yield a home on the device in its state before the operation, completely flushed."""
         template = self._operation.template
         with self._bench.made(template, Path.mkdir) as home:
+            # Fill the disk in a separate mount: unmounting flushes everything.
             with mounted(self._image, home.folder / "tsuku", "loop"):
                 copy_tree(template.folder / "tsuku", home.folder / "tsuku")
+            # Then mount it again for the operation: only what the program flushes reaches the file.
             with mounted(self._image, home.folder / "tsuku", _LAZY):
                 for version in home.store.installed():
                     home.store.check(version)
@@ -151,6 +153,7 @@ def fill_up(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]
             if ended.code not in (0, _NO_SPACE):
                 wrong.append(f"ended with {ended.code}: {ended.stderr!r}")
             fits = ended.code == 0
+            # Now there is room: the same command must succeed.
             ballast.unlink()
             again = home.run("update")
             if again.code:
@@ -198,6 +201,7 @@ def mounted(device: Path | str, folder: Path, options: str, *more: str) -> Itera
         yield
     finally:
         if _command("umount", folder).returncode:
+            # A process still uses it: detach it now, and the kernel unmounts it later.
             _command("umount", "-l", folder).check_returncode()
 
 

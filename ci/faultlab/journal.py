@@ -186,6 +186,7 @@ class Journal:
         return self._after
 
     def _read(self, name: str, arguments: str, result: int) -> None:
+        # A call that failed changed nothing.
         if result < 0:
             return
         if name in ("write", "pwrite64", "ftruncate", "fsync", "fdatasync") or name in _UNKNOWN:

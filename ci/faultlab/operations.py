@@ -27,6 +27,7 @@ class Operation:
 
     def again_in(self, home: Home) -> Iterator[str]:
         """Run the same command once more without a fault; yield what is wrong after it."""
+        # In any other state the command would fail or undo itself.
         if home.state() not in self.again:
             return
         ended = home.run(*self.argv)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 _CALL = re.compile(r"(?P<thread>\d+) +(?P<name>\w+)\((?P<rest>.*)")
 _BORN = re.compile(r"(?P<thread>\d+) +(?:<\.\.\. )?clone3?(?:\(| resumed).* = (?P<child>\d+)\b")
+# Names with random digits, which differ from run to run.
 _UNNAMED = re.compile(r"/staging/[0-9a-f]{16}|\.[0-9a-f]{16}\.tmp")
 _SOCKET = "socket:["
 _THREAD = "CLONE_THREAD"

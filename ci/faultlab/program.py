@@ -65,6 +65,7 @@ class Running:
     def __init__(
         self, send: socket.socket, order: Mapping[str, object], unended: set[Running]
     ) -> None:
+        # Files in memory instead of pipes: a run may write any amount before it is read.
         self._streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
         answers, answer = os.pipe()
         socket.send_fds(send, [json.dumps(order).encode()], [*self._streams, answer])
@@ -133,6 +134,7 @@ class Program:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._unended: set[Running] = set()
+        # SEQPACKET keeps each order one message, with its descriptors.
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "ci.faultlab.fork_server"]
         with theirs:

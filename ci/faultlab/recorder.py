@@ -72,5 +72,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the outcomes, in the process that collects them from all workers."""
+    # Only workers of xdist have "workerinput"; they send their reports to the controller.
     if not hasattr(session.config, "workerinput"):
         Path(os.environ["FAULT_REPORT"]).write_text(json.dumps(_outcomes), encoding="utf-8")

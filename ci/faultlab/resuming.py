@@ -69,6 +69,7 @@ def resume(bench: Bench, _ids: Collection[str], _one_in: int) -> dict[str, Tally
     (tag,) = bench.new_tags(1)
     with tempfile.TemporaryDirectory(prefix="faults-large-") as name:
         folder = Path(name).resolve()
+        # On a real disk: the bench may be on a memory disk, and the archive has 600 MB.
         (bench.shop.nginx.root / "large").symlink_to(folder)
         packed = _pack(folder, tag)
         bench.shop.publish(tag, {"cpu": bench.shop.variant(packed, folder="large")})

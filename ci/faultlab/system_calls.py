@@ -23,6 +23,7 @@ ERRORS = {
 }
 _CODES = {"KILL": {-9}, "TERM": {-15, 143}, "INT": {-2, 130}}
 _INJECTED = "(INJECTED)"
+# strace's log proves that the fault was injected.
 _HIT = {
     "signal": re.compile(r"--- SIG(TERM|INT) |\+\+\+ killed by SIGKILL"),
     "error": re.compile(re.escape(_INJECTED)),
@@ -44,6 +45,7 @@ class _Sweep:
             kind = "signal" if self.fault in _CODES else "error"
             options = point.options(f"{kind}={self.fault}", home.folder)
             ended, log = home.traced(self.operation.argv, *options)
+            # Threads run in another order each time, so the call may not have happened.
             if not _HIT[kind].search(log):
                 return None
             # strace counts per thread: a second injection may have hit the write of the error

@@ -60,6 +60,7 @@ def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]
         with open_bench() as bench:
             for trial, rows in wanted:
                 yield from run_trial(trial, bench, rows, one_in)
+    # The tests' helpers skip if a tool or a right is missing; here that means "not run".
     except pytest.skip.Exception as missing:
         for trial, rows in wanted:
             yield from ((row, Tally(trial.name, missing=str(missing))) for row in rows)

@@ -49,6 +49,7 @@ def seen(pid: int) -> str:
 
 
 def _doing(task: Path) -> str:
+    # The name is in brackets and may contain brackets, so search for the last one.
     name, _, rest = _read(task / "stat").partition("(")[2].rpartition(")")
     return f"{task.name} {name} {rest.split()[0]} {_read(task / 'wchan')}" if rest else ""
 

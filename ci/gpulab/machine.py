@@ -82,6 +82,7 @@ def prepare(root: Path, folders: Sequence[Path], folder: Path, hardware: Path | 
     for package in (path for each in folders for path in sorted(each.glob("*.deb"))):
         subprocess.run(["dpkg", "-x", package, loaders], check=True)
     bare = {
+        # The user's own settings of this program must not change the result.
         **{name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")},
         "TSUKU_HOME": str(folder / "home"),
         "PIP_NO_INDEX": "1",

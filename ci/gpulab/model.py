@@ -42,8 +42,10 @@ def write_model(path: Path, *, layers: int, width: int, inner: int) -> Path:
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values)
     with path.open("wb") as file:
         file.write(head + described)
+        # Tensors begin at multiples of the alignment, so fill up the rest.
         file.write(bytes(-file.tell() % _ALIGNMENT))
         source = random.Random(0)  # noqa: S311 - the same model each time
+        # A megabyte of noise, repeated: random bytes for all weights would take too long.
         noise = b"".join(_SCALE + source.randbytes(_BLOCK) for _ in range(1 << 15))
         for name, shape, kind in tensors:
             size = _size(shape, kind)
@@ -132,6 +134,7 @@ def _content(name: str, size: int, noise: bytes, source: random.Random) -> Itera
         yield struct.pack("<f", 1.0) * (size // 4)
     elif name == "output.weight":
         letters = size // len(_TOKENS) * len(_LETTERS)
+        # The letters are the last tokens; the weights of all others are 0.
         yield bytes(size - letters)
         yield _floats(source, letters // 4, 1.0)
     elif name == "token_embd.weight":

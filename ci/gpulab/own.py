@@ -19,6 +19,7 @@ def add_own_build(machine: Machine, cuda: Path, vulkan: Path) -> Machine:
     """Publish both trees as one release, and return a machine that trusts its repository."""
     toolkit, capability = _compiler(), _capability(machine)
     words = (str(machine.folder / "shop"), toolkit, capability, str(cuda), str(vulkan))
+    # The publisher runs in the program's own environment, which then also needs the tests' pytest.
     python = machine.command.with_name("python")
     subprocess.run(
         [machine.command.with_name("pip"), "install", "-q", "--no-index", "pytest"],

@@ -109,4 +109,5 @@ def _ask(port: int) -> Mapping[str, Any]:
 
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        # The system picks a free port; closing the socket frees it for the server.
         return int(listening.getsockname()[1])

@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _one_line(error: Exception) -> str:
     facts = error.facts if isinstance(error, TsukuError) else ()
+    # Messages of other libraries may have several lines.
     return " ".join("; ".join((str(error), *facts)).split())
 
 

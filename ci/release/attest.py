@@ -34,6 +34,7 @@ class Attest:
         bundles = [bundle for data in files for bundle in provenance.bundles_in(data)]
         root = provenance.load_root(trusted_root)
         used = provenance.verified(tag, digests, bundles, self.origin, root)
+        # Only now: everything is verified.
         provenance.store(self._data, tag, used)
         self._facts.excuse(tag, "unattested", None)
         self._facts.save()

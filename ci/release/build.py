@@ -148,6 +148,7 @@ def _platform(name: str, variants: Mapping[str, Any], rules: Rules) -> dict[str,
     if platform.default not in variants:
         raise ReleaseError(f"{name}: there is no variant {platform.default}, its default")
     present = {variant["backend"] for variant in variants.values()}
+    # A backend in no order could never be chosen by preference.
     missing = present - {backend for order in platform.preference.values() for backend in order}
     if missing:
         raise ReleaseError(f"{name}: no preference for {', '.join(sorted(missing))}")

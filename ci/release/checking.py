@@ -50,6 +50,7 @@ def compare(embedded: trust.Copy, published: trust.Copy) -> Iterator[str]:
     root = first_root(embedded)
     ours, theirs = verify(embedded, root), verify(published, root)
     for version, data in _roots(embedded):
+        # A client accepts no second root with a version that it knows.
         if published.read(f"metadata/{version}.root.json") != data:
             raise ReleaseError(f"root {version} is published with other content, or not at all")
     for role in trust.ROLES:

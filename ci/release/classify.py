@@ -139,5 +139,6 @@ def _skipped(name: str, tag: str, rules: Rules) -> bool:
 
 
 def _matches(pattern: str, tag: str, name: str) -> bool:
+    # Escape first: all other characters of a pattern stand for themselves.
     expression = re.escape(pattern).replace(r"\{tag\}", re.escape(tag))
     return re.fullmatch(expression.replace(r"\{any\}", r"[0-9][0-9.]*"), name) is not None

@@ -64,6 +64,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
     Raises ``ReleaseError``.
     """
     with path.open("rb") as file:
+        # Verify before unpacking: only the recorded archive may be opened.
         measured = Measured.of(file)
     size = measured.size
     if measured.sha256 != artifact.sha256:
@@ -84,6 +85,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
             for name, each in needs.items()
             if each.device_code
         },
+        # Libraries in the archive are found next to the program.
         libraries=tuple(sorted(asked - _names(listing))),
     )
 

@@ -116,6 +116,7 @@ def _complete(raw: dict[str, Any], asset: Asset | None, tag: str) -> None:
         raise ReleaseError(f"{tag}: {raw['name']} is recorded and not published any more")
     for key in ("url", "sha256", "size"):
         recorded, found = raw[key], getattr(asset, key)
+        # An unknown value may be filled in, a known one never changes.
         if recorded is None:
             raw[key] = found
         elif found not in (None, recorded):

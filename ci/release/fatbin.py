@@ -60,6 +60,7 @@ def device_code(file: BinaryIO, start: int, size: int) -> DeviceCode | None:
     A device needs each of a library's kernels, so architectures that only some containers have are
     left out. Raises ``ReleaseError`` for a section with another layout.
     """
+    # A container without device code does not count.
     containers = [set(codes) for codes in _containers(file, start, start + size)]
     filled = [codes for codes in containers if codes]
     if not filled:

@@ -34,6 +34,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
             "there first, or set version = 1 of [roles.root] for a new one"
         )
     _put(folder, whole)
+    # Only now: until the new timestamp is in place, a client may need the old files.
     for path in (found for pattern in METADATA for found in folder.glob(pattern)):
         if path.relative_to(folder).as_posix() not in whole:
             path.unlink()
@@ -54,6 +55,7 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
     if _FIRST_ROOT not in files:
         raise ReleaseError(f"{source} has no root")
     if (target / _TIMESTAMP).exists():
+        # Going back is refused by every client that has seen the newer versions.
         served = verify(Folder(target), files[_FIRST_ROOT])
         new = verify(Files(files), files[_FIRST_ROOT])
         older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]

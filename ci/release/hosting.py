@@ -81,6 +81,7 @@ def _asset(raw: Any, tag: str) -> Asset:
         digest, size = _DIGEST.fullmatch(str(raw["digest"])), raw["size"]
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"{tag}: an asset has no {error}") from error
+    # An asset is listed while it is still being uploaded.
     if state != "uploaded":
         raise ReleaseError(f"{tag}: {name} is not uploaded yet")
     if not digest:

@@ -108,6 +108,7 @@ def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
             role,
             version=role.version + 1,
             issued=_midnight(issued),
+            # The lifetime in days stays the same.
             expires=_midnight(issued) + (role.expires - role.issued),
         )
         for name, role in plan.roles.items()
@@ -206,6 +207,7 @@ def _published(
     packages = load_packages(data, rules.libraries, contents)
     documents = {}
     for tag in sorted(tags):
+        # Their origin is not attested: packages.toml says why.
         if tag in packages:
             documents[tag], unlisted = packages[tag], None
         else:

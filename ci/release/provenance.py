@@ -181,6 +181,8 @@ class _Policy:
         from sigstore.verify import policy  # noqa: PLC0415
 
         repository = f"https://github.com/{self._origin.repository}"
+        # All policies must hold: a fork, another workflow or a self-hosted runner fails at least
+        # one.
         workflow = f"{repository}/{self._origin.workflow}@{ref}"
         return [
             policy.OIDCIssuerV2(self._origin.issuer),

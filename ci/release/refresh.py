@@ -41,6 +41,7 @@ class Refresh:
         else:
             release = hosting.parse_release(data, tag)
             with reading(self._facts.parent / "rules.toml"):
+                # Before anything is recorded: an asset that no rule knows stops here.
                 classify(release, self._rules)
             facts.record(release)
             if unlisted is not None:

@@ -99,6 +99,7 @@ def built(repository: Path) -> Iterator[Content]:
         for name, data in files_below(repository):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes(data)
+        # From a copy, so that the build leaves nothing in this tree.
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist)]
         done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
         if done.returncode:
@@ -126,6 +127,7 @@ def _in_base64(part: bytes) -> Iterator[bytes]:
     Letters that also hold bits of a neighbouring byte are left out.
     """
     for before in range(3):
+        # The offset modulo 3 decides how the bytes are spread over the letters.
         encoded = base64.b64encode(bytes(before) + part)
         first = -(-before * 8 // 6)  # after the letters with bits of earlier bytes
         last = (before + len(part)) * 8 // 6  # before the letters with bits of later bytes

@@ -81,6 +81,7 @@ def offline_files(
         kept = published.read(name)
         if kept is not None and not _same(signed, kept):
             raise ReleaseError(f"other content exists under the same version, raise it: {name}")
+        # Published bytes stay as they are: clients have stored them, with these signatures.
         files[name] = kept or _signed(signed, signers, entitled[signed.type], gathered.read(name))
     return files
 
@@ -196,6 +197,7 @@ def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes
     for keyid in dict.fromkeys(entitled):
         if keyid in at_hand:
             metadata.sign(at_hand[keyid], append=True)
+        # The signatures of other holders, over exactly the same content.
         elif before and keyid in before.signatures:
             metadata.signatures[keyid] = before.signatures[keyid]
     return metadata.to_bytes(_READABLE) + b"\n"

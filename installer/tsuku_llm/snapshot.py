@@ -167,6 +167,7 @@ class ReplayHost:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
+        # One byte more than allowed shows that the file is too large.
         data = file.read(SIZE_LIMIT + 1)
     if len(data) > SIZE_LIMIT:
         raise ValueError(f"it is larger than {SIZE_LIMIT:,} bytes")

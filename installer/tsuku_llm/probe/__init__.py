@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LIMIT = 5.0  # seconds for one API
 SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
+# Systems spell the same processor differently (Windows: AMD64, macOS: arm64, Linux: aarch64).
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 # Cheap and reliable APIs come first, and OpenCL last: its drivers load the most foreign code.

@@ -16,6 +16,7 @@ _PRODUCT = re.compile(r"<key>ProductVersion</key>\s*<string>(\d{1,3}(?:\.\d{1,3}
 _COMPATIBLE = "10.16"  # what programs built for old systems are told since macOS 11
 _FIRST_OF_YEARS = 25  # Darwin 25 is macOS 26; Darwin 20 to 24 are macOS 11 to 15
 _FIRST_OF_ELEVEN = 20
+# Each arm64 feature has a sysctl name; the value 1 means present.
 _FEATURE = "hw.optional.arm.FEAT_"
 X86_NAMES = {
     "sse3": "pni",
@@ -77,6 +78,7 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
 
 
 def _kind(name: str, *, unified: object, low_power: object) -> GpuKind:
+    # The GPU that macOS offers to virtual machines.
     if "paravirtual" in name.lower():
         return GpuKind.VIRTUAL
     return GpuKind.INTEGRATED if unified or low_power else GpuKind.DISCRETE

@@ -163,7 +163,9 @@ def _problem(raw: Raw, around: Surroundings, state: ApiState) -> Problem | None:
     init = reply.code(raw.cuda, "cuInit")
     known = _INIT_PROBLEMS.get(init) if init is not None else None
     if known:
+        # The fixes are Linux commands.
         return known if around.os == "linux" else replace(known, fix=_RESTART)
+    # The driver initialised, or says NO_DEVICE or INVALID_DEVICE: it works, but sees no GPU.
     if init in (0, 100, 101):
         return _no_device(raw, around)
     return _other(raw, init) if state is ApiState.FAILED else None

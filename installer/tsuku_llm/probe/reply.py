@@ -20,6 +20,7 @@ _LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
 def integer(value: object) -> int | None:
     """Return a whole number of at most 64 bits, the range that a driver can mean; else None."""
+    # bool is a subclass of int.
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
         return value
     return None

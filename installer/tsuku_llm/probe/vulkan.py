@@ -194,6 +194,7 @@ def _icd_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
     """Return the problem of the first driver of this word size that does not load."""
     for line in files:
         name, error = reply.words(line.get("library")), reply.words(line.get("error"))
+        # A 32-bit driver next to the 64-bit one is normal.
         if name and error and "ELFCLASS32" not in error:
             return _broken_icd(name, error)
     return None

@@ -39,6 +39,7 @@ def ask(channel: Channel, _root: str) -> None:
 def _device(cuda: ctypes.CDLL, index: int) -> dict[str, Any]:
     device, memory = ctypes.c_int(), ctypes.c_size_t()
     name, uuid = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
+    # No context is created: that would take time and memory on the GPU.
     code = cuda.cuDeviceGet(ctypes.byref(device), index)
     if code:
         return {"code": code}

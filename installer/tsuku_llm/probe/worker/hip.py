@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# The newest first; the unversioned name and ROCm's default folder are the last resort.
 VERSIONS = ("10", "9", "8", "7", "6")
 LINUX = [f"libamdhip64.so.{version}" for version in VERSIONS]
 LINUX += ["libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"]

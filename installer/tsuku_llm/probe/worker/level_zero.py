@@ -65,6 +65,7 @@ def ask(channel: Channel, _root: str) -> None:
     tell = lambda: {"count": count.value}  # noqa: E731
     if channel.call(zero, "zeDriverGet", byref(count), None, tell=tell) != 0:
         return
+    # Level Zero, like OpenCL, is asked twice: for the count, then for the handles.
     drivers = (c_void_p * max(1, count.value))()
     if count.value and zero.zeDriverGet(byref(count), drivers) != 0:
         return

@@ -35,6 +35,7 @@ def ask(channel: Channel, _root: str) -> None:
     for name in NUMBERS:
         raw = _read(system, name)
         if raw is not None:
+            # A number has four or eight bytes, depending on its name.
             channel.answer(name, value=int.from_bytes(raw, "little"))
 
 

@@ -44,6 +44,7 @@ def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
 
 
 def _candidates(root: str, name: str) -> Iterator[str]:
+    # The order of ld.so(8): LD_LIBRARY_PATH, the cache, the default folders.
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder.startswith("/"):
             yield f"{folder}/{name}"

@@ -64,6 +64,7 @@ def ask(channel: Channel, _root: str) -> None:
         for index in range(MOST_ADAPTERS):
             key = rf"{ADAPTERS}\{index:04}"
             values = _values(key, ("DriverDesc", "MatchingDeviceId", "DriverVersion"))
+            # Numbers of removed adapters are missing: a gap does not end the list.
             if values:
                 channel.answer("adapter", **values)
 
