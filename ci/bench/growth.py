@@ -188,6 +188,7 @@ def _clients(lab: Lab) -> Growth:
         run = fetching(lab, lab.loopback, packed, "archives")
         _, entry, folder = run.command[-3:]
         crowd = (*WORK, "crowd", str(count), entry, folder)
+        # The time for all processes together counts, from the first fork to the last end.
         run = replace(run, command=crowd, after=partial(_check_crowd, Path(folder), count, packed))
         points.append((float(count), _median(run, 3)))
     return Growth("clients", "downloads at once", "clients", {"16 MB each": tuple(points)})

@@ -58,7 +58,7 @@ _SERVED = """
 
 
 class Missing(Exception):
-    """A tool or a right that a row needs is missing."""
+    """The error for a tool or a right that a row needs and that is missing."""
 
 
 class Lab:

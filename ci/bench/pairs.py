@@ -122,7 +122,7 @@ def measured(run: Run) -> Sample:
 
 
 class WrongResult(Exception):
-    """A measured command did not do its work."""
+    """The error for a measured command that did not do its work."""
 
 
 class Watch(threading.Thread):

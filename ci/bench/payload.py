@@ -39,7 +39,7 @@ _EPOCH = (2026, 10, 5, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Packed:
-    """An archive: how it is signed, and what it unpacks to (SHA-256 by path)."""
+    """An archive: its signed facts, and what it unpacks to (SHA-256 by path)."""
 
     path: Path
     sha256: str
@@ -64,6 +64,7 @@ def write_build(folder: Path, size: int) -> Path:
     """Write a build of about ``size`` bytes around a stand-in for the server."""
     build = stand_in(folder, devices=NO_DEVICE_STEPS)
     small = round(size * (1 - sum(SHARES)) / SMALL_FILES)
+    # The four large libraries, then equal small files with the rest of the bytes.
     sizes = [round(size * share) for share in SHARES] + [small] * SMALL_FILES
     for number, bytes_ in enumerate(sizes):
         write_blocks(build.tree / f"lib{number:02}.so", bytes_, seed=number)

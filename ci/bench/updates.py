@@ -161,6 +161,7 @@ def _tree(path: Path, folder: Path) -> Path:
 
 
 def _unpack(path: Path, kind: Literal["wheel", "tar.gz"], into: Path) -> None:
+    # A digest of zeros will do: unpacking does not check it.
     artifact = Artifact(url=path.absolute().as_uri(), sha256="0" * 64, format=kind)
     unpack(path, artifact, into)
 

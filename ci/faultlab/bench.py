@@ -231,6 +231,7 @@ class Bench:
             home.remove()
 
     def _name(self, word: str) -> str:
+        # Trials run in several threads, and two of them must not get the same name.
         with self._lock:
             return f"{word}-{next(self._numbers)}"
 
@@ -238,6 +239,7 @@ class Bench:
 
     def new_tags(self, count: int) -> list[str]:
         """Return tags of releases that are not published yet, each newer than the one before."""
+        # The same for tags: releases of different threads must differ.
         with self._lock:
             return [f"b{next(self._releases)}" for _ in range(count)]
 

@@ -42,7 +42,7 @@ Shown = Iterator[tuple[str, list[str]]]
 
 
 def _many(bench: Bench) -> Shown:
-    """L01: all processes install the same variant."""
+    """Show L01: all processes install the same variant."""
     (tag,) = bench.new_tags(1)
     bench.publish(tag)
     home = bench.customer(f"crowd-{tag}")
@@ -55,7 +55,7 @@ def _many(bench: Bench) -> Shown:
 
 
 def _different(bench: Bench) -> Shown:
-    """L02: different variants, three processes each."""
+    """Show L02: different variants, three processes each."""
     (tag,) = bench.new_tags(1)
     shop = bench.shop
     names = [f"cpu-{letter}" for letter in "abcd"]
@@ -74,7 +74,7 @@ def _different(bench: Bench) -> Shown:
 
 
 def _killed(bench: Bench) -> Shown:
-    """L03: the holder of the lock dies while it downloads and another process waits."""
+    """Show L03: the holder of the lock dies while it downloads and another process waits."""
     with _held(bench) as (home, holder, tag):
         waiter = home.start("install")
         # Wait until the second process waits for the lock, and says so: only then kill the holder.
@@ -90,7 +90,7 @@ def _killed(bench: Bench) -> Shown:
 
 
 def _stopped(bench: Bench) -> Shown:
-    """L04: the holder is stopped; the waiting process names it, gives up, and changes nothing."""
+    """Show L04: the holder is stopped; the waiting process names it, gives up, changes nothing."""
     with _held(bench) as (home, holder, tag):
         holder.kill(signal.SIGSTOP)
         # SIGSTOP works with a delay: wait until the kernel reports the process as stopped.
@@ -115,7 +115,7 @@ def _stopped(bench: Bench) -> Shown:
 
 
 def _no_lock_file(bench: Bench) -> Shown:
-    """L05: something else is in the place of the lock."""
+    """Show L05: something else is in the place of the lock."""
     (tag,) = bench.new_tags(1)
     bench.publish(tag)
     home = bench.customer(f"locks-{tag}")
@@ -146,7 +146,7 @@ _IN_THE_PLACE: dict[str, Callable[[Path], object]] = {
 
 
 def _without_flock(bench: Bench) -> Shown:
-    """L06: no lock excludes another process, and several install at once."""
+    """Show L06: no lock excludes another process, and several install at once."""
     for fault in _WITHOUT_FLOCK:
         (tag,) = bench.new_tags(1)
         bench.publish(tag)
@@ -166,7 +166,7 @@ def _without_flock(bench: Bench) -> Shown:
 
 
 def _while_serving(bench: Bench) -> Shown:
-    """L07: two updates and a prune while a server runs from the first version."""
+    """Show L07: two updates and a prune while a server runs from the first version."""
     tags = bench.new_tags(3)
     bench.publish(tags[0])
     home = bench.customer(f"serving-{tags[0]}")
@@ -193,7 +193,7 @@ def _while_serving(bench: Bench) -> Shown:
 
 
 def _inherited(bench: Bench) -> Shown:
-    """L08: every file of the store is opened so that no child inherits it."""
+    """Show L08: every file of the store is opened so that no child inherits it."""
     (tag,) = bench.new_tags(1)
     bench.publish(tag)
     home = bench.customer(f"inherit-{tag}")

@@ -31,7 +31,7 @@ _ATTACHED = "attached"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended: a negative code is a signal; ``rss`` is its peak in bytes.
+    """The end of a run: a negative code is a signal; ``rss`` is its peak in bytes.
 
     ``hung`` tells what a run that did not end, and was killed, was doing.
     """

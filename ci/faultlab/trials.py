@@ -51,7 +51,7 @@ TRIALS = (
 
 
 def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]:
-    """Every trial that shows one of these rows; a row may have several tallies."""
+    """Run every trial that shows one of these rows; a row may have several tallies."""
     wanted = [(trial, trial.rows.intersection(ids)) for trial in TRIALS]
     wanted = [(trial, rows) for trial, rows in wanted if rows]
     if not wanted:

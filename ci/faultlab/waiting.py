@@ -17,7 +17,7 @@ _PROC = Path("/proc")
 
 
 class Standstill(TimeoutError):
-    """An expected event did not come; the text names it and says what was seen."""
+    """The error for an expected event that did not come; its text says what was seen instead."""
 
 
 class _Stream(Protocol):

@@ -24,7 +24,7 @@ _MINUTES = 240
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended, and the JSON document that it printed."""
+    """The result of a command: its exit code, the JSON document that it printed, its stderr."""
 
     code: int
     document: Mapping[str, Any]

@@ -11,7 +11,7 @@ from ci.release.reading import reading
 
 
 class Attest:
-    """The proofs in a data folder."""
+    """A data folder's proofs of origin, and ways to add to them."""
 
     def __init__(self, data: Path, environ: Mapping[str, str]) -> None:
         self._data = data

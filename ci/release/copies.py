@@ -69,6 +69,7 @@ class Host:
             with Network(os.environ) as network:
                 return get(f"{self.url}{name}", _LARGEST, network)
         except HttpStatusError as error:
+            # Missing is an answer (there is no next root); any other status is an error.
             if error.status == _NOT_FOUND:
                 return None
             raise ReleaseError(f"{self.url}{name}: {error}") from error

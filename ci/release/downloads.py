@@ -51,6 +51,7 @@ def _archive(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]
         return
     from tsuku_llm.fetch import Network, fetch  # noqa: PLC0415
 
+    # Downloaded and verified by the program's own code, as a user would get it.
     with tempfile.TemporaryDirectory(prefix="release-") as partials, Network(environ) as network:
         try:
             path = fetch(artifact, Path(partials), network)

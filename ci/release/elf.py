@@ -81,6 +81,7 @@ def _numbered(name: str) -> Iterator[tuple[str, Version]]:
     elif name in _NAMED:
         yield "GLIBC", _NAMED[name]
     elif name.startswith("GLIBC_"):
+        # A new version without a number must be added to _NAMED, or the floor would be too low.
         raise ReleaseError(f"it needs {name}, of which no glibc version is known")
 
 

@@ -2,4 +2,4 @@
 
 
 class ReleaseError(Exception):
-    """The data cannot become a repository; the text says which data and why."""
+    """The error for data that cannot become a repository; the text says which data and why."""

@@ -45,6 +45,7 @@ def _device_code(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any]:
         if codes:
             raise ReleaseError(f"{', '.join(build.device_code)}: CUDA code that no rule expects")
         return {}
+    # One set of architectures holds for the whole variant, so two different ones cannot be stated.
     if not codes or any(code != codes[0] for code in codes):
         raise ReleaseError(f"{len(codes)} of its files have CUDA code; one is expected")
     return {"cuda": {**assumed["cuda"], **codes[0]}}

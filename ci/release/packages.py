@@ -62,6 +62,7 @@ def _variant(
     known: Collection[str],
     contents: Mapping[str, Contents],
 ) -> dict[str, Any]:
+    # The CPU code was compiled for the machine that built this wheel, so it is a fact of the wheel.
     processor = {key: wheel[key] for key in ("x86_64_level", "cpu_features") if key in wheel}
     assumed = {**project["requires"], **processor, **variant.get("requires", {})}
     arguments = {"arguments": variant["arguments"]} if "arguments" in variant else {}

@@ -51,5 +51,7 @@ def _device_code(file: BinaryIO) -> DeviceCode | None:
         raise ReleaseError("its table of sections is cut off")
     for name, in_memory, in_file, place in _SECTION.iter_unpack(table):
         if name == _CUDA:
+            # In the file a section is padded to its alignment; in memory it may be longer than in
+            # the file.
             return device_code(file, place, min(in_memory, in_file))
     return None

@@ -31,7 +31,7 @@ needs no rules.
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """How a role is signed: its signers, how many are needed, and until when it is valid (UTC)."""
+    """The signing of a role: its signers, how many are needed, and until when it is valid (UTC)."""
 
     version: int
     issued: datetime

@@ -78,6 +78,7 @@ def marked(document: Mapping[str, Any], revoked: Sequence[Revocation]) -> dict[s
             continue
         if each.withdrawn and document.get("revoked"):
             raise ReleaseError(f"{each.release}: withdrawn, and its release file says revoked")
+        # A rebuilt release file would say "revoked": false again, so set the field from the list.
         return {**document, "revoked": not each.withdrawn}
     return dict(document)
 

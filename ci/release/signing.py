@@ -53,6 +53,7 @@ def sign(
     files = offline_files(plan, releases, signers, published, gathered)
     version = plan.roles["targets"].version
     targets = files[f"metadata/{version}.targets.json"]
+    # The snapshot names the targets by digest, so a host cannot mix files of two states.
     about_targets = MetaFile.from_data(version, targets, ["sha256"])
     return _release_files(plan, releases) | files | _online(plan, about_targets, signers)
 
@@ -70,6 +71,7 @@ def offline_files(
     ``ReleaseError`` before signing if other content of that version is published: with two signed
     contents of one version a host could show a different one to each user.
     """
+    # The last root is one version below: clients accept a next root only if its keys signed it.
     root, last = _root(plan), _published_root(plan.roles["root"].version - 1, published)
     entitled = {
         "root": [*root.roles["root"].keyids, *(last.roles["root"].keyids if last else ())],

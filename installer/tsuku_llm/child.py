@@ -58,7 +58,7 @@ ABSENT = Answer()
 
 @dataclass(slots=True)
 class _Talk:
-    """What one child has said so far."""
+    """The lines and answers that one child has sent so far."""
 
     lines: list[Mapping[str, Any]] = field(default_factory=list)
     current: str | None = None

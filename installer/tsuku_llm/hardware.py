@@ -17,7 +17,7 @@ class GpuKind(str, enum.Enum):
 
 
 class ApiState(str, enum.Enum):
-    """How far a driver API got when it was asked."""
+    """The stage that a driver API reached when it was asked."""
 
     OK = "ok"
     """It initialised and enumerated its devices (maybe none)."""

@@ -45,7 +45,7 @@ _TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a variant does not fit: ``slug`` for programs, ``text`` for people."""
+    """The reason why a variant does not fit: ``slug`` for programs, ``text`` for people."""
 
     slug: str
     text: str
