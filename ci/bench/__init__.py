@@ -1,7 +1,7 @@
-"""Benchmarks: each against a named tool, side by side in the same run."""
+"""Benchmarks: each one against a named tool, in interleaved runs."""
 
 import sys
 from pathlib import Path
 
-# The release server, the stand-in and the tiny model are those of the tests.
+# The benchmarks use the release server, the stand-in and the tiny model of the tests.
 sys.path.append(str(Path(__file__).parents[2] / "tests"))

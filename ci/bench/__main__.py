@@ -1,9 +1,9 @@
 """Run the benchmarks: ``python -m ci.bench [all | growth | docs | timeline | ROW ...]``.
 
-Run it with the Python of an environment in which the package is installed (not with
-``-e``, whose import hook costs every start), with its extras ``test``, ``fast`` and
-``bench``. Figures are medians of interleaved runs; ratios carry over to other machines
-better than times. The rows about the network want root on Linux.
+Run it with the Python of an environment in which the package is installed with its extras ``test``,
+``fast`` and ``bench``. Do not install with ``-e``: its import hook slows every start. Figures are
+medians of interleaved runs; ratios carry over to other machines better than times. The rows about
+the network need root on Linux.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ci.bench.timeline import show
 
 
 def main() -> int:
-    """Measure, print the tables, and tell by the exit code whether every aim was reached."""
+    """Measure and print the tables; the exit code is 0 if every aim was reached."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     ids = "rows, growth, all; or docs (made anew of the last results), or timeline; else rows"
     parser.add_argument("ids", nargs="*", metavar="ID", help=ids)
@@ -68,8 +68,10 @@ def _rows(lab: Lab, ids: Sequence[str], rounds: int | None) -> Iterator[tuple[st
         if ids and not {row.id.split()[0], "rows", "all"} & {*ids}:
             continue
         try:
+            # Rows that share a prepare function share its samples: it is run once.
             if row.prepare not in taken:
                 taken[row.prepare] = interleaved(row.prepare(lab), rounds or row.rounds)
+        # A missing tool leaves out its rows only.
         except Missing as missing:
             print(f"{row.id} not run: {missing}", file=sys.stderr)
             continue

@@ -1,4 +1,4 @@
-"""Rows about the network alone: one archive to the disk, SHA-256 included."""
+"""Rows about the network alone: one archive downloaded to disk, its SHA-256 verified."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ SIZE = 256_000_000
 
 
 def fetching(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
-    """Our own download, SHA-256 included."""
+    """Run our own download, which verifies the SHA-256."""
     to = lab.folder / "fetched"
     url = f"{shop.nginx.url}/{folder}/{packed.path.name}"
     entry = json.dumps(packed.artifact(url))
     return Run(
         (*WORK, "download", entry, str(to)),
+        # A proxy of this machine would bypass the simulated line.
         {"SSL_CERT_FILE": str(shop.nginx.authority), "NO_PROXY": "*"},
         before=partial(lab.fresh, "fetched"),
         after=partial(check_file, to / packed.sha256, packed),
@@ -33,7 +34,7 @@ def fetching(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
 
 
 def curl(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
-    """One connection; nothing is hashed."""
+    """Run curl with one connection; it hashes nothing."""
     lab.require("curl")
     offer(shop, packed)
     to = lab.folder / "by-curl" / "file"
@@ -47,11 +48,12 @@ def curl(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
 
 
 def aria2c(lab: Lab, shop: ReleaseServer, packed: Packed, folder: str) -> Run:
-    """Eight connections; nothing is hashed."""
+    """Run aria2c with eight connections; it hashes nothing."""
     lab.require("aria2c")
     offer(shop, packed)
     to = lab.folder / "by-aria2"
     url = f"{shop.nginx.url}/{folder}/{packed.path.name}"
+    # -k1M allows parts of 1 MB. Our part file is sparse, so aria2c need not preallocate either.
     options = ("-x8", "-s8", "-k1M", "--quiet", "--file-allocation=none", "--dir", str(to))
     command = ("aria2c", *options, f"--ca-certificate={shop.nginx.authority}", "-o", "file", url)
     return Run(
@@ -84,7 +86,7 @@ def _parallel(folder: str, lab: Lab) -> Mapping[str, Run]:
 
 
 def processor_time(samples: Samples) -> float:
-    """Our processor time as a multiple of the yardstick's."""
+    """Return our processor time as a multiple of the yardstick's."""
     return samples.median("ours", "cpu") / samples.median("yardstick", "cpu")
 
 

@@ -1,4 +1,4 @@
-"""How time and memory grow with what there is: archives, versions, releases, clients."""
+"""Growth of time and memory with the number of archives, versions, releases and clients."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from ci.bench.unpacking import WORK
 from tsuku_llm.store import Store
 
 LINEAR = 1.15
-"""The exponent that counts as linear: what is measured is never quite smooth."""
+"""The exponent that counts as linear: measured times are never quite smooth."""
 
 _LARGE, _MANY = 1000, 30
-"""MB and versions above which one run has to do."""
+"""Megabytes and versions above which only one run is made."""
 
 Point = tuple[float, Sample]
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A quantity, its values, and for each command what it took there (medians)."""
+    """A quantity, its values, and the median sample of each command at each value."""
 
     id: str
     title: str
@@ -44,24 +44,29 @@ class Growth:
     lines: Mapping[str, tuple[Point, ...]]
 
     def exponent(self, line: str) -> float:
-        """How time grows from the middle value to the largest: 1 is linear, 0 not at all."""
+        """Return how time grows from the middle value to the largest: 1 is linear, 0 not at all."""
         points = self.lines[line]
+        # The slope in a log-log plot; the small values are left out, as fixed costs dominate there.
         (x, small), (y, large) = points[len(points) // 2], points[-1]
         return math.log(large.seconds / small.seconds) / math.log(y / x)
 
     def memory_rises(self, line: str) -> float:
-        """Peak memory at the largest value over that at the smallest."""
+        """Return peak memory at the largest value as a multiple of that at the smallest."""
         points = self.lines[line]
         return points[-1][1].memory / points[0][1].memory
 
 
 def _archives(lab: Lab) -> Growth:
-    """Archives that hardly pack, on the loopback: disk, hash and memory are what is left."""
+    """Install archives that hardly compress from the loopback.
+
+    The times then consist of writing, hashing and memory use.
+    """
     points = []
     for number, megabytes in enumerate((20, 63, 200, 632, 2000)):
         folder = lab.fresh("growing")
         tree = stand_in(folder / "build", devices=NO_DEVICE_STEPS).tree
         payload.write_random(tree / "weights.bin", megabytes * 1_000_000)
+        # Level 0 stores without compressing, so unpacking takes almost no time.
         packed = payload.pack(tree, folder / f"growing-{megabytes}.tar.gz", level=0)
         tag = f"b{200 + number}"
         publish(lab.loopback, tag, packed)
@@ -74,6 +79,7 @@ def _archives(lab: Lab) -> Growth:
             watched=True,
         )
         points.append((float(megabytes), _median(run, 1 if megabytes > _LARGE else 3)))
+        # Free the disk for the next, larger archive.
         (lab.loopback.nginx.root / "archives" / packed.path.name).unlink()
     shutil.rmtree(lab.folder / "growing")
     forget(lab.user(lab.loopback, "growing"))
@@ -81,7 +87,7 @@ def _archives(lab: Lab) -> Growth:
 
 
 def _versions(lab: Lab) -> Growth:
-    """Every version has 12 files of its own and one that it shares with a neighbour."""
+    """Measure on versions with 12 files each and one file shared with a neighbour."""
     home = lab.fresh("many-versions")
     store = Store(home / "llm")
     lines: dict[str, list[Point]] = {"list": [], "verify": [], "prune": []}
@@ -90,6 +96,7 @@ def _versions(lab: Lab) -> Growth:
         while len(store.installed()) < count:
             _add_version(store, next(numbers))
         for name, points in lines.items():
+            # prune removes versions, so each of its runs gets a fresh copy of the store.
             run = _on_a_copy(lab, home) if name == "prune" else Run((), _home(home))
             points.append(
                 (
@@ -103,6 +110,7 @@ def _versions(lab: Lab) -> Growth:
 def _add_version(store: Store, number: int) -> None:
     chance = random.Random(number)  # noqa: S311
     files = {f"lib{n}.so": chance.randbytes(4000) for n in range(12)}
+    # Two neighbours have the same ``number // 2``, and so the same shared library.
     files |= {"llama-server": b"#!/bin/sh\n", "libshared.so": bytes([number // 2]) * 100_000}
     store_version(store, f"b{number}", files=files, links={})
 
@@ -125,7 +133,7 @@ def _on_a_copy(lab: Lab, home: Path) -> Run:
 
 
 def _copy(copied: dict[int, Path], source: Path, target: Path) -> None:
-    """Copy a file, names of one file to names of one file."""
+    """Copy a file; names that share a file in the source also share one in the copy."""
     inode = source.stat().st_ino
     if inode in copied:
         target.hardlink_to(copied[inode])
@@ -135,7 +143,7 @@ def _copy(copied: dict[int, Path], source: Path, target: Path) -> None:
 
 
 def _releases(lab: Lab) -> Growth:
-    """Release files as large as a real one."""
+    """Measure with release files as large as a real one."""
     lines: dict[str, list[Point]] = {"repository refresh": [], "install --dry-run": []}
     for count in (1, 10, 100, 1000):
         shop = lab.shop(f"releases-{count}")
@@ -172,7 +180,7 @@ def _replaced(folder: Path, by: Path) -> None:
 
 
 def _clients(lab: Lab) -> Growth:
-    """Processes that each fetch 16 MB at once from one nginx, on the loopback."""
+    """Download 16 MB in several processes at once from one nginx, on the loopback."""
     packed = payload.plain(lab.folder / "crowd.bin", 16_000_000)
     offer(lab.loopback, packed)
     points = []
@@ -180,6 +188,7 @@ def _clients(lab: Lab) -> Growth:
         run = fetching(lab, lab.loopback, packed, "archives")
         _, entry, folder = run.command[-3:]
         crowd = (*WORK, "crowd", str(count), entry, folder)
+        # The time for all processes together counts, from the first fork to the last end.
         run = replace(run, command=crowd, after=partial(_check_crowd, Path(folder), count, packed))
         points.append((float(count), _median(run, 3)))
     return Growth("clients", "downloads at once", "clients", {"16 MB each": tuple(points)})
@@ -195,10 +204,11 @@ def _fixed(lines: Mapping[str, list[Point]]) -> dict[str, tuple[Point, ...]]:
 
 
 def _median(run: Run, rounds: int) -> Sample:
-    """The run with the median time, told at once: growing takes minutes."""
+    """Return the run with the median time, and print it at once, as a growth takes minutes."""
     samples = []
     for _ in range(rounds):
         run.before()
+        # Flush what the last run wrote, so that its writing does not slow the next run.
         os.sync()
         samples.append(measured(replace(run, watched=True)))
         run.after()

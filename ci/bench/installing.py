@@ -1,4 +1,4 @@
-"""Rows about the whole: from the command to the installed, flushed, verified version."""
+"""Rows about whole installs: from the command to the installed, flushed, verified version."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def _far(lab: Lab) -> Mapping[str, Run]:
 
 
 def _update(lab: Lab) -> Mapping[str, Run]:
-    """Both releases are packed as ``repository pack`` does it; three large libraries stay."""
+    """Update between two releases packed as ``repository pack`` does.
+
+    Three large libraries stay the same.
+    """
     after = payload.next_build(lab.build, lab.folder / "next")
     nginx = lab.near.nginx
     place = Place(nginx.root / "archives", f"{nginx.url}/archives/")
@@ -86,7 +89,7 @@ def _update(lab: Lab) -> Mapping[str, Run]:
 
 
 def _back(user: User) -> None:
-    """To where the old release is installed, and nothing else."""
+    """Return to the state in which only the old release is installed."""
     if len(user.versions()) > 1:
         user.run("use", "b105")
         user.run("uninstall", "b106")
@@ -105,12 +108,12 @@ def _memory(lab: Lab) -> Mapping[str, Run]:
 
 
 def megabytes(samples: Samples) -> float:
-    """The highest peak of all runs."""
+    """Return the highest peak of all runs."""
     return max(sample.memory for taken in samples.of.values() for sample in taken) / 1e6
 
 
 def seconds(samples: Samples) -> float:
-    """Our own seconds."""
+    """Return our own median seconds."""
     return samples.median("ours")
 
 

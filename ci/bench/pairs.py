@@ -1,4 +1,4 @@
-"""Commands run in turn, so that whatever else the machine does slows all of them alike."""
+"""Interleaved runs of commands, so that other load on the machine slows all of them alike."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LOOK = 0.005
 
 
 def nothing() -> None:
-    """What comes before or after a run that needs neither."""
+    """Do nothing: the default before and after a run."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A command, what puts things in order before it, and what looks at its result after it.
+    """A command, with a function that prepares it and one that checks its result.
 
-    Neither is measured; ``after`` raises when the work was not done. With ``reports`` the
-    command prints its own ``seconds`` and ``cpu`` as JSON, which count instead: a part of
-    it is measured. With ``watched`` its own process is looked at while it runs.
+    Neither function is measured; ``after`` raises if the work was not done. With ``reports`` the
+    command prints its own ``seconds`` and ``cpu`` as JSON, which count instead, so that a part of
+    the command is measured. With ``watched`` a thread watches the process while it runs.
     """
 
     command: Command
@@ -44,11 +44,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run: seconds of wall and of processor time, that of children included.
+    """One run: seconds of wall time and of processor time, with those of children.
 
-    Of a process that was watched, ``memory`` is the peak in bytes, and ``threads`` and
-    ``descriptors`` are the most that were seen; children do not count. What the system says
-    of others includes the process that they were forked from.
+    For a watched process, ``memory`` is the peak in bytes, and ``threads`` and ``descriptors`` are
+    the highest numbers seen. They do not include children: the system's own figures for children
+    include the process that they were forked from.
     """
 
     seconds: float
@@ -65,20 +65,20 @@ class Samples:
     of: Mapping[str, tuple[Sample, ...]]
 
     def median(self, name: str, what: str = "seconds") -> float:
-        """The median of one command."""
+        """Return the median of one command."""
         return statistics.median(getattr(sample, what) for sample in self.of[name])
 
 
 def interleaved(runs: Mapping[str, Run], rounds: int) -> Samples:
-    """Run each once in every round; the first round warms the caches and is dropped.
+    """Run each command once per round; drop the first round, which warms the caches.
 
-    Raises ``WrongResult`` when one fails: what did not do its work is not measured.
+    Raises ``WrongResult`` if one fails: a command that did not do its work is not measured.
     """
     samples: dict[str, list[Sample]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
             run.before()
-            os.sync()  # what the last one wrote is not to be paid for by the next
+            os.sync()  # flush what the last run wrote, so that the next does not pay for it
             sample = measured(run)
             run.after()
             if number:
@@ -87,9 +87,10 @@ def interleaved(runs: Mapping[str, Run], rounds: int) -> Samples:
 
 
 def measured(run: Run) -> Sample:
-    """Run it once."""
+    """Run a command once; raise ``WrongResult`` if it fails."""
     environment = {**os.environ, **run.env}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed programs run from bytecode
+    # stderr goes to a file: an unread pipe could fill up and block the child.
     with tempfile.TemporaryFile() as complaints:
         start = time.perf_counter()
         child = subprocess.Popen(
@@ -101,6 +102,7 @@ def measured(run: Run) -> Sample:
         )
         watch = Watch(child.pid) if run.watched else None
         said = child.stdout.read() if child.stdout else b""
+        # wait4 gives the times of this child alone; Popen must not wait for it as well.
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
@@ -113,17 +115,18 @@ def measured(run: Run) -> Sample:
         reported = json.loads(said)
         seconds, cpu = reported["seconds"], reported["cpu"]
     if watch:
+        # The process has ended, so the watching thread ends: its figures are final after the join.
         watch.join()
         return Sample(seconds, cpu, watch.memory, watch.threads, watch.descriptors)
     return Sample(seconds, cpu)
 
 
 class WrongResult(Exception):
-    """What was measured did not do its work."""
+    """The error for a measured command that did not do its work."""
 
 
 class Watch(threading.Thread):
-    """Looks at a process of Linux every few milliseconds until it is gone."""
+    """A thread that looks at a Linux process every few milliseconds until it ends."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -132,7 +135,7 @@ class Watch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look until there is nothing to see."""
+        """Look until the process has ended."""
         with contextlib.suppress(OSError):
             while self._look():
                 time.sleep(_LOOK)
@@ -140,7 +143,7 @@ class Watch(threading.Thread):
     def _look(self) -> bool:
         status = (self._folder / "status").read_text("ascii", "replace")
         peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-        if peak is None:  # it has ended, and waits to be buried
+        if peak is None:  # a zombie: it has ended and has no memory left
             return False
         threads = len(list((self._folder / "task").iterdir()))
         descriptors = len(list((self._folder / "fd").iterdir()))

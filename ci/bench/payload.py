@@ -1,8 +1,7 @@
-"""Builds as large as real ones, and packed as real ones are.
+"""Builds of real sizes, packed as real builds are.
 
-The content is the machine's own machine code, taken from its largest shared libraries,
-with as many random bytes mixed in as make it pack to a half, as CUDA builds do: their
-kernels are packed already.
+The content is machine code from this machine's largest shared libraries, mixed with enough random
+bytes that it compresses to a half, as CUDA builds do: their kernels are already compressed.
 """
 
 from __future__ import annotations
@@ -27,19 +26,20 @@ from tsuku_llm.packing import contents
 BLOCK = 1 << 20
 RANDOM_SHARE = 0.25
 SHARES = (0.40, 0.25, 0.15, 0.10)
-"""Sizes of the largest files: CUDA's libraries are most of a build. The rest is small ones."""
+"""Sizes of the largest files: CUDA's libraries are most of a build. The rest are small files."""
 
 SMALL_FILES = 28
 _LARGE = ("lib00.so", "lib01.so", "lib02.so")
-"""What does not change from one build to the next."""
+"""The files that do not change from one build to the next."""
 
 _LIBRARIES = 8
+# A fixed time, so that the same tree gives the same archive.
 _EPOCH = (2026, 10, 5, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """An archive: how it is signed, and what it unpacks to (SHA-256 by path)."""
+    """An archive: its signed facts, and what it unpacks to (SHA-256 by path)."""
 
     path: Path
     sha256: str
@@ -50,7 +50,7 @@ class Packed:
     contents: Mapping[str, str]
 
     def artifact(self, url: str, *, pieces: bool = True) -> dict[str, object]:
-        """The entry of ``artifacts`` in a release, for an archive that lies at ``url``."""
+        """Return the entry of ``artifacts`` in a release, for an archive at ``url``."""
         entry: dict[str, object] = {
             "url": url, "sha256": self.sha256, "size": self.size, "format": self.format,
             "root": self.root,
@@ -64,6 +64,7 @@ def write_build(folder: Path, size: int) -> Path:
     """Write a build of about ``size`` bytes around a stand-in for the server."""
     build = stand_in(folder, devices=NO_DEVICE_STEPS)
     small = round(size * (1 - sum(SHARES)) / SMALL_FILES)
+    # The four large libraries, then equal small files with the rest of the bytes.
     sizes = [round(size * share) for share in SHARES] + [small] * SMALL_FILES
     for number, bytes_ in enumerate(sizes):
         write_blocks(build.tree / f"lib{number:02}.so", bytes_, seed=number)
@@ -71,7 +72,7 @@ def write_build(folder: Path, size: int) -> Path:
 
 
 def write_blocks(path: Path, size: int, *, seed: int) -> None:
-    """Write one file; another seed gives other bytes."""
+    """Write one file of ``size`` bytes; another seed gives other bytes."""
     with path.open("wb") as file:
         for block in _blocks(seed):
             left = size - file.tell()
@@ -81,7 +82,7 @@ def write_blocks(path: Path, size: int, *, seed: int) -> None:
 
 
 def write_random(path: Path, size: int) -> None:
-    """Write bytes that do not pack."""
+    """Write ``size`` bytes that do not compress."""
     chance = random.Random(size)  # noqa: S311
     with path.open("wb") as file:
         while left := size - file.tell():
@@ -97,6 +98,7 @@ def _blocks(seed: int) -> Iterator[bytes]:
             continue
         library = chance.choice(code)
         start = chance.randrange(max(1, len(library) - BLOCK))
+        # Random bytes at its start make every block unique: no two files share content.
         yield (chance.randbytes(16) + library[start : start + BLOCK - 16]).ljust(BLOCK)
 
 
@@ -136,13 +138,13 @@ def _pack_zip(tree: Path, archive: Path) -> None:
 
 
 def entries(tree: Path, place: Place) -> tuple[dict[str, object], ...]:
-    """Pack a tree as ``repository pack`` does, where a server has its archives: their entries."""
+    """Pack a tree as ``repository pack`` does, into the server's folder; return the entries."""
     archives = pack_tree(tree, contents(tree), place)
     return tuple(each.artifact.document() for each in archives)
 
 
 def next_build(tree: Path, folder: Path) -> Path:
-    """The same build, the bytes of a fifth of it changed: all but the three largest files."""
+    """Write the next build: a fifth of the bytes differ, all but the three largest files."""
     folder.mkdir()
     for number, path in enumerate(sorted(tree.iterdir())):
         if path.name in _LARGE or path.suffix != ".so":
@@ -153,7 +155,7 @@ def next_build(tree: Path, folder: Path) -> Path:
 
 
 def plain(path: Path, size: int) -> Packed:
-    """A file that is only downloaded."""
+    """Write a file that is only downloaded, never unpacked."""
     if not path.exists():
         write_blocks(path, size, seed=size)
     return _signed(path, "tar.gz", "", {})
@@ -170,7 +172,7 @@ def _signed(archive: Path, format_: str, root: str, contents: Mapping[str, str])
 
 
 def digests(tree: Path) -> dict[str, str]:
-    """SHA-256 of every file by its path in the tree."""
+    """Return the SHA-256 of every file by its path in the tree."""
     found = {}
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
         with path.open("rb") as file:

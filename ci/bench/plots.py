@@ -1,4 +1,4 @@
-"""Plots for the docs, as SVG, with matplotlib (the extra ``bench``)."""
+"""Plots for the docs, as SVG, drawn with matplotlib (the extra ``bench``)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _REACHED, _MISSED = "#2b7a4b", "#b5482a"
 
 
 def draw_rows(rows: Mapping[str, Any], path: Path) -> None:
-    """Every ratio beside the one to reach, as bars; rows without an aim are left out."""
+    """Draw every figure as a share of its aim, as bars; rows without an aim are left out."""
     rows = {name: row for name, row in rows.items() if row["reach"] is not None}
     with _figure(path, (7, 0.32 * len(rows) + 0.8)) as (_, axes):
+        # barh draws the first bar at the bottom.
         names = list(rows)[::-1]
         shares = [rows[name]["figure"] / rows[name]["reach"] for name in names]
         colours = [_REACHED if share <= 1 else _MISSED for share in shares]
@@ -33,7 +34,7 @@ def draw_rows(rows: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_growth(growth: Mapping[str, Any], path: Path) -> None:
-    """Seconds against the quantity, and peak memory below."""
+    """Draw seconds against the quantity, and peak memory below."""
     with _figure(path, (7, 4.4), rows=2) as (_, (times, memory)):
         for name, points in growth["lines"].items():
             x = [point["at"] for point in points]

@@ -1,4 +1,4 @@
-"""From the results to the docs: tables, plots and the history of releases."""
+"""The way from results to the docs: tables, plots and the history of releases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 
 
 def keep(results: Json) -> None:
-    """Store results, those of rows that were not measured now being kept."""
+    """Store results; rows that were not measured this time keep their old ones."""
     old = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     merged = {
         **results,
@@ -32,7 +32,7 @@ def keep(results: Json) -> None:
 
 
 def publish() -> None:
-    """Write the tables into the document, draw the plots, and enter the figures in the history."""
+    """Write the tables into the document, draw the plots, and add the figures to the history."""
     results = json.loads(RESULTS.read_text("utf-8"))
     DOCUMENT.write_text(with_tables(DOCUMENT.read_text("utf-8"), results), "utf-8")
     _remember(results)
@@ -42,7 +42,7 @@ def publish() -> None:
 
 
 def with_tables(text: str, results: Json) -> str:
-    """The document with its generated parts made anew; pure."""
+    """Return the document with new generated parts; pure."""
     load = " / ".join(map(str, results["load"]))
     about = f"{results['date']}, {results['machine']}, load average at the end {load}:"
     plots = "".join(
@@ -65,5 +65,6 @@ def _remember(results: Json) -> None:
     history = json.loads(HISTORY.read_text("utf-8")) if HISTORY.exists() else {}
     figures = {name: round(row["figure"], 3) for name, row in results["rows"].items()}
     about = {key: results[key] for key in ("date", "machine")}
+    # A later measurement of the same version replaces the earlier one.
     history[results["version"]] = {**about, "figures": figures}
     HISTORY.write_text(json.dumps(history, indent=1) + "\n", "utf-8")

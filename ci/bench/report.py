@@ -1,4 +1,4 @@
-"""Results as JSON with every sample, and from that the tables. Pure but for the machine's name."""
+"""Results as JSON with every sample, and the tables made of them. Pure, except for ``machine``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GROWTH = (
 
 
 def document(rows: Json, growth: Json) -> dict[str, Any]:
-    """Everything that was measured, and on what."""
+    """Return every measurement, and the machine it was made on."""
     return {
         "format": 1,
         "version": __version__,
@@ -39,7 +39,7 @@ def document(rows: Json, growth: Json) -> dict[str, Any]:
 
 
 def machine() -> str:
-    """What it was measured on, in a few words."""
+    """Describe this machine in a few words."""
     cpuinfo = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
     name = model[1] if model else platform.processor()
@@ -50,7 +50,7 @@ def machine() -> str:
 
 
 def row_document(row: Row, samples: Samples) -> dict[str, Any]:
-    """One row, every sample included."""
+    """Return one row with every sample."""
     return {
         "what": row.what,
         "yardstick": row.yardstick,
@@ -63,12 +63,12 @@ def row_document(row: Row, samples: Samples) -> dict[str, Any]:
 
 
 def reached(row: Json) -> bool:
-    """Whether the aim was, where there is one."""
+    """Tell whether a row reached its aim; a row without an aim did."""
     return row["reach"] is None or bool(row["figure"] <= row["reach"])
 
 
 def row_line(name: str, row: Json) -> str:
-    """The row of the table."""
+    """Return the row's line of the table."""
     times = [f"{row['medians'][of]:.3f}" for of in ("ours", "yardstick") if of in row["medians"]]
     reach = "-" if row["reach"] is None else f"{row['reach']:g}{row['unit']}"
     figure = f"{row['figure']:.2f}{row['unit']}"
@@ -78,12 +78,12 @@ def row_line(name: str, row: Json) -> str:
 
 
 def row_table(rows: Json) -> str:
-    """All rows, in Markdown."""
+    """Return all rows, in Markdown."""
     return "\n".join([_ROWS, *(row_line(name, row) for name, row in rows.items())])
 
 
 def growth_document(growth: Growth) -> dict[str, Any]:
-    """One growth, every point included."""
+    """Return one growth with every point."""
     return {
         "title": growth.title,
         "quantity": growth.quantity,
@@ -96,7 +96,7 @@ def growth_document(growth: Growth) -> dict[str, Any]:
 
 
 def growth_table(growths: Json) -> str:
-    """What became of every command from the smallest quantity to the largest, in Markdown."""
+    """Return each command's times and memory at the smallest and largest quantity, in Markdown."""
     lines = [_GROWTH]
     for growth in growths.values():
         for name, points in growth["lines"].items():

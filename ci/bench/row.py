@@ -1,4 +1,4 @@
-"""A row of the table: what is measured, against what, and the ratio to reach."""
+"""A row of the table: what is measured, against which tool, and the ratio to reach."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ci.bench.pairs import Run, Samples
 
 
 def of_yardstick(samples: Samples) -> float:
-    """Our time as a multiple of the yardstick's."""
+    """Return our time as a multiple of the yardstick's."""
     return samples.median("ours") / samples.median("yardstick")
 
 
 @dataclass(frozen=True)
 class Row:
-    """``prepare`` makes what is run; ``figure`` makes one number of the samples.
+    """A row: ``prepare`` returns the commands; ``figure`` turns their samples into one number.
 
-    At most ``reach`` is the aim, where there is one. ``unit`` is "" for a ratio. ``rounds``
-    is the number of pairs unless another is asked for. Rows that prepare the same look at
-    the same samples.
+    The aim is a figure of at most ``reach``; None means that there is no aim. ``unit`` is "" for a
+    ratio. ``rounds`` is the default number of pairs. Rows with the same ``prepare`` share the same
+    samples.
     """
 
     id: str

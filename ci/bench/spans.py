@@ -1,7 +1,7 @@
 """The program with a clock around the functions that do the work of an install.
 
-``python -m ci.bench.spans install ...`` prints what each took as the last line, as JSON. All
-modules are loaded before any of it begins; otherwise the program runs as it always does.
+``python -m ci.bench.spans install ...`` prints the time of each as its last line, as JSON. All
+modules are loaded before the work begins; otherwise the program runs as usual.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PHASES = {
     "activation": "tsuku_llm.store.versions:Store.activate",
     "archives removed": "tsuku_llm.store.versions:Store.drop_downloads",
 }
-"""What is looked at, and where it is done."""
+"""The phases that are measured, and the function that does each."""
 
 LOADED, DONE = "modules loaded", "way out"
 
 Span = tuple[str, float, float]
-"""What it was, and the monotonic clock at its beginning and its end."""
+"""A phase's name, and the monotonic clock at its beginning and its end."""
 
 
 def _watched(spans: list[Span]) -> None:
@@ -56,6 +56,7 @@ def _timed(name: str, function: Any, spans: list[Span]) -> Any:
 
 def _main() -> None:
     spans: list[Span] = []
+    # Load all modules first, so that LOADED marks the end of all imports.
     from tsuku_llm import cli  # noqa: PLC0415
 
     _watched(spans)

@@ -1,4 +1,4 @@
-"""Rows about starts: what a command costs before it does anything."""
+"""Rows about starts: the cost of a command before it does any work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BARE = Run(INTERPRETER)
 
 
 def beyond_the_interpreter(samples: Samples) -> float:
-    """The ratio without the interpreter's own start, which the yardstick does not have."""
+    """Return the ratio without the interpreter's own start, which the yardstick does not have."""
     ours = samples.median("ours") - samples.median("interpreter")
     return ours / samples.median("yardstick")
 
@@ -30,7 +30,7 @@ def _help(lab: Lab) -> Mapping[str, Run]:
 
 
 def _serve(lab: Lab) -> Mapping[str, Run]:
-    """The server is a stand-in that ends at once, so what is left is what comes before it."""
+    """Start a stand-in for the server that exits at once, so only the time before it counts."""
     lab.require("gcc", "nginx")
     build = stand_in(lab.fresh("quick"), devices=NO_DEVICE_STEPS, serve=("exit 0",))
     shop = lab.near
@@ -55,7 +55,7 @@ def _probe(lab: Lab) -> Mapping[str, Run]:
 
 
 def beyond_the_server(samples: Samples) -> float:
-    """The ratio without the server's own time."""
+    """Return the ratio without the server's own time."""
     return (samples.median("ours") - samples.median("server")) / samples.median("yardstick")
 
 

@@ -1,4 +1,4 @@
-"""Where the time of an install goes: ``python -m ci.bench timeline``."""
+"""The phases of an install and their times: ``python -m ci.bench timeline``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ci.bench.spans import DONE, LOADED, Span
 
 
 def show(lab: Lab) -> Iterator[str]:
-    """The second install of each kind, as lines; the first warms the caches."""
+    """Yield the second install of each kind, as lines; the first one warms the caches."""
     for row in (row for row in ROWS if row.id in ("G11", "G13")):
         run = row.prepare(lab)["ours"]
         for _ in range(2):
@@ -39,7 +39,7 @@ def _traced(arguments: Sequence[str], env: Mapping[str, str]) -> list[Span]:
 
 
 def table(spans: list[Span]) -> str:
-    """Each phase, as they begin: from, to, how often, and the seconds of all together; pure."""
+    """Return the phases by their start: from, to, number of calls, total seconds; pure."""
     lines = [f"{'from':>8}{'to':>8}{'times':>7}{'in all':>8}"]
     names = dict.fromkeys(name for name, _, _ in sorted(spans, key=lambda span: span[1]))
     for name in names:

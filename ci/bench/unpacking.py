@@ -1,4 +1,4 @@
-"""Rows about files: hashed again, and unpacked."""
+"""Rows about files: hashing them again, and unpacking them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _rehash(lab: Lab) -> Mapping[str, Run]:
 def _unpack(
     lab: Lab, packed: Packed, inflater: str, tool: Callable[[Path], tuple[str, ...]]
 ) -> Mapping[str, Run]:
-    """Ours hashes every file; the tool hashes none. Neither flushes to the disk."""
+    """Compare unpacking: ours hashes every file, the tool none. Neither flushes to the disk."""
     ours, theirs = lab.folder / "unpacked", lab.folder / "unpacked-by-tool"
     command = (*WORK, "unpack", inflater, packed.format, packed.root, str(packed.path), str(ours))
     top = theirs / packed.root

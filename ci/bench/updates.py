@@ -1,15 +1,15 @@
-"""What an update fetches, by how its archives are written.
+"""Bytes that an update downloads, by how its archives are packed.
 
     python -m ci.bench.updates OLD NEW [NEWER ...]
 
-Each is a build: a folder, a ``.tar.gz``, or a wheel of a package index, whose copies of one
-library become links, as upstream packs them. Without any, G13's build. Bytes and requests are
-reckoned from the archives as they are written, for whoever has the older build installed:
+Each argument is a build: a folder, a ``.tar.gz``, or a wheel of a package index, in which the
+copies of one library become links, as upstream packs them. Without arguments, G13's build is used.
+Bytes and requests are computed from the archives, for a user with the older build:
 
 - whole: one tarball
 - by file: as ``repository pack`` does it
-- ranges: members of one zip file, whose places the manifest would say
-- ranges of pieces: the same, but nothing is read that no signed digest of a piece covers
+- ranges: members of one zip file, whose places the manifest would list
+- ranges of pieces: the same, but only whole pieces with a signed digest are read
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tsuku_llm.packing import LEVEL, contents, write_tarball
 
 @dataclass(frozen=True)
 class Cost:
-    """What is asked of a server."""
+    """The bytes and requests that a server must answer."""
 
     size: int
     requests: int
@@ -43,7 +43,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Build:
-    """A tree, and what it holds."""
+    """A tree and its items."""
 
     name: str
     tree: Path
@@ -51,7 +51,7 @@ class Build:
 
     @property
     def files(self) -> list[UnpackedFile]:
-        """Without the links."""
+        """The items without the links."""
         return [item for item in self.items if isinstance(item, UnpackedFile)]
 
 
@@ -99,7 +99,7 @@ def _by_file(build: Build, known: set[str], folder: Path) -> Cost:
 
 
 def _ranges(build: Build, known: set[str], path: Path) -> tuple[Cost, Cost]:
-    """Exactly the changed members; and every piece that they touch."""
+    """Return the cost of the changed members alone, and of every piece that they touch."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as packed:
         for file in build.files:
             packed.writestr(file.path, (build.tree / file.path).read_bytes())
@@ -118,7 +118,7 @@ def _ranges(build: Build, known: set[str], path: Path) -> tuple[Cost, Cost]:
 
 
 def _cost(ranges: Sequence[Sequence[int]]) -> Cost:
-    """Of ranges in order, those that touch being one."""
+    """Add up ranges that are in order; ranges that touch are one request."""
     size = requests = last = 0
     for start, end in ranges:
         size += max(0, end - max(start, last))
@@ -144,7 +144,7 @@ def _build(name: str, tree: Path) -> Build:
 
 
 def _short(path: Path) -> str:
-    """A wheel's version, or the name of a folder or archive."""
+    """Return a wheel's version, or the name of a folder or archive."""
     return path.name.split("-")[1] if path.suffix == ".whl" else path.name
 
 
@@ -161,6 +161,7 @@ def _tree(path: Path, folder: Path) -> Path:
 
 
 def _unpack(path: Path, kind: Literal["wheel", "tar.gz"], into: Path) -> None:
+    # A digest of zeros will do: unpacking does not check it.
     artifact = Artifact(url=path.absolute().as_uri(), sha256="0" * 64, format=kind)
     unpack(path, artifact, into)
 

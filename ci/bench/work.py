@@ -19,7 +19,7 @@ from tsuku_llm.archive import inflating
 from tsuku_llm.manifest import Artifact, Pieces
 
 _LOOK = 0.001
-"""Seconds between two looks at a server that starts."""
+"""Seconds between two looks at a starting server."""
 
 
 def unpack(inflater: str, format_: Any, root: str, path: str, into: str) -> None:
@@ -30,10 +30,10 @@ def unpack(inflater: str, format_: Any, root: str, path: str, into: str) -> None
 
 
 def download(entry: str, folder: str) -> None:
-    """Fetch an artifact and print the time that it took.
+    """Download an artifact and print the time that it took.
 
-    The clock starts when the library is loaded, but no connection and no list of
-    certificates is: what the program needs to start is measured elsewhere.
+    The clock starts when the library is loaded, but before any connection or list of certificates
+    is. Another row measures the program's start.
     """
     artifact = _loaded(entry)
     with _clock():
@@ -41,15 +41,17 @@ def download(entry: str, folder: str) -> None:
 
 
 def crowd(count: str, entry: str, folder: str) -> None:
-    """So many processes fetch the same at once, each into a folder of its own."""
+    """Download the same artifact in ``count`` processes at once, each into its own folder."""
     artifact = _loaded(entry)
     with _clock():
         children = []
         for number in range(int(count)):
+            # The process has one thread here, so a fork copies no lock that another thread holds.
             pid = os.fork()
             if not pid:
                 (Path(folder) / str(number)).mkdir()
                 _fetch(artifact, Path(folder) / str(number))
+                # Skip clean-up: the parent's clock and exit handlers must not run in a child.
                 os._exit(0)
             children.append(pid)
         if any(os.waitpid(pid, 0)[1] for pid in children):
@@ -57,8 +59,9 @@ def crowd(count: str, entry: str, folder: str) -> None:
 
 
 def healthy(*command: str) -> None:
-    """Start a server and print the time until it answers that it is healthy; then end it."""
+    """Start a server, print the time until it answers that it is healthy, and end it."""
     with socket.create_server(("127.0.0.1", 0)) as found:
+        # The system picks a free port; it is released here for the server to use.
         port = found.getsockname()[1]
     with subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL) as child:
         with _clock():
@@ -71,6 +74,8 @@ def healthy(*command: str) -> None:
 
 def _is_healthy(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as sock:
+        # A raw request, as it takes less time than a client library and is repeated every
+        # millisecond.
         sock.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         return b" 200 " in sock.recv(100)
     return False

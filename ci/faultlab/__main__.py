@@ -19,16 +19,16 @@ from ci.faultlab.trials import run_trials
 from ci.faultlab.verdict import Tally, as_document, as_text, failed, from_documents, judge
 
 _QUICK = 120
-"""With ``--quick``, one in so many points of a sweep."""
+"""With ``--quick``, one in this many points of a sweep is taken."""
 
 _EXAMPLES = 6000
-"""Of each test that fuzzes, unless points are left out: M27 has 20,000 then."""
+"""Examples for each test that fuzzes, with all points of a sweep: M27 then has 20,000."""
 
 
 def main() -> int:
-    """Inject, print the table, and end with 1 when a row did not survive."""
+    """Inject the faults and print the table; return 1 if a row failed."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of everything's clean-up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so clean-up runs
     began = time.monotonic()
     try:
         rows = chosen(load_rows(), options.rows)

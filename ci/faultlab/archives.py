@@ -19,6 +19,7 @@ from ci.faultlab.offers import offer
 from ci.faultlab.verdict import Tally
 
 _ID = re.compile(r"A\d\d")
+# A refusal is a download error (4) or an error of trust (5).
 _CODES = {4, 5}
 _SERVER = "llama-server"
 
@@ -26,7 +27,7 @@ Offer = dict[str, Any]
 
 
 def unpack_hostile(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
-    """Each archive is installed beside a version that serves; one in so many when sampled."""
+    """Install each archive next to a version that serves; with sampling, one in ``one_in``."""
     tallies = {row: Tally("hostile installs") for row in ids}
     cases = {case: each for case, each in _offers(bench).items() if case[:3] in ids}
     chosen = {case: cases[case] for case in _of_every_row(list(cases), one_in)}
@@ -36,6 +37,7 @@ def unpack_hostile(bench: Bench, ids: Collection[str], one_in: int) -> dict[str,
     (later,) = bench.new_tags(1)
     home = bench.customer("hostile")
     home.must("install", "--release", good)
+    # One server runs through all installs: no hostile archive may disturb it.
     with serving(home) as answers:
         for case, tag in tags.items():
             ended = home.run("install", "--release", tag)
@@ -47,6 +49,7 @@ def unpack_hostile(bench: Bench, ids: Collection[str], one_in: int) -> dict[str,
             elif ended.code not in _CODES:
                 wrong.append(f"ended with {ended.code}: {ended.stderr!r}")
             tallies[case[:3]].add(wrong, where=case)
+    # At the end the same home must still be able to update and to clean up.
     bench.publish(later)
     home.must("update")
     home.must("prune")
@@ -57,7 +60,7 @@ def unpack_hostile(bench: Bench, ids: Collection[str], one_in: int) -> dict[str,
 
 
 def _of_every_row(cases: list[str], one_in: int) -> list[str]:
-    """A sample in which every row has a case."""
+    """Take a sample in which every row has a case."""
     rows: dict[str, list[str]] = {}
     for case in cases:
         rows.setdefault(case[:3], []).append(case)
@@ -65,7 +68,7 @@ def _of_every_row(cases: list[str], one_in: int) -> list[str]:
 
 
 def _offers(bench: Bench) -> dict[str, Offer]:
-    """Every hostile archive of the tests, and a build whose list of files is wrong."""
+    """Return every hostile archive of the tests, and builds whose signed list of files is wrong."""
     hostile = importlib.import_module("test_archive_hostile")
     bombs = {"A21_gzip_bomb": (hostile.gzip_bomb(), "tar.gz")}
     archives = {**hostile.REFUSED, **hostile.DAMAGED, **bombs}
@@ -86,7 +89,7 @@ def _stored(bench: Bench, case: str, data: bytes, kind: str) -> Offer:
 
 
 def _listed(bench: Bench) -> Iterator[tuple[str, Offer]]:
-    """A19 and A20: the build is honest, and the signed list says something else."""
+    """Yield A19 and A20: the build is honest, and the signed list of files differs from it."""
     packed = bench.shop.stand_in("listed", padding=3000)
     folder = bench.shop.nginx.root.parent / "builds" / "listed"
     files = {path.name: _entry(path) for path in sorted(folder.iterdir())}
@@ -115,7 +118,7 @@ def _entry(path: Path) -> Offer:
 
 
 def _with_modes(bench: Bench) -> Iterator[tuple[str, Offer]]:
-    """A14: a build that is good but for the modes in its archive."""
+    """Yield A14: builds that are good except for the modes in their archives."""
     shop = bench.shop
     for mode in (0o6777, 0o1755, 0o2711):
         name = f"modes-{mode:o}"

@@ -1,8 +1,8 @@
 """What the trials share: a release server, homes of users, and the program.
 
-A home is a folder of its own with everything that a run could write to: the program's
-folder, the user's home, the folder for temporary files, and a file that must not change.
-Homes are copied from templates, hard links and all.
+A home is a folder with everything that a run could write to: the program's folder, the user's home,
+the folder for temporary files, and a file that must not change. Homes are copied from templates,
+with their hard links.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tsuku_llm.store import Installed, Store
 
 WORKERS = 2
 SECOND = "second"
-"""The name of the other repository."""
+"""The name of the second repository."""
 
 _OUTSIDE = b"untouched"
 _DAMAGED = "damaged"
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Home:
-    """One user's folders, and the program as this user has it."""
+    """One user's folders, and the program as this user runs it."""
 
     folder: Path
     program: Program
@@ -56,16 +56,16 @@ class Home:
 
     @property
     def data(self) -> Path:
-        """The store."""
+        """The store's folder."""
         return self.folder / "tsuku" / "llm"
 
     @property
     def store(self) -> Store:
-        """The same through the program's own eyes."""
+        """The store, read by the program's own code."""
         return Store(self.data)
 
     def env(self, **extra: str) -> dict[str, str]:
-        """The environment of a run."""
+        """Return the environment of a run."""
         own = {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "tmp")}
         return environment(self.folder / "tsuku", **{**self.settings, **own, **extra})
 
@@ -74,7 +74,7 @@ class Home:
         return self.start(*argv, **extra).end()
 
     def hold(self, *argv: str, **extra: str) -> Running:
-        """A run that begins when it is released."""
+        """Prepare a run that begins when it is released."""
         return self.program.hold(argv, self.env(**extra), self.folder / "home")
 
     def start(self, *argv: str, **extra: str) -> Running:
@@ -84,11 +84,14 @@ class Home:
         return running
 
     def traced(self, argv: Sequence[str], *options: str, **extra: str) -> tuple[Ended, str]:
-        """Run the program to its end under strace; with its log."""
+        """Run the program to its end under strace; return strace's log, too."""
         return self.program.traced(argv, self.env(**extra), self.folder / "home", *options)
 
     def must(self, *argv: str, **extra: str) -> Ended:
-        """Run what has to succeed, to prepare something."""
+        """Run a command that prepares something and has to succeed.
+
+        Raises ``Standstill`` if it hangs and ``RuntimeError`` if it fails.
+        """
         ended = self.run(*argv, **extra)
         if ended.hung:
             raise Standstill(f"{' '.join(argv)}: {ended.hung[0]}")
@@ -97,17 +100,17 @@ class Home:
         return ended
 
     def make(self) -> None:
-        """Make the folders; nobody but their owner gets in."""
+        """Make the folders; the temporary folder above them is private."""
         for name in ("tsuku", "home", "tmp"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "outside").write_bytes(_OUTSIDE)
 
     def remove(self) -> None:
-        """Take it away."""
+        """Remove the home."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def state(self) -> str | None:
-        """The release that is used and, every byte hashed, intact; "damaged" otherwise."""
+        """Return the active release, or "damaged" unless every byte is intact; None without one."""
         try:
             active = self.store.active()
         except TsukuError:
@@ -117,7 +120,7 @@ class Home:
         return active.receipt.release if self._intact(active) else _DAMAGED
 
     def wrong(self, allowed: Collection[str | None]) -> list[str]:
-        """What is not in order after a fault: the state, other versions, the outside."""
+        """Return what is wrong after a fault: the state, other versions, foreign files."""
         found = []
         state = self.state()
         if state not in allowed:
@@ -127,13 +130,16 @@ class Home:
         return found
 
     def runs(self) -> list[str]:
-        """Whether what is installed starts, if anything is."""
+        """Return an error unless the installed version starts.
+
+        Without an installed version, ``serve`` must end with 7.
+        """
         ended = self.run("serve", "--exec", "--", "--version")
         wanted = 0 if self.store.installed() else 7
         return [] if ended.code == wanted else [f"serve ended with {ended.code}: {ended.stderr!r}"]
 
     def leftovers(self) -> list[str]:
-        """What must not be there after a command that ended well."""
+        """Return the files that a command must not leave behind when it succeeds."""
         folders = (self.data / "staging", self.data / "partials", self.folder / "tmp")
         names = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
         names += [path for path in self.data.rglob("*") if path.suffix in (".tmp", ".pid")]
@@ -151,6 +157,7 @@ class Home:
         return True
 
     def _foreign(self) -> Iterator[str]:
+        # Only these four names belong in the folder, and the user's home must stay empty.
         yield from {path.name for path in self.folder.iterdir()} - {
             *("tsuku", "home", "tmp", "outside")
         }
@@ -160,7 +167,10 @@ class Home:
 
 
 class Bench:
-    """A release server, a fork server, and homes made from templates."""
+    """A release server, a fork server, and homes made from templates.
+
+    Trials use it from several threads: the lock guards the counters of names and releases.
+    """
 
     def __init__(self, folder: Path, shop: ReleaseServer, program: Program) -> None:
         self.folder = folder
@@ -172,18 +182,19 @@ class Bench:
         self._machine = folder / "machine.json"
         self.second = RepositorySimulator(f"{shop.nginx.url}/{SECOND}/", name=SECOND)
         (folder / "second-root.json").write_bytes(self.second.pinned_root)
+        # Record this machine once: later homes replay it and load no driver.
         self.new_home("prober").must("probe", "--record", str(self._machine))
 
     def new_home(self, name: str, folder: Path | None = None) -> Home:
-        """An empty home; its user trusts the release server's certificate.
+        """Make an empty home; its user trusts the release server's certificate.
 
-        The hardware is this machine's, but recorded: no fault here is about asking for it.
+        The hardware is a recording of this machine: no fault here is about the probe.
         """
         settings = {"SSL_CERT_FILE": str(self.shop.nginx.authority)}
         settings |= {"NO_PROXY": "localhost,127.0.0.1"}
         links = str(self.folder / "links")  # the package index, for pip
         settings |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links}
-        settings |= {"RUSTUP_HOME": str(self.folder / "rustup")}  # pip asks rustc for its version
+        settings |= {"RUSTUP_HOME": str(self.folder / "rustup")}  # for rustc, which pip runs
         if self._machine.exists():
             settings |= {"TSUKU_LLM_FAKE_HARDWARE": str(self._machine)}
         home = Home((folder or self.folder) / name, self.program, settings)
@@ -191,7 +202,7 @@ class Bench:
         return home
 
     def customer(self, name: str, folder: Path | None = None) -> Home:
-        """A home whose user has added the release server's repository, and takes from it."""
+        """Make a home whose user has added the release server's repository and uses it."""
         home = self.new_home(name, folder)
         root = self.folder / "root.json"
         root.write_bytes(self.shop.simulator.pinned_root)
@@ -201,7 +212,7 @@ class Bench:
         return home
 
     def derived(self, template: Home, name: str, *argv: str) -> Home:
-        """A copy that stays, after one more command."""
+        """Copy a home for good, and run one more command in the copy."""
         home = Home(self.folder / name, self.program, template.settings)
         copy_tree(template.folder, home.folder)
         home.must(*argv)
@@ -209,7 +220,7 @@ class Bench:
 
     @contextlib.contextmanager
     def made(self, template: Home, write: Callable[[Path], None]) -> Iterator[Home]:
-        """A home for the block whose program's folder is written by ``write``."""
+        """Yield a home for the block; ``write`` creates the program's folder."""
         home = Home(self.folder / self._name("made"), self.program, template.settings)
         home.make()
         (home.folder / "tsuku").rmdir()
@@ -220,24 +231,26 @@ class Bench:
             home.remove()
 
     def _name(self, word: str) -> str:
+        # Trials run in several threads, and two of them must not get the same name.
         with self._lock:
             return f"{word}-{next(self._numbers)}"
 
-    # What is on offer
+    # Releases
 
     def new_tags(self, count: int) -> list[str]:
-        """Releases that nobody published yet, each newer than the one before."""
+        """Return tags of releases that are not published yet, each newer than the one before."""
+        # The same for tags: releases of different threads must differ.
         with self._lock:
             return [f"b{next(self._releases)}" for _ in range(count)]
 
     def publish(self, tag: str) -> None:
-        """A release of two archives; a file of it differs from those of every other one."""
+        """Publish a release of two archives, with a file that no other release has."""
         packed = self.shop.stand_in(f"{tag}-cpu", padding=3000)
         runtime = self.shop.companion(f"{tag}-runtime")
         self.shop.publish(tag, {"cpu": self.shop.variant(packed, runtime)})
 
     def publish_second(self, tag: str) -> None:
-        """A release of one archive in the second repository."""
+        """Publish a release of one archive in the second repository."""
         variant = self.shop.variant(self.shop.stand_in(f"{tag}-cpu", padding=3000))
         platform = {"default": "cpu", "preference": {"portable": ["cpu"], "native": ["cpu"]}}
         platforms = {"linux-amd64": {**platform, "variants": {"cpu": variant}}}
@@ -245,7 +258,7 @@ class Bench:
         self.second.write(self.shop.nginx.root / SECOND)
 
     def publish_wheel(self, tag: str) -> None:
-        """A release in the channel ``index``: its archive is a wheel for pip to fetch."""
+        """Publish a release in the channel ``index``: its archive is a wheel that pip downloads."""
         tree = self.shop.nginx.root.parent / "builds" / f"{tag}-cpu"
         self.shop.stand_in(f"{tag}-cpu", padding=3000)
         project, links = f"tsuku_faults_{tag}", self.folder / "links"
@@ -274,11 +287,11 @@ class Bench:
 
     @contextlib.contextmanager
     def copy(self, template: Home) -> Iterator[Home]:
-        """A copy of a home for the block."""
+        """Yield a copy of a home for the block."""
         home = Home(self.folder / self._name("copy"), self.program, template.settings)
         copy_tree(template.folder, home.folder)
         for version in home.store.installed():
-            home.store.check(version)  # a copy has other inodes: fingerprint them
+            home.store.check(version)  # a copy has other inodes: store their fingerprints
         try:
             yield home
         finally:
@@ -286,7 +299,7 @@ class Bench:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder with its modes, links, and hard links as such; the target may be there."""
+    """Copy a folder with its modes, symbolic links and hard links; the target may exist."""
     seen: dict[int, Path] = {}
     for folder, names, files in os.walk(source):
         here = target / Path(folder).relative_to(source)
@@ -300,6 +313,7 @@ def _copy_file(source: Path, target: Path, seen: dict[int, Path]) -> None:
     status = source.lstat()
     if stat.S_ISLNK(status.st_mode):
         target.symlink_to(source.readlink())
+    # The same file under another name: keep it one file, as the store links shared files.
     elif status.st_ino in seen:
         target.hardlink_to(seen[status.st_ino])
     else:
@@ -310,9 +324,10 @@ def _copy_file(source: Path, target: Path, seen: dict[int, Path]) -> None:
 
 @contextlib.contextmanager
 def open_bench() -> Iterator[Bench]:
-    """A bench on a memory disk where there is one: thousands of installs are flushed."""
+    """Yield a bench on a memory disk if there is one: thousands of installs flush their files."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # a unique folder
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as name:
+        # strace prints resolved paths, and they are compared with this one.
         folder = Path(name).resolve()
         with release_server(folder / "shop", _SLOW) as shop:
             program = Program(folder)
@@ -325,12 +340,12 @@ def open_bench() -> Iterator[Bench]:
 def side_by_side(
     work: Callable[[Item], Result], items: Iterable[Item], workers: int = WORKERS
 ) -> Iterator[tuple[Item, Result]]:
-    """Do work on several items at once; each with its result, in their order."""
+    """Do work on several items in a pool of threads; yield each with its result, in their order."""
     listed = list(items)
     with ThreadPoolExecutor(workers) as pool:
         yield from zip(listed, pool.map(work, listed), strict=True)
 
 
 def sample(items: Sequence[Item], one_in: int) -> list[Item]:
-    """Every so many of them, the last one always; all for 1."""
+    """Return one in ``one_in`` of the items, always with the last one; all for 1."""
     return [item for at, item in enumerate(reversed(items)) if at % one_in == 0][::-1]

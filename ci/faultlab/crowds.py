@@ -1,4 +1,4 @@
-"""Rows L: many processes at one store."""
+"""Rows L: many processes that use one store."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ci.faultlab.waiting import Standstill
 
 _MANY = 50
 _SOON = 1.0
-"""Seconds in which the lock of a killed holder has to be taken."""
+"""Seconds within which another process has to take the lock of a killed holder."""
 _LIMIT = 60.0
 _WITHOUT_FLOCK = ("error=ENOSYS", "error=ENOLCK", "retval=0")
-"""No such call, no lock daemon, and a file system where it excludes nobody, as NFS may."""
+"""No such call, no lock daemon, and a flock that excludes no process, as on some NFS."""
 
 
 def crowd(bench: Bench, ids: Collection[str], _one_in: int) -> dict[str, Tally]:
@@ -42,7 +42,7 @@ Shown = Iterator[tuple[str, list[str]]]
 
 
 def _many(bench: Bench) -> Shown:
-    """L01: everybody installs the same."""
+    """Show L01: all processes install the same variant."""
     (tag,) = bench.new_tags(1)
     bench.publish(tag)
     home = bench.customer(f"crowd-{tag}")
@@ -55,7 +55,7 @@ def _many(bench: Bench) -> Shown:
 
 
 def _different(bench: Bench) -> Shown:
-    """L02: different variants, three processes each."""
+    """Show L02: different variants, three processes each."""
     (tag,) = bench.new_tags(1)
     shop = bench.shop
     names = [f"cpu-{letter}" for letter in "abcd"]
@@ -74,9 +74,10 @@ def _different(bench: Bench) -> Shown:
 
 
 def _killed(bench: Bench) -> Shown:
-    """L03: the holder dies while it downloads; somebody waits."""
+    """Show L03: the holder of the lock dies while it downloads and another process waits."""
     with _held(bench) as (home, holder, tag):
         waiter = home.start("install")
+        # Wait until the second process waits for the lock, and says so: only then kill the holder.
         _until(lambda: f"process {holder.pid}" in waiter.said(), waiter)
         holder.kill()
         began = time.monotonic()
@@ -89,9 +90,10 @@ def _killed(bench: Bench) -> Shown:
 
 
 def _stopped(bench: Bench) -> Shown:
-    """L04: the holder is stopped; whoever waits is told, gives up, and leaves all as it is."""
+    """Show L04: the holder is stopped; the waiting process names it, gives up, changes nothing."""
     with _held(bench) as (home, holder, tag):
         holder.kill(signal.SIGSTOP)
+        # SIGSTOP works with a delay: wait until the kernel reports the process as stopped.
         stopped(holder.pid)
         ended = home.run("install", TSUKU_LLM_LOCK_TIMEOUT="1")
         wrong = ended.wrong()
@@ -113,7 +115,7 @@ def _stopped(bench: Bench) -> Shown:
 
 
 def _no_lock_file(bench: Bench) -> Shown:
-    """L05: something else in the place of the lock."""
+    """Show L05: something else is in the place of the lock."""
     (tag,) = bench.new_tags(1)
     bench.publish(tag)
     home = bench.customer(f"locks-{tag}")
@@ -144,11 +146,12 @@ _IN_THE_PLACE: dict[str, Callable[[Path], object]] = {
 
 
 def _without_flock(bench: Bench) -> Shown:
-    """L06: no lock excludes anybody, and several install at once."""
+    """Show L06: no lock excludes another process, and several install at once."""
     for fault in _WITHOUT_FLOCK:
         (tag,) = bench.new_tags(1)
         bench.publish(tag)
         home = bench.customer(f"flock-{tag}")
+        # strace has to be attached to each process before any of them begins.
         held = [home.hold("install") for _ in range(4)]
         with contextlib.ExitStack() as stack:
             for running in held:
@@ -163,7 +166,7 @@ def _without_flock(bench: Bench) -> Shown:
 
 
 def _while_serving(bench: Bench) -> Shown:
-    """L07: two updates and a prune while a server runs from the first version."""
+    """Show L07: two updates and a prune while a server runs from the first version."""
     tags = bench.new_tags(3)
     bench.publish(tags[0])
     home = bench.customer(f"serving-{tags[0]}")
@@ -190,7 +193,7 @@ def _while_serving(bench: Bench) -> Shown:
 
 
 def _inherited(bench: Bench) -> Shown:
-    """L08: everything of the store is opened so that no child inherits it."""
+    """Show L08: every file of the store is opened so that no child inherits it."""
     (tag,) = bench.new_tags(1)
     bench.publish(tag)
     home = bench.customer(f"inherit-{tag}")
@@ -216,7 +219,7 @@ _SHOWN: dict[str, tuple[str, Callable[[Bench], Shown]]] = {
 
 @contextlib.contextmanager
 def _held(bench: Bench) -> Iterator[tuple[Home, Running, str]]:
-    """A home where one process downloads slowly, and so holds the locks of an install."""
+    """Yield a home in which one process downloads slowly and so holds the locks of an install."""
     (tag,) = bench.new_tags(1)
     packed = bench.shop.stand_in(f"{tag}-cpu", padding=1_500_000)
     bench.shop.publish(tag, {"cpu": bench.shop.variant(packed, folder="slow")})
@@ -230,7 +233,7 @@ def _held(bench: Bench) -> Iterator[tuple[Home, Running, str]]:
 
 @contextlib.contextmanager
 def serving(home: Home) -> Iterator[Callable[[], bool]]:
-    """A server that runs from the active version; whether it still answers."""
+    """Yield a function that tells whether a server, run from the active version, still answers."""
     running = home.start("serve", "--", "--port", "0")
     pattern = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
     _until(lambda: pattern.search(running.said()) is not None, running)
@@ -255,8 +258,9 @@ def serving(home: Home) -> Iterator[Callable[[], bool]]:
 
 
 def _together(home: Home, commands: list[tuple[str, ...]]) -> list[Ended]:
-    """Runs that all begin in the same moment."""
+    """Run commands that all begin at the same moment."""
     running = [home.hold(*argv) for argv in commands]
+    # All processes exist and wait for their signal, so they begin almost at once.
     for each in running:
         each.release()
     return [each.end() for each in running]
@@ -275,14 +279,14 @@ def _in_order(home: Home, allowed: Collection[str | None]) -> list[str]:
 
 
 def _holders(home: Home) -> set[int]:
-    """Who says that it holds a lock of an archive."""
+    """Return the processes whose notes say that they hold a lock of an archive."""
     notes = (home.data / "locks").glob("?" * 64 + ".pid")
     texts = [path.read_text("utf-8") for path in notes if path.exists()]
     return {int(text.split()[0]) for text in texts if text.split()}
 
 
 def _until(true: Callable[[], bool], running: Running) -> None:
-    """Wait for what a run is to bring about."""
+    """Wait until a run has reached a state; raise ``Standstill`` if it does not."""
     limit = time.monotonic() + _LIMIT
     while not true():
         if time.monotonic() > limit:

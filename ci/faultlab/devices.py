@@ -1,8 +1,8 @@
-"""Rows about real disks: C07 on a block device that loses its power, C03 and A26 on a small one.
+"""Rows about real disks: C07 on a block device that loses power, C03 and A26 on a small one.
 
-The block device is an ext4 in a file: what the file system keeps in memory is not in it. A
-copy of the file, taken while the program is held after a system call, is the disk as it would
-be after a power loss at that moment; mounting it replays its journal.
+The block device is an ext4 in a file; what the file system keeps only in memory is not in the file.
+A copy of the file, taken while the program is held after a system call, is the disk after a power
+loss at that moment. Mounting the copy replays its journal.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ci.faultlab.waiting import Standstill
 
 _SIZE = 48 << 20
 _LAZY = "loop,data=writeback,noauto_da_alloc,commit=300"
-"""Names without the data that they are about, and nothing flushed unless somebody asks."""
+"""ext4 may write names without their data, and flushes nothing unless the program asks."""
 
 _WITHIN = 120.0
-"""Seconds for a command of the system's, such as mount."""
+"""Seconds for a system command such as mount."""
 
 _DISK = 4 << 20
 _UNPACKED = 1_500_000
@@ -40,7 +40,7 @@ _NO_SPACE = 6
 
 
 def lose_power(bench: Bench, _ids: Collection[str], one_in: int) -> dict[str, Tally]:
-    """C07: after every call of every command; of an update alone when sampled."""
+    """Show C07: after every call of every command; with sampling, of an update alone."""
     _require_root()
     turns = build_turns(bench.folder)
     tally = Tally("power losses")
@@ -56,6 +56,7 @@ def _operate(bench: Bench, operation: Operation, turns: Path, tally: Tally) -> N
     with device.home() as home:
         running = home.hold(*operation.argv)
         try:
+            # Attach before the program begins: from its first call on, no change is missed.
             with taking_turns(turns, running.pid, home.folder / "tsuku") as calls:
                 running.release()
                 for number, call in enumerate(calls, 1):
@@ -71,7 +72,7 @@ def _operate(bench: Bench, operation: Operation, turns: Path, tally: Tally) -> N
 
 
 class _Device:
-    """An ext4 that an operation works on, and what it looks like without its power."""
+    """An ext4 that an operation works on, and its content after a power loss."""
 
     def __init__(self, bench: Bench, operation: Operation) -> None:
         self._bench = bench
@@ -85,11 +86,13 @@ class _Device:
 
     @contextlib.contextmanager
     def home(self) -> Iterator[Home]:
-        """A home on the device, as it is before the operation, all of it flushed."""
+        """Yield a home on the device in its state before the operation, completely flushed."""
         template = self._operation.template
         with self._bench.made(template, Path.mkdir) as home:
+            # Fill the disk in a separate mount: unmounting flushes everything.
             with mounted(self._image, home.folder / "tsuku", "loop"):
                 copy_tree(template.folder / "tsuku", home.folder / "tsuku")
+            # Then mount it again for the operation: only what the program flushes reaches the file.
             with mounted(self._image, home.folder / "tsuku", _LAZY):
                 for version in home.store.installed():
                     home.store.check(version)
@@ -98,9 +101,10 @@ class _Device:
         self._image.unlink()
 
     def lost(self, allowed: Collection[str | None]) -> list[str]:
-        """What is wrong after a power loss now."""
+        """Return what is wrong after a power loss now."""
         status = self._image.stat()
         seen = status.st_mtime_ns, status.st_blocks
+        # Without a new write to the file, the content is the one already looked at.
         if seen != self._seen:
             self._seen = seen
             self._known = {}
@@ -123,13 +127,16 @@ class _Device:
 
 
 def _start_again(home: Home) -> None:
-    """The holders of locks are held here, not gone: name those of an earlier boot."""
+    """Rewrite the lock notes as notes of an earlier boot: after a power loss no holder is alive.
+
+    Here the holder is only held, so that a real check would find it alive.
+    """
     for note in home.data.rglob("*.pid"):
         note.write_text(re.sub(" [^ ]*:", " an-earlier-boot:", note.read_text()))
 
 
 def fill_up(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
-    """C03 and A26: an update on a disk with ever more room, until it fits."""
+    """Show C03 and A26: an update on a disk with more and more room, until it succeeds."""
     _require_root()
     tallies = {row: Tally("full disks") for row in ids}
     old, new = bench.new_tags(2)
@@ -146,6 +153,7 @@ def fill_up(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]
             if ended.code not in (0, _NO_SPACE):
                 wrong.append(f"ended with {ended.code}: {ended.stderr!r}")
             fits = ended.code == 0
+            # Now there is room: the same command must succeed.
             ballast.unlink()
             again = home.run("update")
             if again.code:
@@ -161,7 +169,7 @@ def fill_up(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]
 
 
 def _publish_large(bench: Bench, tag: str) -> None:
-    """A build that is small as long as it is packed: the disk fills while it is unpacked."""
+    """Publish a build that is small while packed: the disk fills while it is unpacked."""
     shop = bench.shop
     shop.stand_in(f"{tag}-cpu")
     folder = shop.nginx.root.parent / "builds" / f"{tag}-cpu"
@@ -172,7 +180,7 @@ def _publish_large(bench: Bench, tag: str) -> None:
 
 @contextlib.contextmanager
 def _small_disk(home: Home, template: Home, free: int) -> Iterator[Path]:
-    """The template on a disk where so many bytes are free; the file that takes the rest."""
+    """Yield the file that fills a disk with the template so that ``free`` bytes are left."""
     folder = home.folder / "tsuku"
     with mounted("none", folder, f"size={_DISK},mode=755", "-t", "tmpfs"):
         copy_tree(template.folder / "tsuku", folder)
@@ -185,7 +193,7 @@ def _small_disk(home: Home, template: Home, free: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted(device: Path | str, folder: Path, options: str, *more: str) -> Iterator[None]:
-    """Mount for the block; skips where that is not allowed."""
+    """Mount for the block; skip if that is not allowed."""
     done = _command("mount", *more, "-o", options, device, folder)
     if done.returncode:
         pytest.skip(f"mount is not possible here: {done.stderr.strip()}")
@@ -193,6 +201,7 @@ def mounted(device: Path | str, folder: Path, options: str, *more: str) -> Itera
         yield
     finally:
         if _command("umount", folder).returncode:
+            # A process still uses it: detach it now, and the kernel unmounts it later.
             _command("umount", "-l", folder).check_returncode()
 
 

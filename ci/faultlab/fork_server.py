@@ -1,11 +1,11 @@
-"""Start the program thousands of times without paying for its imports each time.
+"""A server that forks the program thousands of times without repeating its imports.
 
-``python -m ci.faultlab.fork_server DESCRIPTOR`` imports the program and waits on a socket.
-Each order comes with descriptors of its own (stdout, stderr, one to answer on). A keeper is
-forked for it, which forks the program and tells its process id, then how it ended. The
-child waits for a signal, as no system call that faults are injected into would do, runs the
-program's own entry point and ends as an interpreter ends. What is skipped is what the
-faults are not about: finding and reading modules.
+``python -m ci.faultlab.fork_server DESCRIPTOR`` imports the program and waits on a socket. Each
+order comes with three descriptors (stdout, stderr, and one for the answers). For each order the
+server forks a keeper. The keeper forks the program, reports its process id, waits for it, and
+reports how it ended. The child waits to be released by a signal, in a system call into which no
+fault is injected. Then it runs the program's entry point and ends as an interpreter ends. Only
+finding and reading modules is skipped, and no fault is about that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import tsuku_llm
 
 RELEASE = signal.SIGUSR1
 _PATIENCE = 600.0
-"""Seconds after which nobody will release the program any more."""
+"""Seconds after which a child that was not released gives up."""
 
 _LARGEST_ORDER = 1 << 18
 _NEVER = ("tsuku_llm.__main__", "tsuku_llm.probe.worker")
@@ -37,20 +37,25 @@ _FOREIGN = (
 
 
 def main(descriptor: int) -> int:
-    """Serve orders until the other end is closed; in a child's child, be the program."""
+    """Serve orders until the other end closes its socket; in the forked child, be the program."""
     _import_all(module.name for module in pkgutil.walk_packages(tsuku_llm.__path__, "tsuku_llm."))
     _import_all(_FOREIGN)
+    # The collector must not touch shared pages: that would copy them in every child.
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the keepers: no zombies
     with socket.socket(fileno=descriptor) as channel:
         while True:
             message, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_ORDER, 3)
             if not message:
                 return 0
+            # Only the main thread exists: no lock can be held in the copy.
             if os.fork() == 0:
                 break
+            # The keeper has its own copies. An open one here would keep the reader from seeing the
+            # end.
             for each in descriptors:
                 os.close(each)
+    # In the keeper: with SIGCHLD ignored, wait4 could not report how the program ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return _keep(json.loads(message), descriptors)
 
@@ -64,6 +69,7 @@ def _import_all(names: Iterable[str]) -> None:
 
 def _keep(order: dict[str, Any], descriptors: list[int]) -> int:
     *streams, answer = descriptors
+    # Block the signal before the fork: one that comes before the child waits for it stays pending.
     signal.pthread_sigmask(signal.SIG_BLOCK, {RELEASE})
     child = os.fork()
     if child == 0:
@@ -71,6 +77,7 @@ def _keep(order: dict[str, Any], descriptors: list[int]) -> int:
         return _be_the_program(order, *streams)
     for each in streams:
         os.close(each)
+    # Two writes of a line each, at most a few bytes: atomic in a pipe.
     os.write(answer, b"%d\n" % child)
     _, status, usage = os.wait4(child, 0)
     os.write(answer, b"%d %d\n" % (os.waitstatus_to_exitcode(status), usage.ru_maxrss))
@@ -78,6 +85,7 @@ def _keep(order: dict[str, Any], descriptors: list[int]) -> int:
 
 
 def _be_the_program(order: dict[str, Any], stdout: int, stderr: int) -> int:
+    # A new session: signals of the terminal do not reach the program.
     os.setsid()
     for source, target in ((stdout, 1), (stderr, 2)):
         os.dup2(source, target)

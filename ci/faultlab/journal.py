@@ -1,8 +1,8 @@
-"""What a run did to a folder: its changes in order, and the states that a crash may leave.
+"""The record of a run's changes to a folder, and the states that a crash may leave.
 
-The model is the one of ALICE (Pillai et al., OSDI 2014): a change of names lasts once its
-folder was flushed, bytes last once their file was flushed, and of everything else any part
-may be there after a power loss. A rename is one change, and lasts with either of its folders.
+The model is the one of ALICE (Pillai et al., OSDI 2014): a change of names is durable once its
+folder is flushed, bytes are durable once their file is flushed, and any part of everything else may
+be there after a power loss. A rename is one change, and is durable with either of its folders.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ALL_SUBSETS = 4
 _RANDOM_SUBSETS = 6
 
 MODES = ("kept", "lost", "zeros", "half")
-"""What may have become of bytes that were not flushed."""
+"""What may have happened to bytes that were not flushed."""
 
 
 Entry = tuple[int, str]
@@ -50,9 +50,9 @@ ROOT = 0
 class Change:
     """One change: of a name in a folder, or of a file's bytes.
 
-    ``kind`` is create, mkdir, symlink, link, rename, remove, write, truncate or flush;
-    ``node`` is what it is about, ``entry`` the name that changes, ``source`` the old one of
-    a rename, ``data`` the bytes and ``offset`` where they go, None for the end.
+    ``kind`` is create, mkdir, symlink, link, rename, remove, write, truncate or flush. ``node`` is
+    the file or folder, ``entry`` the name that changes, ``source`` the old name of a rename.
+    ``data`` are the bytes and ``offset`` their position, None for the end.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Change:
     offset: int | None = None
 
     def written(self, content: bytes) -> bytes:
-        """What a file's content becomes by this write or truncation."""
+        """Return a file's content after this write or truncation."""
         if self.kind == "truncate":
             return self.data
         at = len(content) if self.offset is None else self.offset
@@ -72,10 +72,10 @@ class Change:
 
 @dataclass(slots=True)
 class Disk:
-    """Names and what they stand for: ``nodes`` has a file's bytes, a link's target, or None.
+    """Names and their nodes; ``nodes`` has a file's bytes, a link's target, or None for a folder.
 
-    Names belong to their folder's node, so that they move with it; what does not hang
-    together with the root is not there.
+    Names belong to their folder's node, so that they move with it. A node that is not reachable
+    from the root does not exist.
     """
 
     names: dict[Entry, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Disk:
 
     @classmethod
     def of(cls, folder: Path) -> Disk:
-        """A folder as it is."""
+        """Read a folder as it is."""
         disk = cls()
         known = {folder.lstat().st_ino: ROOT}
         for path in sorted(folder.rglob("*")):
@@ -99,11 +99,11 @@ class Disk:
         return disk
 
     def copy(self) -> Disk:
-        """One that can be changed."""
+        """Return a copy that can be changed."""
         return Disk(dict(self.names), dict(self.nodes), set(self.links))
 
     def apply(self, change: Change) -> None:
-        """Do a change of a name."""
+        """Apply a change of a name."""
         assert change.entry  # noqa: S101  # no other change is applied
         if change.kind == "remove":
             self.names.pop(change.entry, None)
@@ -113,14 +113,14 @@ class Disk:
         self.names[change.entry] = change.node
 
     def find(self, path: str) -> int | None:
-        """The node that a path below the root stands for."""
+        """Return the node of a path below the root."""
         node: int | None = ROOT
         for name in PurePosixPath(path).parts:
             node = None if node is None else self.names.get((node, name))
         return node
 
     def entry(self, path: str) -> Entry:
-        """The folder's node and the name of a path whose folder is there."""
+        """Return the folder's node and the name, for a path whose folder exists."""
         pure = PurePosixPath(path)
         parent = self.find(pure.parent.as_posix().removeprefix("."))
         if parent is None:
@@ -128,7 +128,7 @@ class Disk:
         return parent, pure.name
 
     def tree(self) -> dict[str, int]:
-        """Every path with its node, folders before what is in them."""
+        """Return every path with its node, folders before their content."""
         inside: dict[int, list[tuple[str, int]]] = {}
         for (parent, name), node in self.names.items():
             inside.setdefault(parent, []).append((name, node))
@@ -143,15 +143,15 @@ class Disk:
         return found
 
     def view(self) -> dict[str, bytes | None]:
-        """What stands under each path."""
+        """Return the content at each path."""
         return {path: self.nodes[node] for path, node in self.tree().items()}
 
     def digest(self) -> int:
-        """The same for disks that look the same."""
+        """Return a number that is equal for disks with equal content."""
         return hash(frozenset(self.view().items()))
 
     def write(self, folder: Path) -> None:
-        """Make a folder that looks like it."""
+        """Make a folder with this content."""
         made: dict[int, Path] = {}
         folder.mkdir()
         for name, node in self.tree().items():
@@ -164,12 +164,13 @@ class Disk:
                 path.symlink_to(os.fsdecode(content))
             else:
                 path.write_bytes(content)
+                # The model records no modes: ELF files are executable, others are not.
                 path.chmod(0o755 if content.startswith(_PROGRAM) else 0o644)
             made.setdefault(node, path)
 
 
 class Journal:
-    """The changes that a recorded run made below a folder, on top of what was there."""
+    """The changes that a recorded run made below a folder, on top of its earlier content."""
 
     def __init__(self, before: Disk, log: str, folder: Path) -> None:
         self.before = before
@@ -181,10 +182,11 @@ class Journal:
 
     @property
     def after(self) -> Disk:
-        """Everything done."""
+        """The disk after all changes."""
         return self._after
 
     def _read(self, name: str, arguments: str, result: int) -> None:
+        # A call that failed changed nothing.
         if result < 0:
             return
         if name in ("write", "pwrite64", "ftruncate", "fsync", "fdatasync") or name in _UNKNOWN:
@@ -268,7 +270,7 @@ class Journal:
     # States
 
     def states(self, chance: random.Random) -> Iterator[tuple[str, Disk]]:
-        """Every state that a crash may leave, each once, with a text that says which."""
+        """Yield every state that a crash may leave, each once, with a text that names it."""
         seen: set[int] = set()
         for length in range(len(self.changes) + 1):
             for text, disk in self.states_after(length, chance):
@@ -278,9 +280,10 @@ class Journal:
                     yield text, disk
 
     def states_after(self, length: int, chance: random.Random) -> Iterator[tuple[str, Disk]]:
-        """The states that a crash right after so many changes may leave."""
+        """Yield the states that a crash right after the first ``length`` changes may leave."""
         done = self.changes[:length]
         lasting = _lasting(done)
+        # These changes of names were made but not flushed: any subset of them may be on the disk.
         pending = [at for at, change in enumerate(done) if change.entry and at not in lasting]
         contents = {mode: dict(self._contents(done, mode)) for mode in MODES}
         for kept in _subsets(pending, chance):
@@ -311,7 +314,7 @@ class Journal:
 
 
 def _survived(flushed: bytes | None, content: bytes, mode: str) -> bytes:
-    """What is left of a file's bytes."""
+    """Return what is left of a file's bytes in this mode."""
     if flushed == content or mode == "kept":
         return content
     safe = flushed or b""
@@ -323,11 +326,12 @@ def _survived(flushed: bytes | None, content: bytes, mode: str) -> bytes:
 
 
 def _lasting(done: Iterable[Change]) -> set[int]:
-    """Which changes of names no crash undoes any more."""
+    """Return the changes of names that no crash can undo, by their position."""
     lasting: set[int] = set()
     waiting: dict[int, list[int]] = {}
     for at, change in enumerate(done):
         if change.entry:
+            # A rename waits for both folders: a flush of either one makes it durable.
             for folder, _ in filter(None, (change.entry, change.source)):
                 waiting.setdefault(folder, []).append(at)
         elif change.kind == "flush":
@@ -336,11 +340,12 @@ def _lasting(done: Iterable[Change]) -> set[int]:
 
 
 def _subsets(pending: list[int], chance: random.Random) -> Iterator[frozenset[int]]:
-    """Which of the unflushed changes survived: all subsets of a few, of many the telling ones."""
+    """Yield the unflushed changes that survived: all subsets of a few, typical ones of many."""
     if len(pending) <= _ALL_SUBSETS:
         for size in range(len(pending) + 1):
             yield from map(frozenset, combinations(pending, size))
         return
+    # Typical: a prefix survives, one change is lost, or one change alone survives.
     for at, change in enumerate(pending):
         yield frozenset(pending[:at])
         yield frozenset(pending) - {change}
@@ -351,13 +356,14 @@ def _subsets(pending: list[int], chance: random.Random) -> Iterator[frozenset[in
 
 
 def _calls(log: str) -> Iterator[tuple[str, str, int]]:
-    """Each finished call of a log: name, arguments, result."""
+    """Yield each finished call of a log: name, arguments, result."""
     begun: dict[str, str] = {}
     for line in log.splitlines():
         found = _LINE.match(line)
         if not found:
             continue
         thread, text = found["thread"], found["call"]
+        # strace splits a call into two lines if another thread's call is printed in between.
         if text.endswith(_UNFINISHED):
             begun[thread] = text.removesuffix(_UNFINISHED)
             continue
@@ -370,6 +376,6 @@ def _calls(log: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _decoded(text: str) -> bytes:
-    """A string as strace prints it: C's escapes, which are Python's, too."""
+    """Decode a string as strace prints it, with C's escapes, which Python shares."""
     value: bytes = ast.literal_eval(f'b"{text}"')
     return value

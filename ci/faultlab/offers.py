@@ -1,4 +1,4 @@
-"""Releases whose only fault is what an archive holds or how a server sends it."""
+"""Releases whose only fault is an archive's content or the way a server sends it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from support.repository import release_document
 from ci.faultlab.bench import Bench
 
 _CHANNEL = "faults"
-"""Not the one that updates take from: other trials go on."""
+"""Not the channel that updates read: other trials must not see these releases."""
 
 
 def offer(bench: Bench, artifacts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Sign a release for each of these artifacts; the tag of each case."""
+    """Sign a release for each of these artifacts; return the tag of each case."""
     tags = dict(zip(artifacts, bench.new_tags(len(artifacts)), strict=True))
     for case, artifact in artifacts.items():
         variant = {"backend": "cpu", "server": "llama-server", "requires": {}}

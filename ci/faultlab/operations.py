@@ -1,4 +1,4 @@
-"""The commands that change a store, and what may be in use during and after each."""
+"""The commands that change a store, and the releases that may be active during and after each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ci.faultlab.bench import SECOND, Bench, Home
 
 @dataclass(frozen=True)
 class Operation:
-    """A command, what it begins with, and the releases that may be in use during and after it.
+    """A command, its initial home, and the releases that may be active during and after it.
 
-    ``again`` says in which states the same command is run a second time: not in the last
-    one, where that would undo it or be refused.
+    ``again`` lists the states in which the same command is run a second time. It leaves out a final
+    state in which the command would undo itself or be refused.
     """
 
     name: str
@@ -28,7 +28,8 @@ class Operation:
     """A sweep takes one in so many of its points, as each run takes seconds."""
 
     def again_in(self, home: Home) -> Iterator[str]:
-        """What is wrong after the same command was run once more without a fault."""
+        """Run the same command once more without a fault; yield what is wrong after it."""
+        # In any other state the command would fail or undo itself.
         if home.state() not in self.again:
             return
         ended = home.run(*self.argv)
@@ -40,9 +41,9 @@ class Operation:
 
 
 def operations(bench: Bench) -> Iterator[Operation]:
-    """The five commands; each has to be used before the next is asked for.
+    """Yield the five commands; use each before asking for the next.
 
-    An update takes the newest release, and what is published here stays.
+    An update takes the newest release, and releases published here stay.
     """
     tags = bench.new_tags(3)
     bench.publish(tags[0])
@@ -62,9 +63,9 @@ def operations(bench: Bench) -> Iterator[Operation]:
 
 
 def other_sources(bench: Bench) -> Iterator[Operation]:
-    """An install from a second repository, and one through the package index.
+    """Yield an install from a second repository, and one through the package index.
 
-    Each has to be used before the next is asked for.
+    Use each before asking for the next.
     """
     tags = bench.new_tags(2)
     bench.publish_second(tags[0])

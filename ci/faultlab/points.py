@@ -1,8 +1,8 @@
-"""The system calls of one run, and at which of them which fault makes sense.
+"""The system calls of one run, and the faults that make sense at each.
 
-``strace --inject`` counts the calls of one name in each thread by itself. So (name, ordinal)
-hits the first thread that gets there; a call of another thread with the same name and
-ordinal is reached by counting only calls on the path that it uses.
+``strace --inject`` counts the calls of one name separately in each thread. So (name, ordinal) hits
+the first thread that gets there. A call of another thread with the same name and ordinal is reached
+by counting only the calls on the path that it uses.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 _CALL = re.compile(r"(?P<thread>\d+) +(?P<name>\w+)\((?P<rest>.*)")
 _BORN = re.compile(r"(?P<thread>\d+) +(?:<\.\.\. )?clone3?(?:\(| resumed).* = (?P<child>\d+)\b")
+# Names with random digits, which differ from run to run.
 _UNNAMED = re.compile(r"/staging/[0-9a-f]{16}|\.[0-9a-f]{16}\.tmp")
 _SOCKET = "socket:["
 _THREAD = "CLONE_THREAD"
@@ -54,7 +55,7 @@ class Call:
 
     @property
     def creates(self) -> bool:
-        """Whether it opens a file to write it."""
+        """Whether it opens a file for writing."""
         return self.name == "openat" and re.search(r"O_(CREAT|WRONLY|RDWR)", self.text) is not None
 
     @property
@@ -65,9 +66,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where to inject: the call, and the one path to count calls on, if there is one.
+    """A place to inject a fault: the call, and the one path to count calls on, if any.
 
-    The path is relative to the home's folder: each run has a home of its own.
+    The path is relative to the home's folder, as each run has another home.
     """
 
     call: Call
@@ -75,7 +76,7 @@ class Point:
     path: str = ""
 
     def options(self, fault: str, folder: Path) -> list[str]:
-        """What strace is told; ``fault`` is ``signal=KILL`` or ``error=EIO``."""
+        """Return strace's options; ``fault`` is ``signal=KILL`` or ``error=EIO``."""
         name = self.call.name
         only = ["-P", str(folder / self.path)] if self.path else []
         inject = f"inject={name}:{fault}:when={self.ordinal}"
@@ -87,7 +88,7 @@ class Point:
 
 
 def calls_in(log: str, pid: int) -> list[Call]:
-    """The calls of one process, in order; those of its children are left out."""
+    """Return the calls of one process in order, without those of its child processes."""
     ours = {pid}
     counts: Counter[tuple[int, str]] = Counter()
     calls = []
@@ -96,6 +97,7 @@ def calls_in(log: str, pid: int) -> list[Call]:
         found = _CALL.match(line)
         if found:
             thread, name = int(found["thread"]), found["name"]
+            # clone makes a thread or a process: only threads belong to the process itself.
             (making_threads.add if _THREAD in line else making_threads.discard)(thread)
             counts[thread, name] += 1
             calls.append(Call(thread, name, counts[thread, name], found["rest"]))
@@ -106,7 +108,7 @@ def calls_in(log: str, pid: int) -> list[Call]:
 
 
 def points_in(calls: Iterable[Call], folder: Path) -> list[Point]:
-    """Where calls touch a folder or the network."""
+    """Return the places where calls use a folder or the network."""
     taken: set[tuple[str, int]] = set()
     points = []
     for call, path, on_path in _with_paths(calls, folder):
@@ -121,7 +123,7 @@ def points_in(calls: Iterable[Call], folder: Path) -> list[Point]:
 
 
 def _with_paths(calls: Iterable[Call], folder: Path) -> Iterator[tuple[Call, str, int]]:
-    """Each call with the path that it is about, where every run has the same one."""
+    """Yield each call with its path, or "" if the path differs from run to run."""
     counts: Counter[tuple[int, str, str]] = Counter()
     pattern = re.compile(rf'{re.escape(str(folder))}[^">]*')
     for call in calls:
@@ -132,7 +134,7 @@ def _with_paths(calls: Iterable[Call], folder: Path) -> Iterator[tuple[Call, str
 
 
 def can_fail(call: Call, error: str) -> bool:
-    """Whether the call could end with this error on some system."""
+    """Tell whether the call could end with this error on some system."""
     return _CAN_FAIL[error](call)
 
 

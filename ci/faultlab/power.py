@@ -1,4 +1,4 @@
-"""Rows C08 and C09: the states that a power loss may leave, each seen by the real store."""
+"""Rows C08 and C09: the states that a power loss may leave, each read by the real store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ci.faultlab.verdict import Tally
 _SEED = 8
 _AT_THE_END = 20
 _RERUNS = 40
-"""One in so many states is also given to the program, which must come through."""
+"""One in this many states is also given to the program, which must recover."""
 
 
 def explore(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
-    """Show these rows; when sampled, many more of the states at the end than in the middle."""
+    """Show these rows; with sampling, take many more states at the end than in the middle."""
     tallies = {row: Tally("states") for row in ids}
     for operation in operations(bench):
         journal = _recorded(bench, operation)
@@ -43,6 +43,7 @@ def _recorded(bench: Bench, operation: Operation) -> Journal:
         if ended.code:
             raise RuntimeError(f"{operation.name} ended with {ended.code}: {ended.stderr}")
         journal = Journal(before, log, folder)
+        # The model must agree with the real folder, or its crash states would mean nothing.
         if journal.after.view() != Disk.of(folder).view():
             raise RuntimeError(f"the journal of {operation.name} is not what happened")
         return journal
@@ -74,7 +75,7 @@ class _Check:
 
 
 def _swept(home: Home, allowed: Collection[str | None]) -> Iterator[str]:
-    """What the next command that writes does first."""
+    """Do what the next writing command does first; yield what is wrong."""
     home.store.sweep()
     yield from (f"swept: {text}" for text in home.wrong(allowed))
     staging = home.data / "staging"

@@ -1,4 +1,4 @@
-"""Runs of the program, through a fork server, and if need be under strace."""
+"""Runs of the program through a fork server, if needed under strace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ci.faultlab.waiting import PROMPTLY, Standstill, comes, family, seen
 
 RSS_LIMIT = 150 << 20
 LIMIT = 600.0
-"""Seconds for a run; the longest, at a server that drips, takes 400 before it gives up."""
+"""Seconds for a run; the longest, with a server that sends slowly, takes 400 before it gives up."""
 
 _BUG = 1
 _ATTACHED = "attached"
@@ -31,9 +31,9 @@ _ATTACHED = "attached"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended: a negative code is a signal; ``rss`` is its peak in bytes.
+    """The end of a run: a negative code is a signal; ``rss`` is its peak in bytes.
 
-    ``hung`` says of one that did not end, and was killed, what it was at.
+    ``hung`` tells what a run that did not end, and was killed, was doing.
     """
 
     pid: int
@@ -44,7 +44,7 @@ class Ended:
     hung: tuple[str, ...] = ()
 
     def wrong(self) -> list[str]:
-        """What no run may do, whatever was done to it."""
+        """Return what no run may do, whichever fault it met."""
         found = [*self.hung]
         if "Traceback" in self.stderr or self.code == _BUG:
             found.append(f"a traceback: {self.stderr[-4000:]!r}")
@@ -59,15 +59,17 @@ class Ended:
 class Running:
     """A run that waits for ``release``; ``end`` waits for its end.
 
-    It is one of ``unended`` until then.
+    It is in ``unended`` until then.
     """
 
     def __init__(
         self, send: socket.socket, order: Mapping[str, object], unended: set[Running]
     ) -> None:
+        # Files in memory instead of pipes: a run may write any amount before it is read.
         self._streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
         answers, answer = os.pipe()
         socket.send_fds(send, [json.dumps(order).encode()], [*self._streams, answer])
+        # The keeper has its own copy; with ours closed, the pipe ends when the keeper ends.
         os.close(answer)
         self._answers = os.fdopen(answers)
         if not comes(self._answers, PROMPTLY):
@@ -81,22 +83,22 @@ class Running:
         os.kill(self.pid, RELEASE)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it a signal, if it is still there."""
+        """Send it a signal, unless it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def said(self) -> str:
-        """What it wrote on stderr so far."""
+        """Return what it has written to stderr so far."""
         return self._read(1)
 
     def seen(self) -> str:
-        """What it is at now, for an error."""
+        """Return what it is doing now, for an error message."""
         return f"{seen(self.pid)}; it said {self.said()!r}"
 
     def end(self, limit: float = LIMIT) -> Ended:
-        """Wait for it so many seconds; then kill it, with what it started.
+        """Wait at most ``limit`` seconds for its end, then kill it and its children.
 
-        Raises ``Standstill`` if even that does not end it.
+        Raises ``Standstill`` if SIGKILL does not end it.
         """
         hung: tuple[str, ...] = ()
         if not comes(self._answers, limit):
@@ -123,11 +125,16 @@ class Running:
 
 
 class Program:
-    """The fork server; safe to use from several threads."""
+    """The fork server; safe to use from several threads.
+
+    Each order is one packet on the socket, and its answers come on their own pipe: orders of two
+    threads cannot mix.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._unended: set[Running] = set()
+        # SEQPACKET keeps each order one message, with its descriptors.
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "ci.faultlab.fork_server"]
         with theirs:
@@ -140,21 +147,21 @@ class Program:
             )
 
     def close(self) -> None:
-        """End the fork server, and runs that nobody waited for, as something went wrong."""
+        """End the fork server, and the runs that are left because something went wrong."""
         for each in [*self._unended]:
             each.end(0)
         self._channel.close()
         self._server.wait(PROMPTLY)
 
     def hold(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Running:
-        """A run that has not begun yet."""
+        """Prepare a run that has not begun yet."""
         order = {"argv": list(argv), "env": dict(env), "cwd": str(cwd)}
         return Running(self._channel, order, self._unended)
 
     def traced(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *options: str
     ) -> tuple[Ended, str]:
-        """A run under ``strace -f`` with these options, and strace's log."""
+        """Run under ``strace -f`` with these options; return strace's log, too."""
         with tempfile.NamedTemporaryFile(dir=self._folder, prefix="strace-") as log:
             running = self.hold(argv, env, cwd)
             with attached(running.pid, "-o", log.name, *options):
@@ -165,9 +172,9 @@ class Program:
 
 @contextlib.contextmanager
 def attached(pid: int, *options: str) -> Iterator[None]:
-    """Strace a process and its children for the block, and until they are gone.
+    """Strace a process and its children for the block, and until they have ended.
 
-    Skips where that is not allowed. Raises ``Standstill`` if it does not attach.
+    Skips if that is not allowed. Raises ``Standstill`` if strace does not attach.
     """
     command = [require_tool("strace"), "-f", "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
@@ -180,7 +187,7 @@ def attached(pid: int, *options: str) -> Iterator[None]:
                 pytest.skip(f"strace cannot trace here: {line.strip()}")
             yield
             with contextlib.suppress(subprocess.TimeoutExpired):
-                tracer.wait(5)  # a child of the program's may go on
+                tracer.wait(5)  # a child of the program may still run
             tracer.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 tracer.wait(PROMPTLY)

@@ -1,9 +1,9 @@
-"""A pytest plugin: runs only tests that carry one of the wanted ids, and writes what came.
+"""A pytest plugin that runs only tests with one of the wanted ids, and writes their outcomes.
 
-``FAULT_ROWS`` has the ids, ``FAULT_REPORT`` the file for ``{node id: outcome}``; an outcome
-is ``passed``, ``skipped: why`` or ``failed: why``. A file that cannot be read has one, too.
-A test that takes longer than ``FAULT_LIMIT`` seconds ends its worker of pytest-xdist, which
-tells where every thread was: another worker goes on, and the test has failed.
+``FAULT_ROWS`` has the ids, ``FAULT_REPORT`` the file for ``{node id: outcome}``. An outcome is
+``passed``, ``skipped: why`` or ``failed: why``. A test file that cannot be read has one, too. A
+test that takes longer than ``FAULT_LIMIT`` seconds ends its worker of pytest-xdist, which first
+prints where every thread was. Another worker continues, and the test has failed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _outcomes: dict[str, str] = {}
 
 
 def ids_in(node: str) -> frozenset[str]:
-    """The rows that a test says it shows."""
+    """Return the rows in a test's name."""
     return frozenset(_ID.findall(node.partition("::")[2]))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the real stderr: while a test runs, it is captured."""
+    """Keep the real stderr, as stderr is captured while a test runs."""
     config.stash[_STDERR] = os.dup(2)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let no test hang."""
+    """End the process if a test hangs."""
     faulthandler.dump_traceback_later(_LIMIT, exit=True, file=item.config.stash[_STDERR])
     try:
         return (yield)
@@ -45,20 +45,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what shows none of the wanted rows."""
+    """Leave out the tests that show none of the wanted rows."""
     kept = [item for item in items if ids_in(item.nodeid) & _WANTED]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Nobody knows which rows a file that cannot be imported would have shown."""
+    """Record a failure for a file that cannot be imported, as its rows are unknown."""
     if report.failed:
         _outcomes[report.nodeid] = "failed: it cannot be collected"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember the worst that a test's three phases say."""
+    """Keep the worst outcome of a test's three phases."""
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = str(crash.message if crash else report.longrepr).strip().splitlines()
@@ -71,6 +71,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the outcomes, from the process that got them all."""
+    """Write the outcomes, in the process that collects them from all workers."""
+    # Only workers of xdist have "workerinput"; they send their reports to the controller.
     if not hasattr(session.config, "workerinput"):
         Path(os.environ["FAULT_REPORT"]).write_text(json.dumps(_outcomes), encoding="utf-8")

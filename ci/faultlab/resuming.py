@@ -1,7 +1,7 @@
-"""C12 by its figures: a large download that is killed near its end, and the next run.
+"""Row C12 in figures: a large download that is killed near its end, and the next run.
 
-Several connections may fill a part out of order, so what counts is how much of it the disk
-has, and what the server says that it sent.
+Several connections may fill a part out of order. So the figures are how much of it is on the disk
+and how much the server says that it sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Runs:
-    """Two runs for one archive: the bytes that were there between them, and the second run."""
+    """Two runs for one archive: the bytes on the disk between them, and the second run."""
 
     packed: Packed
     kept: int
@@ -54,7 +54,7 @@ class _Runs:
         )
 
     def wrong(self) -> list[str]:
-        """What of it must not be."""
+        """Return what is wrong with the second run."""
         wrong = self.ended.wrong()
         if self.ended.code:
             wrong.append(f"the second run ended with {self.ended.code}: {self.ended.stderr!r}")
@@ -64,11 +64,12 @@ class _Runs:
 
 
 def resume(bench: Bench, _ids: Collection[str], _one_in: int) -> dict[str, Tally]:
-    """Kill an install at 95 % of its archive; the next transfers 6 % of it at most."""
+    """Kill an install at 95 % of its archive; the next may transfer at most 6 % of it."""
     tally = Tally("cuts of a large download")
     (tag,) = bench.new_tags(1)
     with tempfile.TemporaryDirectory(prefix="faults-large-") as name:
         folder = Path(name).resolve()
+        # On a real disk: the bench may be on a memory disk, and the archive has 600 MB.
         (bench.shop.nginx.root / "large").symlink_to(folder)
         packed = _pack(folder, tag)
         bench.shop.publish(tag, {"cpu": bench.shop.variant(packed, folder="large")})
@@ -97,7 +98,7 @@ def _cut_and_resume(bench: Bench, home: Home, packed: Packed) -> _Runs:
 
 
 def _there(home: Home, packed: Packed) -> int:
-    """Bytes of the part that the disk has: holes between them take no blocks."""
+    """Return the bytes of the part that are on the disk: holes between them take no blocks."""
     part = home.data / "partials" / f"{packed.sha256}.part"
     try:
         status = part.stat()
@@ -107,7 +108,7 @@ def _there(home: Home, packed: Packed) -> int:
 
 
 def _pack(folder: Path, tag: str) -> Packed:
-    """A build with so many bytes that do not compress, packed without trying to."""
+    """Pack a build of incompressible bytes, without compressing it."""
     build = stand_in(folder / "build", devices=NO_DEVICE_STEPS)
     with (build.tree / "padding").open("wb") as padding:
         for _ in range(_SIZE // _CHUNK):

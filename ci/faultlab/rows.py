@@ -1,4 +1,4 @@
-"""The table of rows: ids, what must happen, and which ones cannot be shown here."""
+"""The table of rows: ids, what must happen, and which rows cannot be shown here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Row:
 
 
 def load_rows() -> tuple[Row, ...]:
-    """Every row, in the order of the file."""
+    """Return every row, in the order of the file."""
     document = tomllib.loads(_FILE.read_text("utf-8"))
     elsewhere = document.pop("elsewhere")
     return tuple(
@@ -40,9 +40,9 @@ def load_rows() -> tuple[Row, ...]:
 
 
 def chosen(rows: tuple[Row, ...], words: list[str]) -> tuple[Row, ...]:
-    """The rows that words name, each an id (A03) or an area's letter (A); all for none.
+    """Return the rows that words name: an id (A03) or an area's letter (A); all without words.
 
-    Raises ``ValueError`` for a word that names nothing.
+    Raises ``ValueError`` for a word that names no row.
     """
     for word in words:
         if not any(row.id == word or row.id[0] == word for row in rows):

@@ -1,7 +1,7 @@
 """Rows H: the whole program against servers that answer as no server should.
 
-The behaviours are those of the tests, and each case has its limits as users have them:
-what never answers takes minutes here.
+The behaviours are those of the tests. Each case runs with the limits that users have, so a server
+that never answers takes minutes here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tsuku_llm.errors import DownloadError, TsukuError
 from tsuku_llm.manifest import Measured
 
 _AT_ONCE = 8
-"""Installs side by side: most of them wait."""
+"""Installs at the same time: most of them wait."""
 
 _SLOW = ("H30_drip", "H31_", "H32_dripping")
 _DEADLINE = 400.0
-"""Seconds; the longest of them gives up after four answers that took a minute each."""
+"""Seconds; the longest case gives up after four answers that took a minute each."""
 
-_SECRET = "kept-for-me"  # noqa: S105  # of nobody
+_SECRET = "kept-for-me"  # noqa: S105  # no real secret
 _NOBODY = "127.0.0.1:9"
 
 _PIECE = 1 << 16
@@ -42,10 +42,10 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What the server does, and how the install ends.
+    """A server's behaviour, and how the install ends.
 
-    ``requests`` is None for any number. ``left`` is what an earlier run left of the download;
-    ``host`` stands in the place of the server, so that a mirror has to help afterwards.
+    ``requests`` is None for any number. ``left`` is what an earlier run left of the download.
+    ``host`` replaces the server's address; a mirror then has to help in the second run.
     """
 
     code: int
@@ -58,7 +58,7 @@ class _Case:
 
 
 def attack(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
-    """Every case of these rows; when sampled, those that do not take their time."""
+    """Show every case of these rows; with sampling, only those that are not slow."""
     tallies = {row: Tally("installs") for row in ids}
     packed = bench.shop.stand_in("from-faulty-servers", padding=190_000)
     cases = {
@@ -77,6 +77,7 @@ def attack(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
         }
         tags = offer(bench, {name: _artifact(packed, servers[name], cases[name]) for name in cases})
         attack = _Attack(bench, packed, cases, servers, tags, trusted, _customer(bench, tags))
+        # The slow cases start first, so that they wait while the quick ones run.
         for name, wrong in side_by_side(attack, sorted(cases, key=_slow_first), _AT_ONCE):
             tallies[name[:3]].add(wrong, where=name)
     for name, wrong in _settings(bench):
@@ -90,7 +91,7 @@ def _slow_first(name: str) -> bool:
 
 
 def _customer(bench: Bench, tags: Mapping[str, str]) -> Home:
-    """Somebody who has a version, and knows of all the offers."""
+    """Make a home with an installed version that knows of all the offers."""
     (base,) = bench.new_tags(1)
     bench.publish(base)
     home = bench.customer(f"knows-{len(tags)}-offers")
@@ -100,7 +101,7 @@ def _customer(bench: Bench, tags: Mapping[str, str]) -> Home:
 
 @dataclass(frozen=True)
 class _Attack:
-    """One install from one server, in a home of its own where the old version serves."""
+    """One install from one server, in a new home where the old version serves."""
 
     bench: Bench
     packed: Packed
@@ -133,6 +134,7 @@ class _Attack:
             yield f"{len(server.requests)} requests"
         yield from home.wrong({tag if case.code == 0 else old})
         yield from home.runs()
+        # Then the same command against an honest server has to succeed and leave no files behind.
         server.behaviours[:] = [good(self.packed.path.read_bytes())]
         if case.host:
             env["TSUKU_LLM_MIRROR"] = f"{self.bench.shop.nginx.url}/archives"
@@ -144,8 +146,8 @@ class _Attack:
 
 
 def _cases(body: bytes) -> dict[str, _Case]:
-    """The behaviours of the tests, for a body that can be installed."""
-    downloads.BODY = body  # before the tests make their behaviours of it
+    """Return the behaviours of the tests, for a body that can be installed."""
+    downloads.BODY = body  # before the import below, which builds the behaviours from it
     tests = importlib.import_module("test_fetch_faults")
     cases = {
         name: _Case(
@@ -157,7 +159,7 @@ def _cases(body: bytes) -> dict[str, _Case]:
         for name, case in tests.CASES.items()
     }
     lying = importlib.import_module("test_fetch_pieces").lying
-    piece = (_PIECE, 2 * _PIECE)  # where what it lies about is
+    piece = (_PIECE, 2 * _PIECE)  # the range about which the server lies
     plain = answer("302 Found", Location="http://localhost:9/build.tar.gz")
     cases["H26_bad_port"] = replace(cases["H26_bad_port"], requests=1)  # http after https
     return cases | {
@@ -176,14 +178,14 @@ def _cases(body: bytes) -> dict[str, _Case]:
 
 
 def _code_of(error: type[TsukuError] | None) -> int:
-    """The exit code of a test's error; where the test allows several, it is a download's."""
+    """Return the exit code of a test's error; if a test allows several, that of a download."""
     if error is None:
         return 0
     return DownloadError.exit_code if error is TsukuError else error.exit_code
 
 
 def _drip(body: bytes) -> Behaviour:
-    """Ten bytes per second."""
+    """Send ten bytes per second."""
 
     def behave(exchange: Exchange) -> None:
         exchange.send(head("200 OK", Content_Length=len(body)))
@@ -196,7 +198,7 @@ def _drip(body: bytes) -> Behaviour:
 
 
 def _artifact(packed: Packed, server: FaultServer, case: _Case) -> dict[str, Any]:
-    """What is signed: the digest of the whole and its size, unless the case is about others."""
+    """Return the signed entry: digest and size of the whole, unless the case is about others."""
     with packed.path.open("rb") as file:
         pieces = Measured.of(file, _PIECE).pieces if case.pieces else None
     offered = replace(packed, pieces=pieces)
@@ -205,7 +207,7 @@ def _artifact(packed: Packed, server: FaultServer, case: _Case) -> dict[str, Any
 
 
 def _settings(bench: Bench) -> Iterator[tuple[str, list[str]]]:
-    """H27 and H33 to H35: what stands in the environment, or is not there at all."""
+    """Yield H27 and H33 to H35: settings in the environment, and hosts that do not exist."""
     (tag,) = bench.new_tags(1)
     bench.publish(tag)
     template = bench.customer(f"settings-{tag}")
@@ -224,7 +226,7 @@ def _settings(bench: Bench) -> Iterator[tuple[str, list[str]]]:
 
 
 def _environments(bench: Bench) -> dict[str, tuple[dict[str, str], int]]:
-    """Settings of a network, and the exit code of an install with them."""
+    """Return settings of a network, and the exit code of an install with them."""
     port = bench.shop.nginx.url.rpartition(":")[2]
     mirror = f"https://me:{_SECRET}@localhost:{port}/nowhere?token={_SECRET}"
     empty = bench.folder / "empty.pem"

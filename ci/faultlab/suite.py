@@ -16,13 +16,13 @@ from ci.faultlab.verdict import Tally
 ROOT = Path(__file__).resolve().parents[2]
 _NO_TESTS = 5
 _LIMIT = 600
-"""Seconds for a test, and a second more for each example: whoever takes longer hangs."""
+"""Seconds for a test, plus one for each example: a test that takes longer hangs."""
 
 
 def run_tests(ids: Collection[str], examples: int) -> dict[str, Tally]:
-    """Run the tests of these rows; one tally for each row that has any.
+    """Run the tests of these rows; return one tally for each row that has tests.
 
-    Those that fuzz do so with so many examples each.
+    ``examples`` is the number for each test that fuzzes.
     """
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         report = Path(folder) / "outcomes.json"
@@ -55,6 +55,7 @@ def _tallies(outcomes: Mapping[str, str], ids: Collection[str]) -> dict[str, Tal
                 skipped[row] = why
             else:
                 tally.add([why] if kind == "failed" else [], where=node)
+    # A row counts as not run only if all its tests were skipped.
     for row, why in skipped.items():
         if not tallies[row].count:
             tallies[row].missing = why

@@ -23,6 +23,7 @@ ERRORS = {
 }
 _CODES = {"KILL": {-9}, "TERM": {-15, 143}, "INT": {-2, 130}}
 _INJECTED = "(INJECTED)"
+# strace's log proves that the fault was injected.
 _HIT = {
     "signal": re.compile(r"--- SIG(TERM|INT) |\+\+\+ killed by SIGKILL"),
     "error": re.compile(re.escape(_INJECTED)),
@@ -39,13 +40,16 @@ class _Sweep:
     fault: str
 
     def __call__(self, point: Point) -> list[str] | None:
-        """What was wrong with one injection; None when the point was not reached."""
+        """Return what was wrong with one injection; None if the point was not reached."""
         with self.bench.copy(self.operation.template) as home:
             kind = "signal" if self.fault in _CODES else "error"
             options = point.options(f"{kind}={self.fault}", home.folder)
             ended, log = home.traced(self.operation.argv, *options)
+            # Threads run in another order each time, so the call may not have happened.
             if not _HIT[kind].search(log):
                 return None
+            # strace counts per thread: a second injection may have hit the write of the error
+            # message itself.
             telling_failed = log.count(_INJECTED) > 1
             told = ended.hung if telling_failed else ended.wrong()
             return [*told, *self._after(home, ended), *self.operation.again_in(home)]
@@ -64,7 +68,7 @@ class _Sweep:
 
 
 def sweep(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
-    """Show these rows at one in so many of their points."""
+    """Show these rows at one in ``one_in`` of their points."""
     faults = {row: names for row, names in {**SIGNALS, **ERRORS}.items() if row in ids}
     tallies = {row: Tally(_WHAT.get(row, "injected errors")) for row in faults}
     for operation in chain(operations(bench), other_sources(bench)):
@@ -76,7 +80,7 @@ def sweep(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
 
 
 def _recorded(bench: Bench, operation: Operation) -> list[Point]:
-    """One run without a fault."""
+    """Record one run without a fault."""
     with bench.copy(operation.template) as home:
         ended, log = home.traced(operation.argv, "-y")
         if ended.code:

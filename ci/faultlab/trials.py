@@ -1,4 +1,4 @@
-"""The trials, and which rows each of them shows."""
+"""The trials, and the rows that each of them shows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Show = Callable[[Bench, Collection[str], int], Mapping[str, Tally]]
 class Trial:
     """Faults injected into the program itself.
 
-    ``show`` is given the bench, the wanted ones of the rows, and of how many points of a
-    sweep one is taken.
+    ``show`` gets the bench, the wanted rows among its own, and the number ``one_in``: one in this
+    many points of a sweep is taken.
     """
 
     name: str
@@ -51,7 +51,7 @@ TRIALS = (
 
 
 def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]:
-    """Every trial that shows one of these rows; a row may have several tallies."""
+    """Run every trial that shows one of these rows; a row may have several tallies."""
     wanted = [(trial, trial.rows.intersection(ids)) for trial in TRIALS]
     wanted = [(trial, rows) for trial, rows in wanted if rows]
     if not wanted:
@@ -60,6 +60,7 @@ def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]
         with open_bench() as bench:
             for trial, rows in wanted:
                 yield from run_trial(trial, bench, rows, one_in)
+    # The tests' helpers skip if a tool or a right is missing; here that means "not run".
     except pytest.skip.Exception as missing:
         for trial, rows in wanted:
             yield from ((row, Tally(trial.name, missing=str(missing))) for row in rows)
@@ -68,7 +69,7 @@ def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]
 def run_trial(
     trial: Trial, bench: Bench, rows: Collection[str], one_in: int
 ) -> Iterator[tuple[str, Tally]]:
-    """One trial; when it cannot go on, each of its rows has failed."""
+    """Run one trial; if it cannot continue, each of its rows has failed."""
     _say(f"{trial.name} ...")
     began = time.monotonic()
     try:

@@ -1,18 +1,18 @@
-/* Let a process and all that it starts change a disk one system call at a time.
+/* Let a process and all processes that it starts change a disk one system call at a time.
  *
  *     turns PID FOLDER
  *
- * attaches to PID, which has one thread yet, says "attached", and then a line on stdout for
- * every call that may have changed the file system of FOLDER and is done: "THREAD NAME RESULT".
- * That thread is held until a byte comes on stdin. Whoever comes to such a call meanwhile is
- * held before it, and has its turn later. So as long as a line has no answer, no such call is
- * under way, in whatever thread or child; and none is missed, as the kernel stops a thread
- * before and after each of its calls by itself.
+ * attaches to PID, which still has one thread, and prints "attached". Then it prints one line on
+ * stdout, "THREAD NAME RESULT", for every finished call that may have changed the file system of
+ * FOLDER. That thread is held until a byte comes on stdin. A thread that reaches such a call in the
+ * meantime is held before the call, in a queue. So while a line has no answer, no such call is
+ * under way in any thread or child. No call is missed, as the kernel stops each thread separately
+ * before and after each of its calls.
  *
  * Signals would not do: a SIGSTOP that strace injects stops the whole process, and the SIGCONT
- * that ends the stop of one thread throws away the SIGSTOP that another one has pending.
+ * that ends the stop of one thread discards the SIGSTOP that another one has pending.
  *
- * It ends when they all have ended. If it ends before, the kernel kills them.
+ * It ends when all of them have ended. If it ends earlier, the kernel kills them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,14 +33,14 @@
      PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK)
 #define SYSCALL_STOP (SIGTRAP | 0x80)
 
-/* What says whether a call may change the disk: nothing, the flags of an open, or the file. */
+/* How to tell whether a call may change the disk: always, by an open's flags, by its file. */
 enum by { ANYWHERE, FLAGS, FILE_AT };
 
 struct call {
     unsigned long number;
     const char *name;
     enum by by;
-    int argument; /* where the flags or the descriptor are */
+    int argument; /* the index of the flags or the descriptor */
 };
 
 #define CALL(name, by, argument) {SYS_##name, #name, by, argument}
@@ -97,12 +97,12 @@ static const struct call calls[] = {
 struct thread {
     struct thread *next;
     pid_t id;
-    const struct call *call; /* that it is before or in, if that may change the disk */
+    const struct call *call; /* the call that it is before or in, if that may change the disk */
     unsigned long waits;     /* its place in the queue; 0 when it does not wait */
 };
 
 static struct thread *threads;
-static struct thread *turn; /* of whoever is in its call */
+static struct thread *turn; /* the one thread that is in its call */
 static unsigned long last_place;
 static dev_t disk;
 
@@ -122,12 +122,13 @@ static struct thread *thread_of(pid_t id)
     return thread;
 }
 
-/* A thread that was killed is no longer there to go on: waiting tells how it ended. */
+/* Errors are ignored: a thread that was killed meanwhile is reported by waitpid. */
 static void go_on(const struct thread *thread, int signal_number)
 {
     ptrace(PTRACE_SYSCALL, thread->id, 0, signal_number);
 }
 
+/* Let the thread that has waited longest make its call. */
 static void next_turn(void)
 {
     turn = NULL;
@@ -140,7 +141,7 @@ static void next_turn(void)
     }
 }
 
-/* The thread makes that call no more. */
+/* The thread's call has ended or will not happen: let the next one begin. */
 static void leave(struct thread *thread)
 {
     thread->call = NULL;
@@ -182,6 +183,7 @@ static void before_a_call(struct thread *thread, uint64_t number, const uint64_t
     for (size_t at = 0; at < sizeof calls / sizeof *calls; at++)
         if (calls[at].number == number && may_change(&calls[at], thread->id, arguments))
             thread->call = &calls[at];
+    /* Another thread is in its call: hold this one by not resuming it. */
     if (thread->call && turn) {
         thread->waits = ++last_place;
         return;
@@ -196,6 +198,7 @@ static void after_a_call(struct thread *thread, long long result)
     char answer;
     if (thread->call) {
         dprintf(STDOUT_FILENO, "%d %s %lld\n", thread->id, thread->call->name, result);
+        /* The reader looks at the disk now; only this process could let a thread go on. */
         if (read(STDIN_FILENO, &answer, 1) != 1)
             exit(1);
         leave(thread);
@@ -214,7 +217,7 @@ static void at_a_call(struct thread *thread)
         after_a_call(thread, info.exit.rval);
 }
 
-/* Of a process that executes another program one thread is left, under the process's id. */
+/* After an exec, one thread is left and has the process's id: forget its old id. */
 static void executed(struct thread *thread)
 {
     unsigned long before = 0;
@@ -237,7 +240,7 @@ static void stopped(struct thread *thread, int status)
     if (signal_number == SYSCALL_STOP) {
         at_a_call(thread);
     } else if (event == PTRACE_EVENT_STOP && stops(signal_number)) {
-        ptrace(PTRACE_LISTEN, thread->id, 0, 0); /* somebody stopped the process: so be it */
+        ptrace(PTRACE_LISTEN, thread->id, 0, 0); /* a real stop: leave it stopped */
     } else {
         if (event == PTRACE_EVENT_EXEC)
             executed(thread);

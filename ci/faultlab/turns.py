@@ -1,10 +1,10 @@
-"""Stopping the program after each call that may change a disk: the Python half of turns.c.
+"""The Python half of turns.c: it stops the program after each call that may change a disk.
 
-strace can inject a SIGSTOP into every call, but that is no sound way to see them all. Such a
-stop is one of the whole process, and the SIGCONT that ends it throws away the SIGSTOP that
-another thread has pending: of the 374 calls of an update, which downloads and hashes in threads,
-three were never looked at. And strace writes for people. Under ptrace itself the kernel holds
-each thread by itself before and after its call, and no signal is sent.
+strace can inject a SIGSTOP into every call, but that misses some calls. Such a stop is one of the
+whole process, and the SIGCONT that ends it discards the SIGSTOP that another thread has pending: of
+the 374 calls of an update, which downloads and hashes in threads, three were never looked at. Also,
+strace's output is meant for people. With ptrace the kernel holds each thread separately before and
+after its call, and no signal is sent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from support.builds import compile_program
 from ci.faultlab.waiting import PROMPTLY, Standstill, comes, seen
 
 SILENCE = 120.0
-"""Seconds without such a call, after which the program hangs: commands make hundreds a second."""
+"""Seconds without such a call after which the program hangs: commands make hundreds a second."""
 
 
 def build_turns(folder: Path) -> Path:
-    """Compile the helper into a folder; skips where there is no compiler."""
+    """Compile the helper into a folder; skip if there is no compiler."""
     return compile_program(folder / "turns", Path(__file__).with_name("turns.c"))
 
 
@@ -33,13 +33,14 @@ def build_turns(folder: Path) -> Path:
 def taking_turns(
     turns: Path, pid: int, disk: Path, silence: float = SILENCE
 ) -> Iterator[Iterator[str]]:
-    """Every call of a process and its children that may change the disk of a folder.
+    """Yield an iterator over the calls of a process and its children that may change a disk.
 
-    Each is told, once it is done, as a text such as ``31 fsync 0`` (thread, name, result), and
-    until the next one is asked for none is under way. The process has one thread at first.
-    Whoever is left of them when the block ends is killed.
+    The disk is the one of the folder ``disk``. Each call that has ended comes as a text such as
+    ``31 fsync 0`` (thread, name, result). Until the next text is asked for, no such call is under
+    way. The process must have one thread at first. Any process that is left when the block ends is
+    killed.
 
-    Raises ``Standstill`` when none came for so many seconds and somebody is left. Skips where
+    Raises ``Standstill`` if no call came for ``silence`` seconds while a process is left. Skips if
     processes cannot be traced.
     """
     command = [str(turns), str(pid), str(disk)]
@@ -51,6 +52,7 @@ def taking_turns(
                 pytest.skip("processes cannot be traced here")
             yield _calls(tracer, pid, silence)
         finally:
+            # The kernel then kills the traced processes as well (PTRACE_O_EXITKILL).
             tracer.kill()
 
 
@@ -62,12 +64,13 @@ def _calls(tracer: subprocess.Popen[bytes], pid: int, silence: float) -> Iterato
             return
         yield call
         assert tracer.stdin  # noqa: S101  # asked for above
+        # The answer lets the held thread go on: the caller has finished looking at the disk.
         tracer.stdin.write(b"\n")
         tracer.stdin.flush()
     raise Standstill(f"no call for {silence:.0f} s after {call}: {seen(pid)}")
 
 
 def _told(tracer: subprocess.Popen[bytes]) -> IO[bytes]:
-    """Where it writes a line, and then waits for its answer: no line is read ahead."""
+    """Return the pipe for its lines; it waits for an answer to each, so no line is read ahead."""
     assert tracer.stdout  # noqa: S101  # asked for above
     return tracer.stdout

@@ -1,4 +1,4 @@
-"""What came of the rows, and the table that says so."""
+"""The results of the rows, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Status(Enum):
 class Tally:
     """One way to show a row: how often the fault was injected, and what went wrong.
 
-    ``what`` names what is counted ("tests", "kills"), ``figures`` is what was measured on
-    the way. ``missing`` says why it could not run here; then nothing was counted.
+    ``what`` names what is counted ("tests", "kills"); ``figures`` are measurements made on the way.
+    ``missing`` says why it could not run here; then the count is 0.
     """
 
     what: str
@@ -36,14 +36,14 @@ class Tally:
     figures: str = ""
 
     def add(self, wrong: Iterable[str], *, where: str) -> None:
-        """Count one injection and what was wrong after it, which is told at once."""
+        """Count one injection and what was wrong after it, and print that at once."""
         self.count += 1
         for text in wrong:
             self.wrong.append(f"{where}: {text}")
             sys.stderr.write(f"wrong: {self.wrong[-1]}\n")
 
     def __str__(self) -> str:
-        """Such as ``12 kills`` or ``1 cuts (at 95 %)``."""
+        """Return a text such as ``12 kills`` or ``1 cuts (at 95 %)``."""
         return f"{self.count:,} {self.what}{f' ({self.figures})' if self.figures else ''}"
 
 
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def judge(row: Row, tallies: Sequence[Tally]) -> Verdict:
-    """A row has passed when every way to show it ran and nothing was wrong."""
+    """Pass a row if every way to show it ran and nothing was wrong."""
     if row.elsewhere:
         return Verdict(row, Status.NOT_RUN, row.elsewhere)
     wrong = [text for tally in tallies for text in tally.wrong]
@@ -75,7 +75,7 @@ def judge(row: Row, tallies: Sequence[Tally]) -> Verdict:
 
 
 def as_text(verdicts: Sequence[Verdict]) -> str:
-    """The table for people, with what was wrong below each row that failed."""
+    """Return the table for people, with what was wrong below each row that failed."""
     lines: list[str] = []
     area = ""
     for verdict in verdicts:
@@ -97,13 +97,13 @@ def _line(verdict: Verdict) -> str:
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """How many rows passed, failed and did not run."""
+    """Return how many rows passed, failed and did not run."""
     counts = {status: sum(v.status is status for v in verdicts) for status in Status}
     return ", ".join(f"{counts[status]} {status.value}" for status in Status)
 
 
 def as_document(verdicts: Sequence[Verdict], facts: Mapping[str, object]) -> dict[str, object]:
-    """The same as JSON: ``facts`` say when and where."""
+    """Return the same as JSON; ``facts`` say when and where it ran."""
     return {
         "format": 1,
         **facts,
@@ -121,7 +121,7 @@ def as_document(verdicts: Sequence[Verdict], facts: Mapping[str, object]) -> dic
 
 
 def from_documents(rows: Iterable[Row], documents: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-    """The verdicts that earlier runs wrote; of several about one row the last counts."""
+    """Return the verdicts that earlier runs wrote; the last one about a row counts."""
     known = {entry["id"]: entry for document in documents for entry in document["rows"]}
     return [
         Verdict(row, Status(entry["status"]), entry["reason"], tuple(entry["wrong"]))
@@ -132,5 +132,5 @@ def from_documents(rows: Iterable[Row], documents: Iterable[Mapping[str, Any]]) 
 
 
 def failed(verdicts: Iterable[Verdict]) -> bool:
-    """Whether any row did not survive."""
+    """Tell whether any row failed."""
     return any(verdict.status is Status.FAILED for verdict in verdicts)

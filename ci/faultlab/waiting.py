@@ -1,7 +1,7 @@
-"""Waiting for other processes no longer than a limit, and what they were at when it was over.
+"""Waits for other processes, each with a limit, and reports of what they were doing.
 
-Nothing here may wait for ever: a program that hangs is a fault that was found, and has to be
-told with what was seen.
+No wait here is endless: a program that hangs is a fault that was found, and it has to be reported
+with what was seen.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 PROMPTLY = 120.0
-"""Seconds for what takes one at most: another process imports and answers, attaches, or dies."""
+"""Seconds for an act that takes one at most: another process imports, answers, attaches or dies."""
 
 _PROC = Path("/proc")
 
 
 class Standstill(TimeoutError):
-    """Something was waited for, and did not come; the text says what it was and what was seen."""
+    """The error for an expected event that did not come; its text says what was seen instead."""
 
 
 class _Stream(Protocol):
@@ -25,20 +25,20 @@ class _Stream(Protocol):
 
 
 def comes(stream: _Stream, seconds: float) -> bool:
-    """Whether within so many seconds there is something to read, if only the end."""
+    """Tell whether within ``seconds`` there is something to read, even if only the end."""
     poll = select.poll()
     poll.register(stream, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
 
 def family(pid: int) -> list[int]:
-    """A process, its children, and theirs."""
+    """Return a process, its children, and theirs."""
     texts = [_read(path) for path in (_PROC / str(pid) / "task").glob("*/children")]
     return [pid, *(each for text in texts for child in text.split() for each in family(int(child)))]
 
 
 def seen(pid: int) -> str:
-    """What every thread of a process and of its children is at, as the kernel has it.
+    """Return what every thread of a process and its children is doing, as the kernel reports it.
 
     Such as ``31 tsuku-llm S futex_wait_queue; 40 worker t ptrace_stop``.
     """
@@ -49,6 +49,7 @@ def seen(pid: int) -> str:
 
 
 def _doing(task: Path) -> str:
+    # The name is in brackets and may contain brackets, so search for the last one.
     name, _, rest = _read(task / "stat").partition("(")[2].rpartition(")")
     return f"{task.name} {name} {rest.split()[0]} {_read(task / 'wchan')}" if rest else ""
 
@@ -56,5 +57,5 @@ def _doing(task: Path) -> str:
 def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace")
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process or thread has ended in the meantime
         return ""

@@ -1,1 +1,1 @@
-"""What is shown on a real GPU: a refusal with its reason, a server on the card, a comparison."""
+"""Checks on a real GPU: a refusal with its reason, a server on the card, a comparison."""

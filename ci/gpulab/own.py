@@ -1,4 +1,4 @@
-"""A CUDA build of somebody's own beside the Vulkan build, in a signed repository of their own."""
+"""A user's CUDA build next to the Vulkan build, in the user's signed repository."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _NAME = "own"
 
 
 def add_own_build(machine: Machine, cuda: Path, vulkan: Path) -> Machine:
-    """Publish both trees as one release and trust its repository; the machine that uses it."""
+    """Publish both trees as one release, and return a machine that trusts its repository."""
     toolkit, capability = _compiler(), _capability(machine)
     words = (str(machine.folder / "shop"), toolkit, capability, str(cuda), str(vulkan))
+    # The publisher runs in the program's own environment, which then also needs the tests' pytest.
     python = machine.command.with_name("python")
     subprocess.run(
         [machine.command.with_name("pip"), "install", "-q", "--no-index", "pytest"],
@@ -40,7 +41,10 @@ def add_own_build(machine: Machine, cuda: Path, vulkan: Path) -> Machine:
 
 
 def _compiler() -> str:
-    """The toolkit of the compiler in the path, which made the build: 13.0."""
+    """Return the toolkit version of the compiler that made the build, such as 13.0.
+
+    It is the ``nvcc`` in the path.
+    """
     told = subprocess.run(["nvcc", "--version"], check=True, capture_output=True, text=True).stdout
     found = re.search(r"release (\d+\.\d+)", told)
     return found[1] if found else "13.0"

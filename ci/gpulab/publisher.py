@@ -1,9 +1,9 @@
-"""Publish builds that somebody made, in a folder: signed, and installed like any other.
+"""Publish a user's builds in a folder: signed, and installed like any other release.
 
     python -m ci.gpulab.publisher FOLDER TOOLKIT CAPABILITY CUDA-TREE VULKAN-TREE
 
-Run by the Python that has the program, with the tests' support on its path. Prints where the
-repository's first root, the repository and the archives are.
+Run it with the Python that has the program, with the tests' support on its path. It prints the
+places of the repository's first root, the repository and the archives.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ _NOT_THERE = "/nonexistent/icd.json"
 
 
 def refuse(machine: Machine, model: Path) -> Mapping[str, object]:
-    """Where Vulkan finds no driver, a start that requires a GPU ends with 8 and says why.
+    """Show that a start that requires a GPU ends with 8 and says why, if Vulkan finds no driver.
 
-    On a machine that has all that its driver needs, the driver is hidden instead.
+    If this machine has all libraries that its driver needs, the driver is hidden instead.
     """
     words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--version")
     done = machine.program(*words, env=machine.bare)
@@ -36,7 +36,7 @@ def refuse(machine: Machine, model: Path) -> Mapping[str, object]:
 
 
 def serve(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
-    """A server that requires the GPU, is asked something, and is stopped; its own report."""
+    """Start a server that requires the GPU, ask it for a completion, stop it; return its report."""
     port = _free_port()
     words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--port", str(port), *more)
     began = time.monotonic()
@@ -54,7 +54,7 @@ def serve(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
     child.send_signal(signal.SIGTERM)
     try:
         stdout, stderr = child.communicate(timeout=60)
-    except subprocess.TimeoutExpired:  # a server that still loads hears nothing
+    except subprocess.TimeoutExpired:  # a server that is still loading does not handle signals
         child.kill()
         stdout, stderr = child.communicate()
     start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
@@ -69,7 +69,7 @@ def serve(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
 
 
 def compare(machine: Machine, model: Path) -> Mapping[str, object]:
-    """Tokens per second of each variant that is installed."""
+    """Measure tokens per second of each installed variant."""
     done = machine.program("bench", "-m", str(model), "--yes", "--json")
     measured = {each["variant"] for each in done.data.get("results", ())}
     shown = done.code == 0 and measured >= {"cpu", "vulkan"}
@@ -103,10 +103,11 @@ def _ask(port: int) -> Mapping[str, Any]:
         with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
             found: Mapping[str, Any] = json.loads(answer.read())
             return found
-    except OSError as error:  # the server died of it: its own words are in the report
+    except OSError as error:  # the server crashed: its stderr is in the report
         return {"timings": repr(error)}
 
 
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        # The system picks a free port; closing the socket frees it for the server.
         return int(listening.getsockname()[1])

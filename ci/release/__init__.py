@@ -1,8 +1,8 @@
-"""From what upstream published to a signed repository: ``python -m ci.release COMMAND``.
+"""The release tool, from upstream's files to a signed repository: ``python -m ci.release COMMAND``.
 
-``hosting`` and ``downloads`` get things, ``elf`` and ``fatbin`` read them, ``contents``,
-``provenance`` and ``facts`` record what was found. ``classify`` says which asset is which
-build, ``measured`` what it needs, ``build`` writes release files. ``signing`` makes TUF
-metadata, ``ceremony`` asks whoever signs, ``folder`` writes and publishes the result,
-``checking`` and ``secrets`` look after it. docs/releases.md is the handbook.
+``hosting`` and ``downloads`` fetch files, and ``elf``, ``pe`` and ``fatbin`` read them.
+``contents``, ``provenance`` and ``facts`` record what was found. ``classify`` tells which asset is
+which build, ``measured`` what it needs, and ``build`` writes release files. ``signing`` makes TUF
+metadata, ``ceremony`` collects the signatures, ``folder`` writes and publishes the result, and
+``checking`` and ``secrets`` check it. docs/releases.md is the handbook.
 """

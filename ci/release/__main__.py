@@ -25,7 +25,7 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; what stops it is one line."""
+    """Run a command; an error that stops it is printed as one line."""
     logging.getLogger("sigstore").setLevel(logging.ERROR)  # it warns that it works offline
     try:
         cli(arguments, prog_name="python -m ci.release")
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _one_line(error: Exception) -> str:
     facts = error.facts if isinstance(error, TsukuError) else ()
+    # Messages of other libraries may have several lines.
     return " ".join("; ".join((str(error), *facts)).split())
 
 

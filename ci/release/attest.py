@@ -1,4 +1,4 @@
-"""Which archives of a release need a proof of their origin, and the record of it."""
+"""The proofs of origin that the archives of a release need, and the record of them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from ci.release.reading import reading
 
 
 class Attest:
-    """Work on the proofs in a data folder."""
+    """A data folder's proofs of origin, and ways to add to them."""
 
     def __init__(self, data: Path, environ: Mapping[str, str]) -> None:
         self._data = data
@@ -20,9 +20,9 @@ class Attest:
         self.origin = provenance.load_origin(data)
 
     def prove(self, tag: str, files: Iterable[bytes], trusted_root: Path | None) -> int:
-        """Verify and record the proofs of a release; gives how many archives they prove.
+        """Verify and record the proofs of a release; return how many archives they prove.
 
-        ``files`` hold bundles; without any the hosting service is asked, archive by archive.
+        ``files`` hold bundles; without any, the hosting service is asked, archive by archive.
         Nothing is written unless every archive is proven. Raises ``ReleaseError``.
         """
         release = release_of(self._facts.releases(), tag)
@@ -34,13 +34,14 @@ class Attest:
         bundles = [bundle for data in files for bundle in provenance.bundles_in(data)]
         root = provenance.load_root(trusted_root)
         used = provenance.verified(tag, digests, bundles, self.origin, root)
+        # Only now: everything is verified.
         provenance.store(self._data, tag, used)
         self._facts.excuse(tag, "unattested", None)
         self._facts.save()
         return len(digests)
 
     def excuse(self, tag: str, reason: str) -> None:
-        """Record why nothing proves a release's origin; its release file will say so."""
+        """Record why a release's origin is not proven; its release file will say so."""
         release_of(self._facts.releases(), tag)
         provenance.store(self._data, tag, [])
         self._facts.excuse(tag, "unattested", reason)
@@ -50,7 +51,7 @@ class Attest:
 def check_origin(
     release: UpstreamRelease, rules: Rules, data: Path, trusted_root: Path | None
 ) -> None:
-    """Verify the recorded proofs of a release that is not excused. Raises ``ReleaseError``."""
+    """Verify the recorded proofs of a release, unless it is excused. Raises ``ReleaseError``."""
     if release.unattested:
         return
     bundles = provenance.stored(data, release.tag)
@@ -62,6 +63,6 @@ def check_origin(
 
 
 def _digests(release: UpstreamRelease, rules: Rules) -> dict[str, str]:
-    """The archives that its release file will name: file name → SHA-256."""
+    """Return the archives that its release file will name: file name → SHA-256."""
     builds = classify(release, rules)
     return {asset.name: asset.sha256 for build in builds for asset in build.artifacts}

@@ -1,4 +1,4 @@
-"""Release files: one JSON document per release, the same bytes for the same data."""
+"""Release files: one JSON document per release, with the same bytes for the same data."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,9 @@ PUBLISHER = "ggml-org"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A release file's top level; what is None is left out.
+    """A release file's top level; fields that are None are left out.
 
-    ``unattested`` says why nobody verified who built its archives.
+    ``unattested`` says why the origin of its archives was not verified.
     """
 
     release: str
@@ -31,7 +31,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
-    """One target of the repository: its path, its bytes and what is signed about it."""
+    """One target of the repository: its path, its bytes, and the fields that are signed with it."""
 
     path: str
     data: bytes
@@ -41,7 +41,7 @@ class ReleaseFile:
 def release_document(
     release: UpstreamRelease, rules: Rules, contents: Mapping[str, Contents]
 ) -> dict[str, Any]:
-    """The release file of an upstream release; ``contents`` are records by SHA-256.
+    """Return the release file of an upstream release; ``contents`` are records by SHA-256.
 
     Raises ``ReleaseError``.
     """
@@ -64,7 +64,7 @@ def release_document(
 
 
 def document(head: Head, platforms: Mapping[str, Any]) -> dict[str, Any]:
-    """A release file's content."""
+    """Return a release file's content."""
     return {
         "format": FORMAT,
         "release": head.release,
@@ -78,7 +78,10 @@ def document(head: Head, platforms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def artifact(asset: Asset, archive: str, root: str, contents: Contents | None) -> dict[str, Any]:
-    """One archive of a variant, listed if it was read; an unknown size is left out."""
+    """Return one archive of a variant, with its listing if it was read.
+
+    An unknown size is left out.
+    """
     listing = dict(contents.listing) if contents else {}
     size = listing.pop("size", asset.size)
     known = {} if size is None else {"size": size}
@@ -87,16 +90,16 @@ def artifact(asset: Asset, archive: str, root: str, contents: Contents | None) -
 
 
 def recorded(digests: Iterable[str], contents: Mapping[str, Contents]) -> list[Contents]:
-    """The records of a variant's archives; none where one of them was not read."""
+    """Return the records of a variant's archives; none if one of them was not read."""
     records = [contents.get(digest) for digest in digests]
     return [each for each in records if each] if all(records) else []
 
 
 def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFile:
-    """The bytes of a release file, and the entry that is signed beside it.
+    """Return the bytes of a release file, and the entry that is signed with it.
 
-    The entry is what a list of releases needs, so that no release file is read for it.
-    ``sequence`` orders releases: upstream's build number.
+    The entry has what a list of releases needs, so that no release file must be read for the list.
+    ``sequence`` orders releases: it is upstream's build number.
     """
     tag = data["release"]
     entry = {
@@ -128,7 +131,7 @@ def check_listed(data: Mapping[str, Any]) -> None:
 
 
 def json_bytes(data: Any) -> bytes:
-    """JSON for people's reviews: two spaces, one line feed at the end."""
+    """Return JSON that people can review: two spaces, one line feed at the end."""
     return (json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode()
 
 
@@ -140,11 +143,12 @@ def _sequence(tag: str) -> int:
 
 
 def _platform(name: str, variants: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """A platform's entry; backends that this release has no build for are left out."""
+    """Return a platform's entry; backends without a build in this release are left out."""
     platform = rules.platforms[name]
     if platform.default not in variants:
         raise ReleaseError(f"{name}: there is no variant {platform.default}, its default")
     present = {variant["backend"] for variant in variants.values()}
+    # A backend in no order could never be chosen by preference.
     missing = present - {backend for order in platform.preference.values() for backend in order}
     if missing:
         raise ReleaseError(f"{name}: no preference for {', '.join(sorted(missing))}")
@@ -156,7 +160,10 @@ def _platform(name: str, variants: Mapping[str, Any], rules: Rules) -> dict[str,
 
 
 def _layout(name: str, tag: str) -> tuple[str, str]:
-    """An asset's format and top folder: a zip is flat, a CUDA companion has its own name."""
+    """Return an asset's format and top folder.
+
+    A zip file is flat, and the top folder of a CUDA companion has the companion's name.
+    """
     if name.endswith(".zip"):
         return "zip", ""
     stem = name.removesuffix(".tar.gz")

@@ -1,4 +1,4 @@
-"""Who signs in which order: at one machine, or holder after holder."""
+"""The order in which holders sign: at one machine, or one holder after another."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from tsuku_llm.durable import make_folder, replace_file
 
 
 class Ceremony:
-    """Signs a plan and its release files into a repository; ``say`` is told how far it is."""
+    """The signing of a plan and its release files into a repository; ``say`` reports progress."""
 
     def __init__(
         self,
@@ -33,11 +33,12 @@ class Ceremony:
         self._write(into, Folder(into), Files({}))
 
     def in_turn(self, into: Path, gathered: Path) -> None:
-        """Add the signatures of the signers at hand to those that are gathered in a folder.
+        """Add the signatures of the signers at hand to those gathered in a folder.
 
-        The repository is written by the last one: when no threshold lacks a signature and the
-        online signer is at hand. Raises ``ReleaseError``.
+        The last holder writes the repository: when no threshold lacks a signature and the online
+        signer is at hand. Raises ``ReleaseError``.
         """
+        # First of all: no file may be written if the plan is older than what is published.
         self._require_not_older(into)
         published = Folder(into)
         begun = Folder(gathered)
@@ -56,9 +57,9 @@ class Ceremony:
             self._say("every threshold is reached: it is the online signer's turn")
 
     def _require_not_older(self, into: Path) -> None:
-        """Refuse to sign under a version below the published one, which had its content.
+        """Refuse to sign a version below the published one: that version had other content.
 
-        The folder keeps only the newest of it, so there is nothing to compare it with.
+        The folder keeps only the newest version, so the contents cannot be compared.
         """
         for role in ("root", "targets"):
             names = (path.name.partition(".")[0] for path in into.glob(f"metadata/*.{role}.json"))

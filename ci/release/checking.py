@@ -1,4 +1,4 @@
-"""What a scheduled job asks of a repository: that it holds, and that nobody is left behind."""
+"""What a scheduled job checks: the repository is valid, and every client can follow it."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,7 +12,7 @@ from tsuku_llm.errors import TrustError
 
 
 def first_root(copy: trust.Copy) -> bytes:
-    """The root that clients of a repository start at. Raises ``ReleaseError``."""
+    """Return the root at which clients of a repository start. Raises ``ReleaseError``."""
     data = copy.read("metadata/1.root.json")
     if data is None:
         raise ReleaseError("there is no metadata/1.root.json")
@@ -22,10 +22,10 @@ def first_root(copy: trust.Copy) -> bytes:
 def late_roles(
     copy: trust.Copy, repository: trust.TrustedRepository, plan: Plan, now: datetime
 ) -> list[str]:
-    """The roles that must be signed anew, with the days that they have left.
+    """Return the roles that must be signed again, with the days that they have left.
 
-    A wheel's timestamp is not among them: it is older than any weekly one, and a client
-    that goes on line fetches another.
+    A wheel's timestamp is not among them: it is older than any weekly one, and a client that goes
+    online fetches a newer one.
     """
     left = days_left(repository, now)
     if isinstance(copy, Wheel):
@@ -36,20 +36,21 @@ def late_roles(
 def walk(copy: trust.Copy) -> int:
     """Walk from every root of a repository to its newest one, as its clients do.
 
-    Gives the newest one's version. Raises ``ReleaseError`` where somebody would be stuck.
+    Returns the newest root's version. Raises ``ReleaseError`` if a client would be stuck.
     """
     return max(_newest(copy, version, data) for version, data in _roots(copy))
 
 
 def compare(embedded: trust.Copy, published: trust.Copy) -> Iterator[str]:
-    """How far an embedded copy is behind the published repository, role by role.
+    """Yield how far an embedded copy is behind the published repository, role by role.
 
-    Raises ``ReleaseError`` when clients with the embedded copy would refuse the published
-    one: another root under the same version, or an older state.
+    Raises ``ReleaseError`` if clients with the embedded copy would refuse the published one:
+    because of another root under the same version, or an older state.
     """
     root = first_root(embedded)
     ours, theirs = verify(embedded, root), verify(published, root)
     for version, data in _roots(embedded):
+        # A client accepts no second root with a version that it knows.
         if published.read(f"metadata/{version}.root.json") != data:
             raise ReleaseError(f"root {version} is published with other content, or not at all")
     for role in trust.ROLES:

@@ -1,7 +1,7 @@
-"""Which asset of a release is which build.
+"""The rules that tell which asset of a release is which build.
 
-Every asset must be known: upstream's names drift, and a build that is dropped without a
-word is how users end on the CPU.
+Every asset must be known: upstream's names change over time, and users would end up on the CPU if a
+build were dropped silently.
 """
 
 import re
@@ -19,7 +19,7 @@ from ci.release.reading import reading
 
 @dataclass(frozen=True, slots=True)
 class VariantRule:
-    """One variant that a build gives; ``requires`` as in a release file."""
+    """One variant that a build gives; ``requires`` is as in a release file."""
 
     name: str
     backend: str
@@ -29,7 +29,7 @@ class VariantRule:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One build: its asset, the archive unpacked beside it, and its variants."""
+    """One build: its asset, the archive that is unpacked with it, and its variants."""
 
     asset: str
     companion: str | None
@@ -47,7 +47,7 @@ class PlatformRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems bring."""
+    """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems provide."""
 
     platforms: Mapping[str, PlatformRule]
     builds: tuple[Rule, ...]
@@ -83,10 +83,10 @@ def load_rules(data: Path) -> Rules:
 
 
 def classify(release: UpstreamRelease, rules: Rules) -> tuple[Build, ...]:
-    """The builds of a release, in the order of the rules.
+    """Return the builds of a release, in the order of the rules.
 
-    Raises ``ReleaseError`` for an asset that nothing knows, for a build whose companion is
-    missing and for a companion without its build.
+    Raises ``ReleaseError`` for an asset that no rule knows, for a build whose companion is missing,
+    and for a companion without its build.
     """
     assets = {asset.name: asset for asset in release.assets}
     builds = []
@@ -139,5 +139,6 @@ def _skipped(name: str, tag: str, rules: Rules) -> bool:
 
 
 def _matches(pattern: str, tag: str, name: str) -> bool:
+    # Escape first: all other characters of a pattern stand for themselves.
     expression = re.escape(pattern).replace(r"\{tag\}", re.escape(tag))
     return re.fullmatch(expression.replace(r"\{any\}", r"[0-9][0-9.]*"), name) is not None

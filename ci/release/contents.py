@@ -1,7 +1,7 @@
-"""What a downloaded archive holds and needs: read once, then recorded.
+"""The content and the needs of a downloaded archive: read once, then recorded.
 
-A record lies in ``facts/archives/<sha256>.json``. The archive is unpacked by the program's
-own code, so a record lists exactly what an install would write.
+A record is stored as ``facts/archives/<sha256>.json``. The program's own code unpacks the archive,
+so a record lists exactly what an install would write.
 """
 
 import json
@@ -24,10 +24,10 @@ from tsuku_llm.manifest import Artifact, Measured
 class Contents:
     """A recorded archive.
 
-    ``listing`` holds ``size``, ``files``, ``links`` and ``pieces`` in the words of a release
-    file; ``floors`` the ``glibc`` and ``libstdcxx`` that were measured; ``device_code`` the
-    ``sass`` and ``ptx`` of each file that has any; ``libraries`` the sonames that its files ask
-    for and that it does not bring along.
+    ``listing`` holds ``size``, ``files``, ``links`` and ``pieces`` as in a release file. ``floors``
+    are the measured ``glibc`` and ``libstdcxx``. ``device_code`` has the ``sass`` and ``ptx`` of
+    each file with device code. ``libraries`` are the sonames that its files need and that are not
+    in the archive.
     """
 
     listing: Mapping[str, Any]
@@ -42,12 +42,12 @@ class Contents:
 
 
 def load_contents(folder: Path) -> dict[str, Contents]:
-    """Every record of a folder by its archive's SHA-256."""
+    """Return every record of a folder by its archive's SHA-256."""
     return {path.stem: _loaded(path) for path in sorted(folder.glob("*.json"))}
 
 
 def save(folder: Path, sha256: str, contents: Contents) -> None:
-    """Record an archive, for people's reviews line by line."""
+    """Record an archive, in lines that people can review."""
     record = {
         "listing": contents.listing,
         "floors": contents.floors,
@@ -59,11 +59,12 @@ def save(folder: Path, sha256: str, contents: Contents) -> None:
 
 
 def read_archive(path: Path, artifact: Artifact) -> Contents:
-    """Verify an archive's digest and size, unpack it aside, and read what it brings.
+    """Verify an archive's digest and size, unpack it in a temporary folder, and read its content.
 
     Raises ``ReleaseError``.
     """
     with path.open("rb") as file:
+        # Verify before unpacking: only the recorded archive may be opened.
         measured = Measured.of(file)
     size = measured.size
     if measured.sha256 != artifact.sha256:
@@ -84,6 +85,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
             for name, each in needs.items()
             if each.device_code
         },
+        # Libraries in the archive are found next to the program.
         libraries=tuple(sorted(asked - _names(listing))),
     )
 
@@ -110,7 +112,7 @@ def _needs_of(path: Path) -> Needs | None:
 
 
 def _listing(unpacked: tuple[archive.Unpacked, ...]) -> dict[str, Any]:
-    """``files`` and ``links`` of a release file, each left out where it says nothing."""
+    """Return ``files`` and ``links`` as in a release file; ``links`` only if there are any."""
     files = [_file(item) for item in unpacked if isinstance(item, archive.UnpackedFile)]
     links = [
         {"path": item.path, "target": item.target}
@@ -131,7 +133,7 @@ def _names(listing: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _floors(needs: list[Needs]) -> dict[str, str]:
-    """What the most demanding file needs; left out where no file needs anything."""
+    """Return what the most demanding file needs; a floor that no file needs is left out."""
     floors = {
         "glibc": _highest(needs, lambda each: each.glibc),
         "libstdcxx": _highest(needs, lambda each: each.libstdcxx),

@@ -1,4 +1,4 @@
-"""Copies of a repository for ``trust.load``: a folder, files in memory, a package, a host."""
+"""Copies of a repository for ``trust.load``: a folder, files in memory, a wheel, a host."""
 
 import os
 import zipfile
@@ -11,7 +11,7 @@ from tsuku_llm import trust
 from tsuku_llm.errors import HttpStatusError, TsukuError
 
 _LARGEST = 5_000_000
-"""Bytes of one file of a repository, as clients have it."""
+"""Bytes of one file of a repository at most; clients have the same limit."""
 _NOT_FOUND = 404
 
 
@@ -22,7 +22,7 @@ class Folder:
     path: Path
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
+        """Return the file at that path in the repository, None if it is missing."""
         file = self.path / name
         return file.read_bytes() if file.is_file() else None
 
@@ -34,7 +34,7 @@ class Files:
     files: Mapping[str, bytes]
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
+        """Return the file at that path in the repository, None if it is missing."""
         return self.files.get(name)
 
 
@@ -45,7 +45,7 @@ class Wheel:
     path: Path
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
+        """Return the file at that path in the repository, None if it is missing."""
         try:
             with zipfile.ZipFile(self.path) as wheel:
                 return wheel.read(f"tsuku_llm/manifests/{name}")
@@ -62,13 +62,14 @@ class Host:
     url: str
 
     def read(self, name: str) -> bytes | None:
-        """The file of that path relative to the repository, None if it is not there."""
+        """Return the file at that path in the repository, None if it is missing."""
         from tsuku_llm.fetch import Network, get  # noqa: PLC0415
 
         try:
             with Network(os.environ) as network:
                 return get(f"{self.url}{name}", _LARGEST, network)
         except HttpStatusError as error:
+            # Missing is an answer (there is no next root); any other status is an error.
             if error.status == _NOT_FOUND:
                 return None
             raise ReleaseError(f"{self.url}{name}: {error}") from error
@@ -77,7 +78,7 @@ class Host:
 
 
 def copy_at(place: str) -> trust.Copy:
-    """A copy by its address: an https or file URL, a wheel, or a folder."""
+    """Return a copy by its address: an https or file URL, a wheel, or a folder."""
     if "://" in place:
         return Host(place if place.endswith("/") else f"{place}/")
     return Wheel(Path(place)) if place.endswith(".whl") else Folder(Path(place))

@@ -1,4 +1,4 @@
-"""The archives that a release file names, from a folder or from where users get them."""
+"""The archives that a release file names, from a folder or from where users download them."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from tsuku_llm.manifest import Artifact
 
 
 def artifacts_of(document: Mapping[str, Any]) -> dict[str, Artifact]:
-    """Every archive of a release file by its SHA-256."""
+    """Return every archive of a release file by its SHA-256."""
     return {
         raw["sha256"]: msgspec.convert(raw, Artifact)
         for platform in document["platforms"].values()
@@ -26,14 +26,14 @@ def artifacts_of(document: Mapping[str, Any]) -> dict[str, Artifact]:
 
 
 def file_name(artifact: Artifact) -> str:
-    """The name of an archive's file: a package URL has it in its query."""
+    """Return the name of an archive's file; a package URL has it in its query."""
     url = urlsplit(artifact.url)
     named = parse_qs(url.query).get("file_name")
     return named[0] if named else url.path.rpartition("/")[2]
 
 
 def read(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]) -> Contents:
-    """Read an archive that lies in ``folder``; without one it is downloaded and not kept.
+    """Read an archive in ``folder``; without a folder, download it and do not keep it.
 
     Raises ``ReleaseError``.
     """
@@ -51,6 +51,7 @@ def _archive(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]
         return
     from tsuku_llm.fetch import Network, fetch  # noqa: PLC0415
 
+    # Downloaded and verified by the program's own code, as a user would get it.
     with tempfile.TemporaryDirectory(prefix="release-") as partials, Network(environ) as network:
         try:
             path = fetch(artifact, Path(partials), network)

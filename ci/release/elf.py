@@ -1,4 +1,4 @@
-"""What ELF files ask of a machine: versions of symbols, libraries, device code."""
+"""What ELF files need of a machine: versions of symbols, libraries, device code."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _VERNEED = 16
 """Bytes that one entry of a table of needed versions takes at least."""
 _NUMBERED = re.compile(r"(GLIBC|GLIBCXX)_([0-9]+(?:\.[0-9]+)+)")
 _NAMED = {"GLIBC_ABI_DT_RELR": (2, 36)}
-"""Versions without a number, and the glibc that brought them."""
+"""Versions without a number, and the glibc that introduced them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Needs:
     """What one file needs of the system.
 
     ``glibc`` and ``libstdcxx`` are the highest symbol versions that it refers to (of GLIBC and
-    GLIBCXX), None if it refers to none; ``libraries`` are the sonames that it asks for.
+    GLIBCXX), None if it refers to none. ``libraries`` are the sonames that it needs.
     """
 
     glibc: Version | None
@@ -34,9 +34,9 @@ class Needs:
 
 
 def needs_of(path: Path) -> Needs | None:
-    """Read one file; None for what is no ELF file.
+    """Read one file; return None if it is not an ELF file.
 
-    Raises ``ReleaseError`` for an ELF file that cannot be understood.
+    Raises ``ReleaseError`` for an ELF file that cannot be read.
     """
     from elftools.elf.elffile import ELFFile  # noqa: PLC0415
 
@@ -47,7 +47,7 @@ def needs_of(path: Path) -> Needs | None:
             return _needs(ELFFile(file), file)
         except ReleaseError as error:
             raise ReleaseError(f"{path.name}: {error}") from error
-        except Exception as error:  # pyelftools raises whatever a damaged file makes it meet
+        except Exception as error:  # on a damaged file pyelftools may raise any exception
             raise ReleaseError(f"{path.name} is a damaged ELF file: {error}") from error
 
 
@@ -65,6 +65,7 @@ def _versions(elf: Any) -> Iterator[tuple[str, Version]]:
     section = elf.get_section_by_name(".gnu.version_r")
     if section is None:
         return
+    # A damaged count could make pyelftools read for a very long time.
     if section.num_versions() * _VERNEED > section["sh_size"]:
         raise ReleaseError("its table of needed versions is longer than its section")
     for _, auxiliaries in section.iter_versions():
@@ -73,13 +74,14 @@ def _versions(elf: Any) -> Iterator[tuple[str, Version]]:
 
 
 def _numbered(name: str) -> Iterator[tuple[str, Version]]:
-    """A symbol version that counts: of glibc or libstdc++."""
+    """Yield a symbol version that counts: of glibc or libstdc++."""
     found = _NUMBERED.fullmatch(name)
     if found:
         yield found[1], tuple(int(part) for part in found[2].split("."))
     elif name in _NAMED:
         yield "GLIBC", _NAMED[name]
     elif name.startswith("GLIBC_"):
+        # A new version without a number must be added to _NAMED, or the floor would be too low.
         raise ReleaseError(f"it needs {name}, of which no glibc version is known")
 
 

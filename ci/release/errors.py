@@ -1,5 +1,5 @@
-"""What stops the release tool."""
+"""The error that stops the release tool."""
 
 
 class ReleaseError(Exception):
-    """The data cannot become a repository; the text says which and why."""
+    """The error for data that cannot become a repository; the text says which data and why."""

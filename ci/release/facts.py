@@ -14,7 +14,7 @@ NAME = "upstream-releases.json"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One published file; ``size`` in bytes, None where nobody recorded it."""
+    """One published file; ``size`` is in bytes, None if it was not recorded."""
 
     name: str
     url: str
@@ -24,10 +24,10 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRelease:
-    """One tag of upstream's; ``version`` is the stable version that names it, if any.
+    """One tag of upstream; ``version`` is the stable version that names it, if any.
 
-    ``unattested`` and ``unlisted`` say why its origin was not verified, or why its archives
-    were not read; None where they were, or have to be.
+    ``unattested`` and ``unlisted`` say why its origin was not verified, or why its archives were
+    not read. None means that it was done, or must be done.
     """
 
     tag: str
@@ -45,20 +45,20 @@ class Facts:
         self._path = folder / NAME
         with reading(self._path):
             self._raw: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
-        self.releases()  # what is recorded is of the right shape, or nothing is done with it
+        self.releases()  # raises now if the recorded data have another shape
 
     def releases(self) -> dict[str, UpstreamRelease]:
-        """Every recorded release by its tag. Raises ``ReleaseError``."""
+        """Return every recorded release by its tag. Raises ``ReleaseError``."""
         with reading(self._path):
             named, recorded = self._raw["stable"].items(), self._raw["releases"].items()
             versions = {tag: name.removeprefix("v") for name, tag in named}
             return {tag: _release(tag, versions.get(tag), raw) for tag, raw in recorded}
 
     def record(self, release: UpstreamRelease) -> None:
-        """Add a release, or complete it: what was recorded before stays as it is.
+        """Add a release, or complete it: recorded values stay as they are.
 
-        Raises ``ReleaseError`` when upstream now says something else of an asset, or does
-        not publish it any more: users may have been told of the old one.
+        Raises ``ReleaseError`` if upstream now publishes an asset with other values, or no longer
+        at all: users may have seen the old one.
         """
         known = self._raw["releases"].setdefault(
             release.tag, {"published": release.published, "assets": []}
@@ -78,7 +78,7 @@ class Facts:
             raise ReleaseError(f"{version} names {tag} now, and {recorded} is recorded")
 
     def excuse(self, tag: str, what: str, reason: str | None) -> None:
-        """Record why a release is ``unattested`` or ``unlisted``; None takes it back."""
+        """Record why a release is ``unattested`` or ``unlisted``; None removes the reason."""
         release = self._raw["releases"][tag]
         release.pop(what, None)
         if reason is not None:
@@ -91,7 +91,7 @@ class Facts:
 
 
 def release_of(facts: Mapping[str, UpstreamRelease], tag: str) -> UpstreamRelease:
-    """The recorded release of a tag. Raises ``ReleaseError``."""
+    """Return the recorded release of a tag. Raises ``ReleaseError``."""
     try:
         return facts[tag]
     except KeyError:
@@ -116,6 +116,7 @@ def _complete(raw: dict[str, Any], asset: Asset | None, tag: str) -> None:
         raise ReleaseError(f"{tag}: {raw['name']} is recorded and not published any more")
     for key in ("url", "sha256", "size"):
         recorded, found = raw[key], getattr(asset, key)
+        # An unknown value may be filled in, a known one never changes.
         if recorded is None:
             raw[key] = found
         elif found not in (None, recorded):

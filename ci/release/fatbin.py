@@ -1,10 +1,10 @@
-"""Which GPUs a CUDA library carries code for, from the headers of its fat binaries.
+"""The GPUs for which a CUDA library has code, from the headers of its fat binaries.
 
-The section ``.nv_fatbin`` holds containers one after another, one for each translation unit:
-a header of 16 bytes (magic, version, its own size, the size of what follows) and entries,
-each a header and its code. NVIDIA documents no layout; this one was read from files that
-CUDA 13's ``fatbinary`` made, and agrees with ``cuobjdump --list-elf --list-ptx``. Code may be
-compressed, headers never are, so nothing needs to be unpacked.
+The section ``.nv_fatbin`` holds containers one after another, one for each translation unit: a
+header of 16 bytes (magic, version, its own size, the size of the rest) and entries, each a header
+and its code. NVIDIA documents no layout; this one was read from files that CUDA 13's ``fatbinary``
+made, and agrees with ``cuobjdump --list-elf --list-ptx``. Code may be compressed, headers never
+are, so only headers need to be read.
 """
 
 import struct
@@ -23,9 +23,9 @@ _ENTRY = struct.Struct("<HHIQ12xI8xQ")
 
 _PTX, _SASS = 1, 2
 _ONE_DEVICE = 1 << 20
-"""The flag of ``sm_90a``: code for devices of this very architecture."""
+"""The flag of ``sm_90a``: code for devices of exactly this architecture."""
 _FAMILY = 1 << 21
-"""The flag of ``sm_100f``: as machine code no other than ``sm_100``, as PTX less than it."""
+"""The flag of ``sm_100f``: as machine code equal to ``sm_100``, as PTX for fewer devices."""
 _WORD = 8
 
 
@@ -50,16 +50,17 @@ class _Code:
 
     @property
     def is_ptx(self) -> bool:
-        """PTX that any later device can compile: not that of one device or of a family."""
+        """Whether it is PTX that any later device can compile, not that of one device or family."""
         return self.kind == _PTX and not self.flags & (_ONE_DEVICE | _FAMILY)
 
 
 def device_code(file: BinaryIO, start: int, size: int) -> DeviceCode | None:
-    """What every container of a section has code for; None if none has any.
+    """Return what every container of a section has code for; None if none has any.
 
-    A device needs each of a library's kernels: what only some containers have is left out.
-    Raises ``ReleaseError`` for a section that is not laid out as described.
+    A device needs each of a library's kernels, so architectures that only some containers have are
+    left out. Raises ``ReleaseError`` for a section with another layout.
     """
+    # A container without device code does not count.
     containers = [set(codes) for codes in _containers(file, start, start + size)]
     filled = [codes for codes in containers if codes]
     if not filled:
@@ -74,7 +75,7 @@ def device_code(file: BinaryIO, start: int, size: int) -> DeviceCode | None:
 def _containers(file: BinaryIO, at: int, end: int) -> Iterator[list[_Code]]:
     while at < end:
         if _read(file, at, _WORD, end) == bytes(_WORD):
-            at += _WORD  # what a linker put between two objects
+            at += _WORD  # a linker's padding between two objects
             continue
         magic, _, header, size = _CONTAINER.unpack(_read(file, at, _CONTAINER.size, end))
         first, after = at + header, at + header + size

@@ -21,8 +21,8 @@ _TIMESTAMP = "metadata/timestamp.json"
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make the folder hold these files and its older roots, after checking the whole.
 
-    Raises ``ReleaseError`` when a client would refuse the result, or when a version would
-    get other content than it has: clients keep what they saw first.
+    Raises ``ReleaseError`` if a client would refuse the result, or if a version would get other
+    content than it has: clients keep the content that they saw first.
     """
     roots = {
         f"metadata/{path.name}": path.read_bytes() for path in folder.glob("metadata/*.root.json")
@@ -34,6 +34,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
             "there first, or set version = 1 of [roles.root] for a new one"
         )
     _put(folder, whole)
+    # Only now: until the new timestamp is in place, a client may need the old files.
     for path in (found for pattern in METADATA for found in folder.glob(pattern)):
         if path.relative_to(folder).as_posix() not in whole:
             path.unlink()
@@ -42,9 +43,9 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 def publish(source: Path, target: Path) -> trust.TrustedRepository:
     """Bring a folder that a web server serves to the state of the repository in ``source``.
 
-    Every file is put in place whole, and the timestamp last: a client sees the old state or
-    the new one, and whoever is in the middle of the old one still finds its files, which stay.
-    Raises ``ReleaseError`` for what ``write`` refuses, and for an older state than the served.
+    Every file is replaced as a whole, and the timestamp last: a client sees the old state or the
+    new one. The old files stay, so a client that is reading the old state still finds them. Raises
+    ``ReleaseError`` for what ``write`` refuses, and for a state older than the served one.
     """
     files = {
         path.relative_to(source).as_posix(): path.read_bytes()
@@ -54,6 +55,7 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
     if _FIRST_ROOT not in files:
         raise ReleaseError(f"{source} has no root")
     if (target / _TIMESTAMP).exists():
+        # Going back is refused by every client that has seen the newer versions.
         served = verify(Folder(target), files[_FIRST_ROOT])
         new = verify(Files(files), files[_FIRST_ROOT])
         older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]
@@ -64,7 +66,7 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
 
 
 def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
-    """Load a repository as a client would, every release file included.
+    """Load a repository as a client would, with every release file.
 
     Raises ``ReleaseError``.
     """
@@ -84,7 +86,7 @@ def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
 
 
 def days_left(repository: trust.TrustedRepository, now: datetime) -> dict[str, int]:
-    """Whole days until each role expires; negative when it has."""
+    """Return whole days until each role expires; negative if it has expired."""
     return {role: (state.expires - now).days for role, state in repository.roles.items()}
 
 
@@ -96,6 +98,7 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
         raise ReleaseError(f"other content exists under the same version, raise it: {names}")
     verify(Files(files), files[_FIRST_ROOT])
     try:
+        # Clients may read the folder at any moment between two of these writes.
         for name in _in_order(files):
             make_folder((folder / name).parent)
             replace_file(folder / name, files[name])
@@ -104,12 +107,15 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Release files first, then what names them, and the timestamp last."""
+    """Order release files first, then the metadata that names them, and the timestamp last."""
     return sorted(names, key=lambda name: (name.startswith("metadata/"), name == _TIMESTAMP, name))
 
 
 def _is_taken(path: Path, data: bytes) -> bool:
-    """Whether a file has other content and no name or version that would tell them apart."""
+    """Tell whether a file has other content under the same name and version.
+
+    A file's name has its version, except for the timestamp, which must have a newer one.
+    """
     if not path.is_file() or path.read_bytes() == data:
         return False
     if path.name != "timestamp.json":

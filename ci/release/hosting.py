@@ -1,4 +1,4 @@
-"""What upstream's hosting service says of a release; users' machines never ask it."""
+"""The answers of upstream's hosting service about a release; users' machines never ask it."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tsuku_llm.errors import TsukuError
 
 _API = "https://api.github.com/repos/ggml-org/llama.cpp"
 _LARGEST = 8 << 20
-"""Bytes of an answer at most; one of forty assets has about 70 KB."""
+"""Bytes of an answer at most; an answer with forty assets has about 70 KB."""
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2})T\d{2}:\d{2}:\d{2}Z")
@@ -19,17 +19,17 @@ _TAG = re.compile(r"\bb[0-9]{4,6}\b")
 
 
 def download_release(tag: str, environ: Mapping[str, str]) -> bytes:
-    """The service's answer for a tag. Raises ``ReleaseError``."""
+    """Return the service's answer for a tag. Raises ``ReleaseError``."""
     return download(f"{_API}/releases/tags/{tag}", environ)
 
 
 def download_attestations(sha256: str, environ: Mapping[str, str]) -> bytes:
-    """The service's answer for the attestations of a file. Raises ``ReleaseError``."""
+    """Return the service's answer for the attestations of a file. Raises ``ReleaseError``."""
     return download(f"{_API}/attestations/sha256:{sha256}", environ)
 
 
 def download(url: str, environ: Mapping[str, str]) -> bytes:
-    """A small file, by the program's own fetcher. Raises ``ReleaseError``."""
+    """Download a small file with the program's own code. Raises ``ReleaseError``."""
     from tsuku_llm.fetch import Network, get  # noqa: PLC0415
 
     try:
@@ -42,8 +42,8 @@ def download(url: str, environ: Mapping[str, str]) -> bytes:
 def parse_release(data: bytes, tag: str) -> UpstreamRelease:
     """Read the answer for a tag. Raises ``ReleaseError``.
 
-    Every asset needs the digest that the service computed when it was uploaded; a size that
-    it does not give stays unknown.
+    Every asset needs the digest that the service computed when it was uploaded. A size that the
+    service does not give stays unknown.
     """
     raw = _release(data, tag)
     published = _DATE.fullmatch(str(raw.get("published_at")))
@@ -54,7 +54,7 @@ def parse_release(data: bytes, tag: str) -> UpstreamRelease:
 
 
 def named_tag(data: bytes, version: str) -> str:
-    """The build that a stable version's text names. Raises ``ReleaseError``."""
+    """Return the build that a stable version's text names. Raises ``ReleaseError``."""
     raw = _release(data, version)
     tags = set(_TAG.findall(str(raw.get("body"))))
     if len(tags) != 1:
@@ -81,6 +81,7 @@ def _asset(raw: Any, tag: str) -> Asset:
         digest, size = _DIGEST.fullmatch(str(raw["digest"])), raw["size"]
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"{tag}: an asset has no {error}") from error
+    # An asset is listed while it is still being uploaded.
     if state != "uploaded":
         raise ReleaseError(f"{tag}: {name} is not uploaded yet")
     if not digest:

@@ -1,4 +1,4 @@
-"""What was measured of a build's archives takes the place of what the rules assume."""
+"""The requirements of a variant: measured values replace those that the rules assume."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ _FLOORS = ("glibc", "libstdcxx")
 def requirements(
     assumed: Mapping[str, Any], archives: Sequence[Contents], known: Collection[str]
 ) -> dict[str, Any]:
-    """A variant's requirements, given the rules' and the records of its archives.
+    """Return a variant's requirements, from the rules and the records of its archives.
 
-    The first archive is the build itself, and only its device code counts: a companion's
-    cuBLAS has code for other devices, too. Without records the rules stand as they are.
-    Raises ``ReleaseError`` for device code that the rules do not expect or do expect in vain,
-    and for a library that neither the archives bring nor ``known`` names.
+    The first archive is the build itself, and only its device code counts: a companion's cuBLAS has
+    code for other devices, too. Without records the rules' values stay. Raises ``ReleaseError`` for
+    device code that the rules do not expect, for expected device code that is missing, and for a
+    library that neither the archives nor ``known`` contain.
     """
     if not archives:
         return dict(assumed)
@@ -45,6 +45,7 @@ def _device_code(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any]:
         if codes:
             raise ReleaseError(f"{', '.join(build.device_code)}: CUDA code that no rule expects")
         return {}
+    # One set of architectures holds for the whole variant, so two different ones cannot be stated.
     if not codes or any(code != codes[0] for code in codes):
         raise ReleaseError(f"{len(codes)} of its files have CUDA code; one is expected")
     return {"cuda": {**assumed["cuda"], **codes[0]}}

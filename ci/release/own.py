@@ -1,4 +1,4 @@
-"""Release files that somebody wrote for builds of their own, as ``repository pack`` fills them."""
+"""Release files that a publisher wrote for its builds, as ``repository pack`` fills them."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,9 @@ from tsuku_llm.manifest import require_release
 
 
 def load_own(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every release file of a folder by its release; none where there is no such folder.
+    """Return every release file of a folder by its release; none without that folder.
 
-    Raises ``ReleaseError`` for one that clients would not understand, or of another name.
+    Raises ``ReleaseError`` for a file that clients would not understand, or with another name.
     """
     return {path.stem: _loaded(path) for path in sorted(folder.glob("*.json"))}
 

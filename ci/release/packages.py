@@ -17,9 +17,9 @@ from ci.release.reading import reading
 def load_packages(
     data: Path, known: Collection[str], contents: Mapping[str, Contents]
 ) -> dict[str, dict[str, Any]]:
-    """The release file's content of every wheel, by release.
+    """Return the release file's content of every wheel, by release.
 
-    ``known`` are the libraries that systems bring, ``contents`` records by SHA-256. Raises
+    ``known`` are the libraries that systems provide, ``contents`` records by SHA-256. Raises
     ``ReleaseError``.
     """
     path = data / "packages.toml"
@@ -62,6 +62,7 @@ def _variant(
     known: Collection[str],
     contents: Mapping[str, Contents],
 ) -> dict[str, Any]:
+    # The CPU code was compiled for the machine that built this wheel, so it is a fact of the wheel.
     processor = {key: wheel[key] for key in ("x86_64_level", "cpu_features") if key in wheel}
     assumed = {**project["requires"], **processor, **variant.get("requires", {})}
     arguments = {"arguments": variant["arguments"]} if "arguments" in variant else {}

@@ -1,7 +1,7 @@
-"""What Windows libraries carry for GPUs; what they need of the system is not measured.
+"""The GPU code in Windows libraries; their needs of the system are not measured.
 
 The layout is that of Microsoft's PE/COFF specification: an offset at byte 60 leads to the
-signature, behind it lie the file header (20 bytes), the optional header and the sections.
+signature; the file header (20 bytes), the optional header and the sections follow it.
 """
 
 import struct
@@ -19,13 +19,13 @@ _HEADERS = struct.Struct("<4sHH12xH2x")
 _SECTION = struct.Struct("<8sI4xII16x")
 """Name, size in memory, ..., size in the file, place in the file, ..."""
 _CUDA = b".nv_fatb"
-"""``.nv_fatbin``, as far as eight bytes reach."""
+"""``.nv_fatbin``, cut to eight bytes."""
 
 
 def needs_of(path: Path) -> Needs | None:
-    """Read one file; None for what is no Windows program or library.
+    """Read one file; return None if it is not a Windows program or library.
 
-    Raises ``ReleaseError`` for one that cannot be understood.
+    Raises ``ReleaseError`` for one that cannot be read.
     """
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -51,5 +51,7 @@ def _device_code(file: BinaryIO) -> DeviceCode | None:
         raise ReleaseError("its table of sections is cut off")
     for name, in_memory, in_file, place in _SECTION.iter_unpack(table):
         if name == _CUDA:
+            # In the file a section is padded to its alignment; in memory it may be longer than in
+            # the file.
             return device_code(file, place, min(in_memory, in_file))
     return None

@@ -1,4 +1,4 @@
-"""What the repository is to say: ``repository.toml`` and the release files of its channels."""
+"""The plan of a repository: ``repository.toml`` and the release files of its channels."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -22,15 +22,16 @@ from ci.release.revoked import load_revoked, marked
 from tsuku_llm.revocations import Revocation
 
 DATA = Path(__file__).parent
-"""Where the data lie: ``repository.toml``, ``rules.toml``, ``packages.toml`` and ``facts/``.
+"""The folder of the data: ``repository.toml``, ``rules.toml``, ``packages.toml`` and ``facts/``.
 
-``releases/`` has release files of builds of one's own; with nothing else, no rules are needed.
+``releases/`` has release files of a publisher's own builds. If a repository has only those, it
+needs no rules.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """How a role is signed: by whom, how many are needed, and until when it holds (UTC)."""
+    """The signing of a role: its signers, how many are needed, and until when it is valid (UTC)."""
 
     version: int
     issued: datetime
@@ -41,11 +42,11 @@ class RolePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What ``repository.toml`` says.
+    """The content of ``repository.toml``.
 
-    ``channels`` name releases, newest first; ``keys`` are the signers' public keys in
-    hexadecimal digits; ``warn`` are the days left at which ``check`` fails; ``revoked`` is the
-    list that is signed beside the targets.
+    ``channels`` name releases, newest first. ``keys`` are the signers' public keys in hexadecimal
+    digits. ``warn`` are the days left at which ``check`` fails. ``revoked`` is the list that is
+    signed with the targets.
     """
 
     channels: Mapping[str, tuple[str, ...]]
@@ -101,12 +102,13 @@ def load_plan(data: Path = DATA) -> Plan:
 
 
 def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
-    """The plan with the next version of these roles, signed on that day."""
+    """Return the plan with the next version of these roles, signed on that day."""
     new = {
         name: replace(
             role,
             version=role.version + 1,
             issued=_midnight(issued),
+            # The lifetime in days stays the same.
             expires=_midnight(issued) + (role.expires - role.issued),
         )
         for name, role in plan.roles.items()
@@ -116,7 +118,7 @@ def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
 
 
 def caught_up(plan: Plan, versions: Mapping[str, int]) -> Plan:
-    """The plan with no version below those that are published (role → version)."""
+    """Return the plan with no version below the published ones (role → version)."""
     roles = {
         name: replace(role, version=max(role.version, versions.get(name, 0)))
         for name, role in plan.roles.items()
@@ -125,10 +127,10 @@ def caught_up(plan: Plan, versions: Mapping[str, int]) -> Plan:
 
 
 def with_signers(plan: Plan, signers: Mapping[str, Collection[str]]) -> Plan:
-    """The plan with other signers for these roles.
+    """Return the plan with other signers for these roles.
 
-    ``online`` stands for snapshot and timestamp. Raises ``ReleaseError`` for what is no role,
-    and for a number of signers that the role does not have.
+    ``online`` stands for snapshot and timestamp. Raises ``ReleaseError`` for a word that is not a
+    role, and for a number of signers that the role does not have.
     """
     roles = dict(plan.roles)
     for word, names in signers.items():
@@ -141,7 +143,7 @@ def with_signers(plan: Plan, signers: Mapping[str, Collection[str]]) -> Plan:
 
 
 def save_roles(plan: Plan, data: Path) -> None:
-    """Write versions, days and signers into ``repository.toml``, whose comments stay."""
+    """Write versions, days and signers into ``repository.toml``, and keep its comments."""
     import tomlkit  # noqa: PLC0415
 
     path = data / "repository.toml"
@@ -158,11 +160,11 @@ def save_roles(plan: Plan, data: Path) -> None:
 def release_files(
     plan: Plan, data: Path = DATA, trusted_root: Path | None = None
 ) -> tuple[ReleaseFile, ...]:
-    """The release file of every release that a channel names.
+    """Return the release file of every release that a channel names.
 
-    ``trusted_root`` is Sigstore's, where it is not to be the one that sigstore-python has.
-    Raises ``ReleaseError``, also for a release whose origin is not proven or whose archives
-    were not read, unless the facts say why.
+    ``trusted_root`` is Sigstore's, if it should not be the one of sigstore-python. Raises
+    ``ReleaseError``, also for a release whose origin is not proven or whose archives were not read,
+    unless the facts say why.
     """
     channels, own = _channels(plan), load_own(data / "releases")
     documents = {tag: own[tag] for tag in channels if tag in own}
@@ -174,9 +176,9 @@ def release_files(
 
 
 def known_document(tag: str, data: Path) -> dict[str, Any]:
-    """The release file of any recorded release, in a channel or not, whoever built it.
+    """Return the release file of any recorded release, in a channel or not, from any publisher.
 
-    Raises ``ReleaseError`` for one that is not recorded.
+    Raises ``ReleaseError`` if it is not recorded.
     """
     own = load_own(data / "releases")
     if tag in own:
@@ -194,7 +196,7 @@ def known_document(tag: str, data: Path) -> dict[str, Any]:
 def _published(
     tags: Collection[str], data: Path, trusted_root: Path | None
 ) -> dict[str, dict[str, Any]]:
-    """The release files of what others published, made of the facts and the rules."""
+    """Return the release files of builds that others published, from the facts and the rules."""
     if not tags:
         return {}
     if not (data / "facts").is_dir():
@@ -205,6 +207,7 @@ def _published(
     packages = load_packages(data, rules.libraries, contents)
     documents = {}
     for tag in sorted(tags):
+        # Their origin is not attested: packages.toml says why.
         if tag in packages:
             documents[tag], unlisted = packages[tag], None
         else:
@@ -219,7 +222,7 @@ def _published(
 
 
 def _channels(plan: Plan) -> dict[str, list[str]]:
-    """The channels of every release."""
+    """Return the channels of every release."""
     found: dict[str, list[str]] = {}
     for channel, releases in plan.channels.items():
         for release in releases:

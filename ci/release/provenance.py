@@ -1,7 +1,7 @@
 """Upstream's build attestations, verified offline with sigstore-python.
 
-Since August 2026 upstream's build service signs which workflow of which repository built
-which files (SLSA provenance in Sigstore bundles). The bundles of a release are kept in
+Since August 2026 upstream's build service signs which workflow of which repository built which
+files (SLSA provenance in Sigstore bundles). The bundles of a release are stored in
 ``facts/attestations/<tag>.jsonl`` and verified whenever its release file is made.
 """
 
@@ -30,9 +30,9 @@ _RUNNER = "github-hosted"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who may have built a release: ``[attestation]`` of ``rules.toml``.
+    """The allowed builder of a release: ``[attestation]`` of ``rules.toml``.
 
-    ``workflow`` is a path in the repository; each of ``refs`` may hold ``{tag}``.
+    ``workflow`` is a path in the repository; each of ``refs`` may contain ``{tag}``.
     """
 
     issuer: str
@@ -50,19 +50,22 @@ def load_origin(data: Path) -> Origin:
 
 
 def load_root(path: Path | None) -> "TrustedRoot":
-    """Sigstore's trusted root: of a file, or the one that sigstore-python has. No network."""
+    """Return Sigstore's trusted root from a file, or the one of sigstore-python, without network.
+
+    Raises ``ReleaseError``.
+    """
     from sigstore.models import ClientTrustConfig, TrustedRoot  # noqa: PLC0415
 
     if path is None:
         return ClientTrustConfig.production(offline=True).trusted_root
     try:
         return TrustedRoot.from_file(str(path))
-    except Exception as error:  # whatever its parser meets in a file of another kind
+    except Exception as error:  # on a file of another kind its parser may raise any exception
         raise ReleaseError(f"{path} is no trusted root of Sigstore: {error}") from error
 
 
 def bundles_in(data: bytes) -> list[dict[str, Any]]:
-    """The bundles of a file: one, one in each line, or the hosting service's answer.
+    """Return the bundles of a file: one, one in each line, or the hosting service's answer.
 
     Raises ``ReleaseError``.
     """
@@ -92,16 +95,17 @@ def verified(
     origin: Origin,
     root: "TrustedRoot",
 ) -> list[Mapping[str, Any]]:
-    """The bundles that prove where the files (name → SHA-256) of a release come from.
+    """Return the bundles that prove the origin of a release's files (name → SHA-256).
 
-    Raises ``ReleaseError`` for a file that no valid bundle names with this digest, with what
-    is wrong with the bundles that there are, and for files of more than one commit.
+    Raises ``ReleaseError`` for a file that no valid bundle names with this digest, with the faults
+    of the bundles, and for files from more than one commit.
     """
     from sigstore.verify import Verifier  # noqa: PLC0415
 
     verifier = Verifier(trusted_root=root)
     missing, used, commits, objections = set(digests.items()), [], set(), []
     for bundle in bundles:
+        # A new policy for each bundle: it stores the commit of the certificate that it accepted.
         policy = _Policy(origin, tag)
         try:
             subjects = _subjects(_payload(bundle, verifier, policy))
@@ -125,13 +129,13 @@ def verified(
 
 
 def stored(data: Path, tag: str) -> list[dict[str, Any]]:
-    """The recorded bundles of a release."""
+    """Return the recorded bundles of a release."""
     path = _path(data, tag)
     return bundles_in(path.read_bytes()) if path.is_file() else []
 
 
 def store(data: Path, tag: str, bundles: Iterable[Mapping[str, Any]]) -> None:
-    """Record the bundles of a release, one in each line; none removes the record."""
+    """Record the bundles of a release, one in each line; without any, remove the record."""
     path = _path(data, tag)
     lines = [json.dumps(bundle, separators=(",", ":")) + "\n" for bundle in bundles]
     if not lines:
@@ -146,9 +150,9 @@ def _path(data: Path, tag: str) -> Path:
 
 
 class _Policy:
-    """What the certificate of a bundle has to say, as sigstore-python asks a policy.
+    """The requirements on a bundle's certificate, in the form of sigstore-python's policies.
 
-    ``commit`` is what it says of the source, when it is accepted.
+    ``commit`` is the source's commit in an accepted certificate.
     """
 
     def __init__(self, origin: Origin, tag: str) -> None:
@@ -163,10 +167,11 @@ class _Policy:
 
         failures = [self._failures(certificate, ref) for ref in self._refs]
         if all(failures):
+            # Report the ref that comes closest: the one with the fewest differences.
             raise VerificationError("; ".join(min(failures, key=len)))
         oid = OIDCSourceRepositoryDigest.oid
         value: bytes = certificate.extensions.get_extension_for_oid(oid).value.value
-        self.commit = value[2:].decode()  # two bytes of DER say that a short text follows
+        self.commit = value[2:].decode()  # after two bytes of DER, for type and length
 
     def _failures(self, certificate: "Certificate", ref: str) -> list[str]:
         failures = (_failure(policy, certificate) for policy in self._policies(ref))
@@ -176,6 +181,8 @@ class _Policy:
         from sigstore.verify import policy  # noqa: PLC0415
 
         repository = f"https://github.com/{self._origin.repository}"
+        # All policies must hold: a fork, another workflow or a self-hosted runner fails at least
+        # one.
         workflow = f"{repository}/{self._origin.workflow}@{ref}"
         return [
             policy.OIDCIssuerV2(self._origin.issuer),
@@ -199,7 +206,7 @@ def _failure(policy: "VerificationPolicy", certificate: "Certificate") -> str:
 
 
 def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
-    """The files (name, SHA-256) that a provenance statement names."""
+    """Return the files (name, SHA-256) that a provenance statement names."""
     kind, data = payload
     try:
         statement = json.loads(data)
@@ -217,10 +224,10 @@ def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
 
 
 def _payload(bundle: Mapping[str, Any], verifier: "Verifier", policy: _Policy) -> tuple[str, bytes]:
-    """The media type and the bytes of what a valid bundle signs."""
+    """Return the media type and the bytes that a valid bundle signs."""
     from sigstore.models import Bundle  # noqa: PLC0415
 
     try:
         return verifier.verify_dsse(Bundle.from_json(json.dumps(bundle)), policy)
-    except Exception as error:  # also what pydantic and cryptography meet in a damaged bundle
+    except Exception as error:  # also from pydantic and cryptography, for a damaged bundle
         raise ReleaseError(f"a bundle is not valid: {error}") from error

@@ -1,4 +1,4 @@
-"""Files that people edit or other programs wrote: what is wrong with them is one line."""
+"""A reader's guard for files from people or other programs: their faults become one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,15 +17,15 @@ _MALFORMED = (
     ValueError,
     msgspec.ValidationError,
 )
-"""What reading a value of another shape than the expected one raises."""
+"""The errors that reading a value of an unexpected shape raises."""
 
 
 @contextmanager
 def reading(what: Path | str) -> Iterator[None]:
-    """Raise ``ReleaseError`` for what cannot be read, and for data of another shape.
+    """Raise ``ReleaseError`` for a file that cannot be read, and for data of another shape.
 
-    For the few lines that read or walk through such data: there these errors are about the
-    data, and nothing else.
+    Use it only around the few lines that read or walk through such data: there these errors can
+    have no other cause.
     """
     try:
         yield

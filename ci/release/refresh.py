@@ -1,4 +1,4 @@
-"""From a tag to recorded facts: what was published, and what its archives hold."""
+"""The way from a tag to recorded facts: what was published, and what its archives hold."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from ci.release.reading import reading
 
 
 class Refresh:
-    """Work on the facts of a data folder; ``say`` is told each step's result."""
+    """The facts of a data folder, and ways to add to them; ``say`` reports each step's result."""
 
     def __init__(self, data: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
         self._facts = data / "facts"
@@ -24,11 +24,11 @@ class Refresh:
         self._packages = load_packages(data, self._rules.libraries, {})
 
     def record(self, tag: str, answer: bytes | None, unlisted: str | None) -> None:
-        """Record a release; ``answer`` is the hosting service's, asked for if it is None.
+        """Record a release; ``answer`` is the hosting service's, which is asked if it is None.
 
-        A stable version ("v0.6.0") has no assets: its text names the tag that does. Releases
-        of a package index are recorded by hand. Nothing is written when a rule is missing.
-        Raises ``ReleaseError``.
+        A stable version ("v0.6.0") has no assets: its text names the tag that has them. Releases of
+        a package index are recorded by hand. Nothing is written if a rule is missing. Raises
+        ``ReleaseError``.
         """
         if tag in self._packages:
             return
@@ -41,6 +41,7 @@ class Refresh:
         else:
             release = hosting.parse_release(data, tag)
             with reading(self._facts.parent / "rules.toml"):
+                # Before anything is recorded: an asset that no rule knows stops here.
                 classify(release, self._rules)
             facts.record(release)
             if unlisted is not None:
@@ -60,7 +61,7 @@ class Refresh:
             facts.save()
 
     def _document(self, tag: str) -> Mapping[str, Any]:
-        """The release file as it would be without any record."""
+        """Return the release file as it would be without any record."""
         if tag in self._packages:
             return self._packages[tag]
         release = release_of(Facts(self._facts).releases(), tag)

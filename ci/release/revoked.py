@@ -1,7 +1,7 @@
-"""Releases that were revoked: the file that records them, and the guard that none gets lost.
+"""Revoked releases: the file that records them, and the check that none is lost.
 
-``revoked.json`` beside ``repository.toml`` has an entry for each, for good. Signing puts the
-whole list into the targets metadata and marks the release files, so a rebuild keeps both.
+``revoked.json`` is next to ``repository.toml`` and keeps an entry for each, for ever. Signing puts
+the whole list into the targets metadata and marks the release files, so a rebuild keeps both.
 """
 
 import json
@@ -22,7 +22,7 @@ _ROOT = "metadata/1.root.json"
 
 
 def load_revoked(data: Path) -> tuple[Revocation, ...]:
-    """Every release that was ever revoked; none where there is no such file.
+    """Return every release that was ever revoked; none if there is no such file.
 
     Raises ``ReleaseError``.
     """
@@ -38,10 +38,10 @@ def load_revoked(data: Path) -> tuple[Revocation, ...]:
 def revoke(
     data: Path, tag: str, reason: str, day: date, document: Mapping[str, Any] | None
 ) -> None:
-    """Record that a release must not be used any more, and which builds those are.
+    """Record that a release must not be used any more, and the archives of its builds.
 
-    ``document`` is its release file; with None clients know it by its name alone. Raises
-    ``ReleaseError`` for one that is revoked already, and for a reason that cannot be signed.
+    ``document`` is its release file; with None, clients know the release by its name alone. Raises
+    ``ReleaseError`` if it is revoked already, and for a reason that cannot be signed.
     """
     if not reason.isprintable() or not 0 < len(reason) <= LONGEST_REASON:
         raise ReleaseError(f"a reason is one line of 1 to {LONGEST_REASON} characters")
@@ -50,7 +50,7 @@ def revoke(
     if before and not before.withdrawn:
         raise ReleaseError(f"{tag} was revoked on {before.date} already")
     if before and day.isoformat() <= before.withdrawn:
-        # A client tells the two apart by their days, whatever metadata it sees first.
+        # A client tells the two apart by their days, in any order in which it sees them.
         raise ReleaseError(f"{tag}: withdrawn on {before.withdrawn}; a new one needs a later day")
     builds = () if document is None else _builds(document)
     added = Revocation("", tag, reason, day.isoformat(), builds)
@@ -69,15 +69,16 @@ def withdraw(data: Path, tag: str, day: date) -> None:
 
 
 def marked(document: Mapping[str, Any], revoked: Sequence[Revocation]) -> dict[str, Any]:
-    """A release file that says itself whether it was revoked, as older clients read only that.
+    """Return the release file with the field ``revoked``, as older clients read only that.
 
-    Raises ``ReleaseError`` where it contradicts a withdrawal.
+    Raises ``ReleaseError`` if the file contradicts a withdrawal.
     """
     for each in revoked:
         if each.release != document["release"]:
             continue
         if each.withdrawn and document.get("revoked"):
             raise ReleaseError(f"{each.release}: withdrawn, and its release file says revoked")
+        # A rebuilt release file would say "revoked": false again, so set the field from the list.
         return {**document, "revoked": not each.withdrawn}
     return dict(document)
 
@@ -88,9 +89,9 @@ def require_kept(
     published: trust.Copy,
     dropping: Collection[str],
 ) -> list[str]:
-    """Refuse to sign a state that forgets what the published one says is revoked.
+    """Refuse to sign a state that forgets a revocation of the published one.
 
-    ``dropping`` names the releases that may be forgotten; gives those that are. Raises
+    ``dropping`` names the releases that may be forgotten; returns those that are. Raises
     ``ReleaseError``.
     """
     root = published.read(_ROOT)
@@ -111,7 +112,7 @@ def _lost(
     revoked: Sequence[Revocation],
     releases: Sequence[ReleaseFile],
 ) -> Iterator[tuple[str, str]]:
-    """The revoked releases that would be forgotten, and how."""
+    """Yield the revoked releases that would be forgotten, and how."""
     now = {each.release: each for each in revoked}
     for each in parse("", before.revoked):
         kept = now.get(each.release)

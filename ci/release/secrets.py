@@ -1,7 +1,7 @@
-"""Looks for the signers' seeds where they must never be: files, archives, git's history.
+"""The search for the signers' seeds where they must never be: files, archives, git's history.
 
-Half a seed is enough to be found, as bytes, in hexadecimal digits or in base64, wherever it
-starts. What is found is told by the signer's name and its place, never by its content.
+Half a seed is enough for a finding, as bytes, in hexadecimal digits or in base64, at any offset. A
+finding names the signer and the place, never the content.
 """
 
 import base64
@@ -23,11 +23,11 @@ from ci.release.errors import ReleaseError
 
 _HALF = 16
 _DEPTH = 4
-"""Archives within archives that are opened."""
+"""The depth to which archives within archives are opened."""
 _ELSEWHERE = {".git", "__pycache__"}
 
 Content = tuple[str, bytes]
-"""A place's name and what is there."""
+"""A place's name and its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Finding:
 
 
 def search(contents: Iterable[Content], seeds: Mapping[str, bytes]) -> tuple[list[Finding], int]:
-    """Look for every seed in every content and in what archives among them hold.
+    """Look for every seed in every content, and in the members of archives among them.
 
-    Gives what was found, and in how many contents it was looked for.
+    Returns the findings, and the number of contents that were searched.
     """
     forms = {name: _forms(seed) for name, seed in seeds.items()}
     found, number = [], 0
@@ -57,7 +57,7 @@ def search(contents: Iterable[Content], seeds: Mapping[str, bytes]) -> tuple[lis
 
 
 def files_below(root: Path) -> Iterator[Content]:
-    """A file, or every file of a folder but git's own and those of environments."""
+    """Yield a file, or every file of a folder except git's own and those of environments."""
     if not root.is_dir():
         yield root.name, _read(root)
         return
@@ -74,7 +74,7 @@ def files_below(root: Path) -> Iterator[Content]:
 
 
 def history(repository: Path) -> Iterator[Content]:
-    """Every object that git keeps: files of all commits, messages, what no branch reaches.
+    """Yield every object in git: files of all commits, messages, objects that no branch reaches.
 
     Raises ``ReleaseError``.
     """
@@ -85,7 +85,7 @@ def history(repository: Path) -> Iterator[Content]:
             while header := git.stdout.readline():
                 name, kind, size = header.decode().split()
                 yield f"git's {kind} {name[:12]}", git.stdout.read(int(size))
-                git.stdout.read(1)  # a line feed ends every object
+                git.stdout.read(1)  # the line feed after every object
     except OSError as error:
         raise ReleaseError(f"git cannot be run: {error.strerror}") from error
     if git.returncode:
@@ -93,12 +93,13 @@ def history(repository: Path) -> Iterator[Content]:
 
 
 def built(repository: Path) -> Iterator[Content]:
-    """The wheel and the sdist of this tree, built from a copy. Raises ``ReleaseError``."""
+    """Yield the wheel and the sdist of this tree, built from a copy. Raises ``ReleaseError``."""
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         source, dist = Path(folder, "source"), Path(folder, "dist")
         for name, data in files_below(repository):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes(data)
+        # From a copy, so that the build leaves nothing in this tree.
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist)]
         done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
         if done.returncode:
@@ -108,7 +109,7 @@ def built(repository: Path) -> Iterator[Content]:
 
 
 def _forms(seed: bytes) -> set[bytes]:
-    """How either half of a seed may be written."""
+    """Return the ways in which either half of a seed may be written."""
     return {form for half in (seed[:_HALF], seed[_HALF:]) for form in _written(half)}
 
 
@@ -121,17 +122,21 @@ def _written(part: bytes) -> Iterator[bytes]:
 
 
 def _in_base64(part: bytes) -> Iterator[bytes]:
-    """The letters that stand for it in base64 at each of three places, in both alphabets."""
+    """Yield the part in base64 for each of three offsets, in both alphabets.
+
+    Letters that also hold bits of a neighbouring byte are left out.
+    """
     for before in range(3):
+        # The offset modulo 3 decides how the bytes are spread over the letters.
         encoded = base64.b64encode(bytes(before) + part)
-        first = -(-before * 8 // 6)  # the letters that hold bits of what comes before
-        last = (before + len(part)) * 8 // 6  # and of what comes after
+        first = -(-before * 8 // 6)  # after the letters with bits of earlier bytes
+        last = (before + len(part)) * 8 // 6  # before the letters with bits of later bytes
         yield encoded[first:last]
         yield encoded[first:last].translate(bytes.maketrans(b"+/", b"-_"))
 
 
 def _opened(place: str, data: bytes, depth: int) -> Iterator[Content]:
-    """The content itself, and everything in it if it is an archive."""
+    """Yield the content itself, and everything in it if it is an archive."""
     yield place, data
     if depth:
         for name, inner in _members(data):
@@ -139,7 +144,7 @@ def _opened(place: str, data: bytes, depth: int) -> Iterator[Content]:
 
 
 def _members(data: bytes) -> list[Content]:
-    """What an archive holds; nothing for what is none, or is damaged."""
+    """Return an archive's members; none if it is not an archive, or is damaged."""
     try:
         if data.startswith(b"\x1f\x8b"):
             return [("unpacked", gzip.decompress(data))]

@@ -1,7 +1,7 @@
 """The maintainers' signers, from the file that ``TSUKU_LLM_SIGNERS`` names.
 
-The file maps a signer's name to ``{"scheme": "ed25519", "seed": hex, "public": hex}``. No
-message of this module may hold anything of it but names.
+The file maps a signer's name to ``{"scheme": "ed25519", "seed": hex, "public": hex}``. Messages of
+this module may contain names from it, but nothing else.
 """
 
 import json
@@ -21,18 +21,18 @@ VARIABLE = "TSUKU_LLM_SIGNERS"
 
 
 def load_signers(environ: Mapping[str, str] = os.environ) -> dict[str, CryptoSigner]:
-    """Every signer of the file by its name.
+    """Return every signer of the file by its name.
 
-    Raises ``ReleaseError``, also for a file that other users can read or write: what it holds
-    may be known to them.
+    Raises ``ReleaseError``, also for a file that other users can read or write, because they may
+    know its content.
     """
     return {name: CryptoSigner(key) for name, key in _load_keys(environ, closed=True).items()}
 
 
 def load_seeds(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
-    """Every signer's seed by its name, to look for where it must not be.
+    """Return every signer's seed by its name, to search for it where it must not be.
 
-    Nothing is signed with it, so the file may be readable for others: it may be what leaked.
+    Other users may be able to read the file, as nothing is signed with it: it may be what leaked.
     Raises ``ReleaseError``.
     """
     return {
@@ -41,7 +41,7 @@ def load_seeds(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
 
 
 def make_signer(name: str, path: Path) -> str:
-    """Write a file with one new signer, for its owner's eyes only; gives its public key.
+    """Write a file with one new signer that only its owner can read; return its public key.
 
     Raises ``ReleaseError``.
     """
@@ -52,6 +52,8 @@ def make_signer(name: str, path: Path) -> str:
         "public": _public(private),
     }
     try:
+        # Make the file with its final mode: other users can never open it, not even while it is
+        # empty.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise ReleaseError(f"{path} cannot be made: {error.strerror}") from error
@@ -73,13 +75,13 @@ def _load_keys(environ: Mapping[str, str], *, closed: bool) -> dict[str, Ed25519
     except OSError as error:
         raise ReleaseError(f"{VARIABLE}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
-        # Such an error's text quotes what it could not read: it must not be chained.
+        # The error's text quotes what could not be read, maybe a seed: do not chain it.
         raise ReleaseError(f"{VARIABLE} names a file that is no file of signers") from None
 
 
 def _require_closed(path: str, status: os.stat_result) -> None:
-    """Refuse a file that others than its owner can open, or that another user owns."""
-    if os.name != "posix":  # no such modes there
+    """Refuse a file that users other than its owner can open, or that another user owns."""
+    if os.name != "posix":  # Windows has no such modes
         return
     if status.st_uid not in (0, os.geteuid()):
         raise ReleaseError(f"{VARIABLE}: {path} belongs to another user (uid {status.st_uid})")

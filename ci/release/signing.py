@@ -1,8 +1,8 @@
 """TUF metadata from a plan, its release files and signers; Ed25519 signs deterministically.
 
-A file is made of the plan alone, its signatures come from whoever is at hand. So holders of
-signers can sign the same bytes one after the other, each on a machine of their own, and the
-files in which their signatures gather are passed on.
+A file's content comes from the plan alone, and its signatures from the signers at hand. So the
+holders of signers can sign the same bytes one after another, each on another machine. They pass on
+the files in which the signatures are collected.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,16 +43,17 @@ def sign(
     published: trust.Copy = _NOTHING,
     gathered: trust.Copy = _NOTHING,
 ) -> dict[str, bytes]:
-    """Every file of the repository by its path.
+    """Return every file of the repository by its path.
 
-    A root and targets that are ``published`` stay as they are, so their signers are not
-    needed again; otherwise signatures that were ``gathered`` count beside those of the signers
-    at hand. Raises ``ReleaseError`` without the online signer.
+    A root and targets that are ``published`` stay as they are, so their signers are not needed
+    again. Otherwise the ``gathered`` signatures count as well as those of the signers at hand.
+    Raises ``ReleaseError`` without the online signer.
     """
     releases = tuple(releases)
     files = offline_files(plan, releases, signers, published, gathered)
     version = plan.roles["targets"].version
     targets = files[f"metadata/{version}.targets.json"]
+    # The snapshot names the targets by digest, so a host cannot mix files of two states.
     about_targets = MetaFile.from_data(version, targets, ["sha256"])
     return _release_files(plan, releases) | files | _online(plan, about_targets, signers)
 
@@ -64,12 +65,13 @@ def offline_files(
     published: trust.Copy,
     gathered: trust.Copy,
 ) -> dict[str, bytes]:
-    """Root and targets, with the signatures that there are.
+    """Return root and targets, with the signatures that exist so far.
 
-    A next root is also signed by signers of the last one: clients ask for its threshold, too.
-    Raises ``ReleaseError`` before anything is signed where another content of that version
-    is published: two signed contents of one version would let a host show each user another.
+    The signers of the last root also sign the next one: clients require its threshold, too. Raises
+    ``ReleaseError`` before signing if other content of that version is published: with two signed
+    contents of one version a host could show a different one to each user.
     """
+    # The last root is one version below: clients accept a next root only if its keys signed it.
     root, last = _root(plan), _published_root(plan.roles["root"].version - 1, published)
     entitled = {
         "root": [*root.roles["root"].keyids, *(last.roles["root"].keyids if last else ())],
@@ -81,12 +83,13 @@ def offline_files(
         kept = published.read(name)
         if kept is not None and not _same(signed, kept):
             raise ReleaseError(f"other content exists under the same version, raise it: {name}")
+        # Published bytes stay as they are: clients have stored them, with these signatures.
         files[name] = kept or _signed(signed, signers, entitled[signed.type], gathered.read(name))
     return files
 
 
 def lacking(plan: Plan, files: Mapping[str, bytes], published: trust.Copy) -> list[str]:
-    """What root and targets still lack: one line for each threshold that is not reached."""
+    """Return what root and targets still lack: one line for each threshold that is not reached."""
     version = plan.roles["root"].version
     data = _parsed(files[f"metadata/{version}.root.json"])
     targets = _parsed(files[f"metadata/{plan.roles['targets'].version}.targets.json"])
@@ -106,7 +109,7 @@ def lacking(plan: Plan, files: Mapping[str, bytes], published: trust.Copy) -> li
 def sign_again(
     plan: Plan, repository: trust.TrustedRepository, copy: trust.Copy, signers: Signers
 ) -> dict[str, bytes]:
-    """The files of a verified repository, with the plan's new snapshot and timestamp.
+    """Return the files of a verified repository, with the plan's new snapshot and timestamp.
 
     Only their signer is needed. Raises ``ReleaseError``.
     """
@@ -176,7 +179,7 @@ def _release_files(plan: Plan, releases: Iterable[ReleaseFile]) -> dict[str, byt
 def _targets(plan: Plan, releases: Iterable[ReleaseFile]) -> Targets:
     targets = Targets(**_common(plan.roles["targets"]))
     if plan.revoked:
-        # A field of its own: a target's custom field would go when its target goes.
+        # A separate field: a target's custom field would disappear with its target.
         targets.unrecognized_fields["revoked"] = plain(plan.revoked)
     for release in releases:
         file = TargetFile.from_data(release.path, release.data, ["sha256"])
@@ -186,9 +189,9 @@ def _targets(plan: Plan, releases: Iterable[ReleaseFile]) -> Targets:
 
 
 def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes | None) -> bytes:
-    """JSON for people's reviews, with the signatures of ``begun`` and of the signers at hand.
+    """Return readable JSON with the signatures of ``begun`` and of the signers at hand.
 
-    ``entitled`` are keyids, in the order of the signatures: whoever came first.
+    ``entitled`` are keyids; the signatures come in their order, whichever was made first.
     """
     at_hand = {each.public_key.keyid: each for each in signers.values()}
     metadata: Metadata[Any] = Metadata(signed)
@@ -196,6 +199,7 @@ def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes
     for keyid in dict.fromkeys(entitled):
         if keyid in at_hand:
             metadata.sign(at_hand[keyid], append=True)
+        # The signatures of other holders, over exactly the same content.
         elif before and keyid in before.signatures:
             metadata.signatures[keyid] = before.signatures[keyid]
     return metadata.to_bytes(_READABLE) + b"\n"
@@ -209,7 +213,7 @@ def _signed_online(signed: Any, plan: Plan, signers: Signers) -> bytes:
 
 
 def _same(signed: Any, data: bytes | None) -> Metadata[Any] | None:
-    """The metadata in a file, if it signs exactly this."""
+    """Return the metadata in a file if it signs exactly this content."""
     if data is None:
         return None
     metadata = _parsed(data)

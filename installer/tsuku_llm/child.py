@@ -1,15 +1,19 @@
-"""Questions put to a short-lived child, which may crash or hang without harm.
+"""Questions to a short-lived child process, which may crash or hang without harm.
 
-One child answers many questions, as starting one for each would cost more than the
-answers. It writes JSON lines to its own pipe:
+One child answers many questions, as starting one for each would cost more than the answers. It
+writes JSON lines to its own pipe:
 
     {"ask": Q, "before": CALL}    it is about to make a call that may never return
     {"ask": Q, "call": ..., ...}  an answer, as raw as it came
     {"ask": Q, "end": "done"}     it goes on to the next question
 
-A question that breaks the child is blamed, and the rest is put to a new child. One that
-crashed behind others is asked once more alone: two drivers in one process can break
-each other (two copies of LLVM, for one).
+If a question breaks the child, that question is blamed and a new child gets the rest. A question
+that crashed after others is asked once more alone: two drivers in one process can break each other
+(for example with two copies of LLVM).
+
+Threads: the caller's; one per ``Asking`` that starts the children and talks to them; one per child
+that reads its pipe. Only the ``Asking`` thread changes the state of a ``Child``, except that
+``cancel`` may come from the caller's thread at any time.
 """
 
 from __future__ import annotations
@@ -27,21 +31,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
-_OUTPUT_LIMIT = 4 << 20  # a driver that found our pipe cannot fill the memory
-_START_SECONDS = 30.0  # of a loaded machine; no driver is loaded before the greeting
+_OUTPUT_LIMIT = 4 << 20  # bytes: a driver that writes to our pipe cannot fill the memory
+_START_SECONDS = 30.0  # enough on a loaded machine; the child loads no driver before it greets
 _REAP_SECONDS = 1.0
 
 Start = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
-"""How to start a child with these questions. May raise ``OSError``."""
+"""A function that starts a child with these questions. May raise ``OSError``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a child said about one question.
+    """A child's answer to one question.
 
-    ``end`` is how the saying ended: ``done``, ``timed-out``, ``signal 11``, ``exit 1``,
-    ``not-started``, or ``absent`` for a question that was never asked. ``during`` is
-    the call that was in progress when it ended badly.
+    ``end`` tells how the answer ended: ``done``, ``timed-out``, ``signal 11``, ``exit 1``,
+    ``not-started``, or ``absent`` for a question that was never asked. ``during`` is the call that
+    was in progress when it ended badly.
     """
 
     lines: tuple[Mapping[str, Any], ...] = ()
@@ -54,7 +58,7 @@ ABSENT = Answer()
 
 @dataclass(slots=True)
 class _Talk:
-    """What one child has said so far."""
+    """The lines and answers that one child has sent so far."""
 
     lines: list[Mapping[str, Any]] = field(default_factory=list)
     current: str | None = None
@@ -76,7 +80,7 @@ class _Talk:
 
 
 class Child:
-    """Puts questions to one child after another; ``limit`` is in seconds, per question.
+    """A conversation with one child process after another; ``limit`` is in seconds, per question.
 
     ``first`` is a child that was already started with all of them.
     """
@@ -91,47 +95,58 @@ class Child:
         self._cancelled = False
 
     def ask_all(self, questions: Sequence[str]) -> dict[str, Answer]:
-        """Put every question, in this order, to as few children as it takes."""
+        """Ask every question, in this order, with as few children as possible."""
         answers: dict[str, Answer] = {}
         left = list(questions)
         while left and not self._cancelled:
             answered, blamed = self._converse(left)
             answers |= answered
             left = [question for question in left if question not in answers]
+            # Ask a crashed question again alone, if the child had answered others before it:
+            # another driver in the same process may have caused the crash. A timeout is not
+            # repeated, as it costs its full limit.
             if blamed and answers[blamed].end != "timed-out" and len(answered) > 1:
                 answers |= self._converse([blamed])[0]
         return {question: answers.get(question, ABSENT) for question in questions}
 
     def cancel(self) -> None:
-        """End the child that runs, and start no other."""
+        """Kill the running child and start no other; may be called from any thread."""
+        # Set the flag before reading the process: a child that the other thread is starting right
+        # now is not stored yet, and ``_converse`` checks the flag after it has stored it.
         self._cancelled = True
         if self._process and self._process.poll() is None:
             _kill(self._process)
 
     def _converse(self, questions: Sequence[str]) -> tuple[dict[str, Answer], str | None]:
-        """One child: what it answered, and the question that it did not survive."""
+        """Talk to one child; return its answers and the question that broke it."""
         try:
             process = self._process = self._first or self._start(questions)
         except OSError:
             return dict.fromkeys(questions, Answer(end="not-started")), None
+        # The child that was started ahead serves once; the next one is started here.
         self._first = None
-        if self._cancelled:  # while it was being started
+        # ``cancel`` may have run while the child was being started, and found no process to kill.
+        if self._cancelled:
             _kill(process)
         talk = _Talk()
         in_time = self._listen(process, talk, questions)
+        # A child that closed its pipe is about to exit by itself: wait for its real exit status.
+        # One that used up its time is killed at once.
         end = _stop(process, patience=_REAP_SECONDS if in_time else 0.0)
         if not talk.started:
             return dict.fromkeys(questions, Answer(end="not-started")), None
         open_ = [question for question in questions if question not in talk.answers]
         if not open_:
             return talk.answers, None
-        blamed = open_[0]  # they are answered in their order
+        # The child answers in order, so it was busy with the first open question.
+        blamed = open_[0]
         end = end if in_time else "timed-out"
         talk.answers[blamed] = Answer(tuple(talk.lines), end, talk.during)
         return talk.answers, blamed
 
     def _listen(self, process: subprocess.Popen[bytes], talk: _Talk, known: Sequence[str]) -> bool:
-        """Read until the child is done; False if one question used up its time."""
+        """Read until the child closes its pipe; return False if a question used up its time."""
+        # Another thread reads the pipe, so that this one can wait with a deadline on every system.
         lines = _read_in_background(cast("IO[bytes]", process.stdout))
         deadline = time.monotonic() + _START_SECONDS
         while True:
@@ -145,49 +160,55 @@ class Child:
             if message is None:
                 continue
             talk.started = True
+            # The greeting or the first line of another question starts that question's time.
             if message["ask"] != talk.current:
                 deadline = time.monotonic() + self._limit
-            if message["ask"] is not None:  # else it is the greeting
+            if message["ask"] is not None:  # None is the greeting
                 talk.hear(message)
 
 
 class Asking:
-    """Questions that are put in the background, while the caller does something else."""
+    """Questions that a thread asks in the background, while the caller does something else."""
 
     def __init__(self, child: Child, put: Callable[[], dict[str, Answer]]) -> None:
         self._child = child
         self._put = put
         self._answers: dict[str, Answer] = {}
         self._error: BaseException | None = None
+        # A daemon, so that a thread blocked by a stuck child does not keep the program from
+        # exiting.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def __call__(self) -> Mapping[str, Answer]:
-        """Wait for the answers; a caller who is interrupted leaves no child behind."""
+        """Wait for the answers; if the caller is interrupted, kill the child."""
         try:
             while self._thread.is_alive():
-                self._thread.join(1.0)  # on Windows only a wait that ends can be interrupted
+                # On Windows Ctrl-C interrupts no endless wait, so wait in steps of a second.
+                self._thread.join(1.0)
         except BaseException:
             self._child.cancel()
             raise
+        # The thread has ended: its results are complete, and reading them needs no lock.
         if self._error:
             raise self._error
         return self._answers
 
     def end(self) -> None:
-        """End the child if it still runs: nobody waits for the answers any more."""
+        """End the child if it still runs, as its answers are no longer needed."""
         self._child.cancel()
+        # Wait for the thread, which also removes the child's scratch folder.
         self._thread.join()
 
     def _run(self) -> None:
         try:
             self._answers = self._put()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - __call__ raises it in the caller's thread
             self._error = error
 
 
 def _message(line: bytes, known: Sequence[str]) -> Mapping[str, Any] | None:
-    """One line of the protocol; None for anything else that a driver wrote there."""
+    """Read one line of the protocol; return None for other output, which a driver wrote there."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -198,26 +219,33 @@ def _message(line: bytes, known: Sequence[str]) -> Mapping[str, Any] | None:
 
 
 def _read_in_background(pipe: IO[bytes]) -> queue.Queue[bytes | None]:
-    """Lines as they come, then None. A thread, as Windows cannot wait for a pipe."""
+    """Put lines in a queue as they arrive, then None.
+
+    A thread reads them, as Windows cannot wait for a pipe with a timeout.
+    """
     lines: queue.Queue[bytes | None] = queue.Queue()
 
     def read() -> None:
         room = _OUTPUT_LIMIT
+        # This thread alone reads the pipe and closes it. The read ends when the child's side is
+        # closed, by its exit or by our SIGKILL, or when the output limit is used up.
         with pipe, contextlib.suppress(OSError):
             while room > 0 and (line := pipe.readline(room)):
                 room -= len(line)
                 lines.put(line)
+        # Always sent, so that the listener never waits for a reader that has stopped.
         lines.put(None)
 
+    # A daemon: a child that was left behind keeps the pipe open, and this thread with it.
     threading.Thread(target=read, daemon=True).start()
     return lines
 
 
 def _stop(process: subprocess.Popen[bytes], patience: float) -> str:
-    """Give the child ``patience`` seconds to end, end it, and say how it ended.
+    """Wait ``patience`` seconds for the child to end, kill it, and return how it ended.
 
-    A child that waits inside the kernel for a wedged device survives SIGKILL until the
-    device answers: it is left behind rather than waited for.
+    A child that waits inside the kernel for a wedged device survives SIGKILL until the device
+    answers. It is left behind, as waiting for it could take forever.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         return _end(process.wait(patience))
@@ -232,6 +260,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
+        # The child leads its own session (see ``local``), so the group includes what drivers have
+        # started. The group may already be gone: then there is nothing to kill.
         os.killpg(process.pid, signal.SIGKILL)
 
 

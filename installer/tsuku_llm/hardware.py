@@ -1,4 +1,4 @@
-"""What a probe concludes about a machine: values only, no way of finding them."""
+"""What a probe concludes about a machine: values only, without the way to find them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class GpuKind(str, enum.Enum):
-    """What sort of device a driver says it is (the values are Vulkan's device types)."""
+    """The kind of a device, as its driver reports it (the values are Vulkan's device types)."""
 
     DISCRETE = "discrete"
     INTEGRATED = "integrated"
@@ -17,14 +17,14 @@ class GpuKind(str, enum.Enum):
 
 
 class ApiState(str, enum.Enum):
-    """How far a driver API got when it was asked."""
+    """The stage that a driver API reached when it was asked."""
 
     OK = "ok"
     """It initialised and enumerated its devices (maybe none)."""
     ABSENT = "absent"
-    """Its library is not there."""
+    """Its library is not installed."""
     FAILED = "failed"
-    """Its library is there and returned an error."""
+    """Its library is installed, but did not load or returned an error."""
     TIMED_OUT = "timed-out"
     CRASHED = "crashed"
     NOT_ASKED = "not-asked"
@@ -41,9 +41,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A named situation: ``slug`` for programs, one sentence, and one fix.
+    """A named situation: ``slug`` for programs, one sentence for people, and one fix.
 
-    ``transient`` ones (a driver that waits for a reboot, a GPU asleep) must never be
+    A ``transient`` problem (a driver that waits for a reboot, a GPU asleep) must never be
     remembered as "this machine has no GPU".
     """
 
@@ -57,9 +57,9 @@ class Problem:
 class Gpu:
     """One device as one API enumerates it. The same card appears once per API.
 
-    ``memory`` is in bytes, None where the API does not tell; ``index`` is the position
-    in the API's own enumeration; ``compute_capability`` is NVIDIA's ("9.0"), ``gfx``
-    AMD's ("gfx1100"), ``api_version`` the device's own version of the API.
+    ``memory`` is in bytes, None if the API does not report it. ``index`` is the position in the
+    API's own enumeration. ``compute_capability`` is NVIDIA's ("9.0"), ``gfx`` AMD's ("gfx1100"),
+    ``api_version`` the device's own version of the API.
     """
 
     api: str
@@ -78,12 +78,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """What one driver API answered.
+    """The answer of one driver API.
 
-    ``name`` is one of ``cuda``, ``rocm``, ``vulkan``, ``level_zero``, ``opencl``,
-    ``openvino``, ``metal``. ``version`` is the API version that the library supports
-    ("13.0" for CUDA: the newest toolkit whose PTX it can compile), ``driver`` the
-    driver's own version text.
+    ``name`` is one of ``cuda``, ``rocm``, ``vulkan``, ``level_zero``, ``opencl``, ``openvino``,
+    ``metal``. ``version`` is the API version that the library supports ("13.0" for CUDA: the newest
+    toolkit whose PTX it can compile), ``driver`` the driver's own version text.
     """
 
     name: str
@@ -123,12 +122,12 @@ class Cpu:
 class Hardware:
     """A whole machine, as far as the choice of a variant depends on it.
 
-    ``os`` is ``linux``, ``darwin`` or ``windows``; ``arch`` is ``amd64``, ``arm64`` or
-    the machine's own word for it. ``libstdcxx`` is the newest GLIBCXX symbol version
-    that the system's libstdc++ defines ("3.4.30"), None where it is not known.
-    ``vcruntime`` is the version of Windows' Visual C++ runtime, "0" where there is none.
-    ``evidence`` are supporting facts (what is on the PCI bus): they explain, and never
-    decide. ``simulated`` names the snapshot when the machine is a replayed one.
+    ``os`` is ``linux``, ``darwin`` or ``windows``; ``arch`` is ``amd64``, ``arm64`` or the
+    machine's own word for it. ``libstdcxx`` is the newest GLIBCXX symbol version that the system's
+    libstdc++ defines ("3.4.30"), None if unknown. ``vcruntime`` is the version of Windows' Visual
+    C++ runtime, "0" if none is installed. ``evidence`` holds supporting facts (the devices on the
+    PCI bus): they explain, and never decide. ``simulated`` names the snapshot if the machine is a
+    replayed one.
     """
 
     os: str
@@ -150,7 +149,7 @@ class Hardware:
         return f"{self.os}-{self.arch}"
 
     def api(self, name: str) -> Api:
-        """The answer of one API; one that was never asked is ``not-asked``."""
+        """Return the answer of one API; an API that was never asked is ``not-asked``."""
         for api in self.apis:
             if api.name == name:
                 return api
@@ -158,5 +157,5 @@ class Hardware:
 
     @property
     def all_problems(self) -> tuple[Problem, ...]:
-        """Every named situation, the machine's own first, then one per API."""
+        """Every named situation: the machine's own first, then one per API."""
         return self.problems + tuple(api.problem for api in self.apis if api.problem)

@@ -1,7 +1,7 @@
 """This machine, as a ``Host``.
 
-Drivers take longer to answer than the rest of the program takes to load, and are asked
-first (see ``operations.ahead``): so this imports only what it takes to start a child.
+Drivers take longer to answer than the rest of the program takes to load, so they are asked first
+(see ``operations.ahead``). This module therefore imports only what a child's start needs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Program:
     """What a child runs: ``module`` of ``folder``, alone, without site-packages.
 
     ``module`` must have ``main(root, limit, questions)`` and speak as ``child`` describes.
-    ``environment`` turns this process's environment into the child's; its other
-    arguments are a private folder that lives as long as the question, and the prefix of
-    every path ("" on a real machine).
+    ``environment`` turns this process's environment into the child's. Its other arguments are a
+    private folder that lives as long as the question, and the prefix of every path ("" on a real
+    machine).
     """
 
     __slots__ = ("environment", "folder", "module")
@@ -56,12 +56,12 @@ class LocalHost:
         self._environ = dict(os.environ if environ is None else environ)
 
     def system(self) -> Mapping[str, Raw]:
-        """See ``Host``; without the node name, which would identify a machine."""
+        """Answer as ``Host`` describes, without the node name, which would identify a machine."""
         bits = 64 if sys.maxsize > 1 << 32 else 32
         return {"os": sys.platform, "libc": _libc_of_python(), "bits": bits, **_kernel()}
 
     def read_text(self, path: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes."""
         try:
             with open(self._root + path, "rb") as file:  # noqa: PTH123
                 return file.read(READ_LIMIT).decode("utf-8", "replace")
@@ -69,14 +69,14 @@ class LocalHost:
             return None
 
     def list_dir(self, path: str) -> tuple[str, ...] | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes."""
         try:
             return tuple(sorted(os.listdir(self._root + path)))  # noqa: PTH208
         except (OSError, ValueError):
             return None
 
     def access(self, path: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes."""
         path = self._root + path
         if not os.path.lexists(path):
             return None
@@ -84,18 +84,19 @@ class LocalHost:
         return "".join(letter for letter, mode in modes if os.access(path, mode))
 
     def environment(self, name: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes."""
         return self._environ.get(name)
 
     def ask(self, program: Program, questions: Sequence[str], limit: float) -> Asking:
-        """See ``Host``."""
+        """Ask as ``Host`` describes: the child starts at once, and a thread listens to it."""
         scratch = _scratch_folder()
         environ = program.environment(self._environ, scratch, self._root)
+        # Isolated and without site-packages: no file of the user can change what the child runs.
         command = [sys.executable, "-I", "-S", "-E", "-c", _START, str(program.folder)]
         command += [program.module, self._root, str(limit)]
         start = functools.partial(_start, command, environ, scratch)
         first = _started(start, questions) if questions else None
-        # Loaded while the child starts.
+        # Import these only now: the child starts in the meantime.
         from tsuku_llm.child import Asking, Child  # noqa: PLC0415
 
         child = Child(start, limit, first)
@@ -109,11 +110,11 @@ _START = (
 
 
 def _scratch_folder() -> str:
-    """Make a private folder (``tempfile`` takes longer to import than to ask)."""
+    """Make a private folder; ``tempfile`` would take longer to import than the question."""
     folders = [os.environ.get(name) for name in ("TMPDIR", "TEMP")]
     folder = next((folder for folder in folders if folder), "/tmp")  # noqa: S108
     path = os.path.join(folder, f"tsuku-llm-{os.urandom(12).hex()}")  # noqa: PTH118
-    with contextlib.suppress(OSError):  # then no child starts in it
+    with contextlib.suppress(OSError):  # without the folder the child's start fails, see _started
         os.mkdir(path, 0o700)  # noqa: PTH102
     return path
 
@@ -121,8 +122,8 @@ def _scratch_folder() -> str:
 def _start(
     command: Sequence[str], environ: Mapping[str, str], cwd: str, questions: Sequence[str]
 ) -> subprocess.Popen[bytes]:
-    """Start a child in its own session, so that it can be killed with all it started."""
-    import subprocess  # noqa: PLC0415 - most commands ask nobody
+    """Start a child in its own session, so that it can be killed with every process it started."""
+    import subprocess  # noqa: PLC0415 - most commands start no child
 
     return subprocess.Popen(
         [*command, *questions],
@@ -139,7 +140,7 @@ def _start(
 def _started(start: Start, questions: Sequence[str]) -> subprocess.Popen[bytes] | None:
     try:
         return start(questions)
-    except OSError:  # the second try tells
+    except OSError:  # Child starts it again and reports that it does not start
         return None
 
 
@@ -147,6 +148,7 @@ def _ask_in(scratch: str, child: Child, questions: Sequence[str]) -> dict[str, A
     try:
         return child.ask_all(questions)
     finally:
+        # The last child has ended or was left behind; no other process uses the folder.
         _remove(scratch)
 
 
@@ -156,13 +158,13 @@ def _remove(scratch: str) -> None:
             os.unlink(f"{scratch}/{name}")  # noqa: PTH108
         os.rmdir(scratch)  # noqa: PTH106
     except OSError:
-        import shutil  # noqa: PLC0415 - no driver is known that leaves a folder
+        import shutil  # noqa: PLC0415 - rare: no known driver leaves a folder
 
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _libc_of_python() -> str | None:
-    """The C library that this interpreter runs on, such as "glibc 2.36"."""
+    """Return the C library that this interpreter runs on, such as "glibc 2.36"."""
     if sys.platform != "linux":
         return None
     try:
@@ -183,7 +185,7 @@ def _kernel() -> Mapping[str, Raw]:
 
 
 def _windows_machine() -> str | None:
-    """The system's own architecture, which its environment hides from emulated processes."""
+    """Return the system's own architecture, which Windows hides from emulated processes."""
     if sys.platform != "win32":
         return None
     import ctypes  # noqa: PLC0415

@@ -1,9 +1,9 @@
-"""Which variants fit a machine, best first, and for every other one the fact that decided.
+"""The variants that fit a machine, best first, and the fact that excludes each other one.
 
-Pure: no host, no files, no network. The rules about CUDA device code follow NVIDIA's
-compatibility guide: SASS runs on devices of the same major capability with an equal or
-higher minor; PTX runs on any later device, if the driver's CUDA is at least the toolkit's.
-Neither is promised between cards and Tegra, the Jetsons' processors.
+Pure: no host, no files, no network. The rules about CUDA device code follow NVIDIA's compatibility
+guide: SASS runs on devices of the same major capability with an equal or higher minor; PTX runs on
+any later device, if the driver's CUDA is at least the toolkit's. Neither rule holds between cards
+and Tegra, the Jetsons' processors.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _CLASS_RANK = {
     GpuKind.OTHER: 3,
 }
 _CPU_RANK = 4
+# The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.
 _TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a variant does not fit: ``slug`` for programs, ``text`` for people."""
+    """The reason why a variant does not fit: ``slug`` for programs, ``text`` for people."""
 
     slug: str
     text: str
@@ -60,7 +61,7 @@ class Candidate:
 
     @property
     def note(self) -> str | None:
-        """What to know before the first start: PTX is compiled then, which takes minutes."""
+        """A warning that the first start is slow: the driver compiles PTX, which takes minutes."""
         cuda = self.variant.requires.cuda
         capability = self.gpu.compute_capability if self.gpu else None
         if cuda is None or capability is None:
@@ -80,7 +81,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asked for: a word of ``REQUESTS`` or a variant's name.
+    """The user's request: a word of ``REQUESTS`` or a variant's name.
 
     ``prefer`` is a policy name of the manifest or the user's own order of backends.
     """
@@ -102,7 +103,7 @@ class Selection:
     def selected(self) -> Candidate:
         """The best candidate.
 
-        Raises ``SelectionError`` with every reason when there is none.
+        Raises ``SelectionError`` with every reason if there is none.
         """
         if self.compatible:
             return self.compatible[0]
@@ -119,15 +120,15 @@ class Selection:
         return (*fitting, *(each.variant for each in self.rejected))
 
     def candidate(self, name: str) -> Candidate | None:
-        """The compatible variant of that name."""
+        """Return the compatible variant of that name."""
         return next((each for each in self.compatible if each.variant.name == name), None)
 
 
 def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     """Sort the platform's variants into those that fit, best first, and the others.
 
-    Raises ``UnknownRequest`` when the release has nothing for the platform or the
-    request names neither a backend nor a variant.
+    Raises ``UnknownRequest`` if the release has nothing for the platform or if the request names
+    neither a backend nor a variant.
     """
     platform = platform_of(release, hardware)
     require_known(request.backend, (variant.name for variant in platform.variants))
@@ -141,6 +142,7 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
             rejected.append(Rejection(variant, reason))
     order = _preference(platform, request.prefer)
     positions = {variant.name: index for index, variant in enumerate(platform.variants)}
+    # Order by device class, then by the policy's backends, then by the manifest's own order.
     fitting.sort(key=lambda pair: (_class_rank(pair[1]), order(pair[0]), positions[pair[0].name]))
     return Selection(
         requested=request.backend,
@@ -153,9 +155,10 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
 def next_after(
     selection: Selection, failed: Collection[str], *, gpu_only: bool = False
 ) -> tuple[Candidate, ...]:
-    """What to try where these variants failed: those behind the last of them, best first.
+    """Return the variants ranked behind the last of these failed ones, best first.
 
-    Where none of them fits (any more), everything that does. ``gpu_only`` leaves out the CPU.
+    If none of the failed ones is compatible (any more), return all that are. ``gpu_only`` leaves
+    out the CPU.
     """
     ranks = [each.rank for each in selection.compatible if each.variant.name in failed]
     behind = max(ranks, default=0)
@@ -167,7 +170,10 @@ def next_after(
 
 
 def platform_of(release: Release, hardware: Hardware) -> Platform:
-    """The release's entry for this machine, or ``UnknownRequest`` with what it has."""
+    """Return the release's entry for this machine.
+
+    Raises ``UnknownRequest``, which lists the platforms of the release.
+    """
     try:
         return release.platforms[hardware.platform]
     except KeyError:
@@ -179,7 +185,10 @@ def platform_of(release: Release, hardware: Hardware) -> Platform:
 
 
 def require_known(backend: str, variants: Iterable[str]) -> None:
-    """Refuse a request that is neither a backend nor one of these variants."""
+    """Check that a request is a backend or one of these variants.
+
+    Raises ``UnknownRequest`` if it is neither.
+    """
     names = tuple(variants)
     if backend not in REQUESTS and backend not in names:
         raise UnknownRequest(
@@ -190,7 +199,7 @@ def require_known(backend: str, variants: Iterable[str]) -> None:
 
 
 def detected(hardware: Hardware) -> tuple[str, ...]:
-    """The backends for which this machine has a hardware device, and always the CPU."""
+    """Return the backends for which this machine has a hardware device, and always the CPU."""
     return tuple(
         backend
         for backend in BACKENDS
@@ -199,7 +208,7 @@ def detected(hardware: Hardware) -> tuple[str, ...]:
 
 
 def not_requested(variant: Variant, backend: str) -> Reason | None:
-    """Why the user's request excludes a variant, whatever the machine."""
+    """Tell why the user's request excludes a variant on any machine; None if it does not."""
     if backend in ("auto", variant.backend, variant.name):
         return None
     if backend == "gpu" and variant.backend != "cpu":
@@ -208,17 +217,17 @@ def not_requested(variant: Variant, backend: str) -> Reason | None:
 
 
 def why_not(variant: Variant, hardware: Hardware) -> Reason | None:
-    """The first fact that keeps a variant from running on a machine; None if it fits."""
+    """Return the first fact that keeps a variant from running on a machine; None if it fits."""
     return next(_obstacles(variant, hardware), None)
 
 
 def system_obstacle(variant: Variant, hardware: Hardware) -> Reason | None:
-    """The first fact about the system that keeps a variant from running, whatever its devices."""
+    """Return the first fact about the system that excludes a variant on any device."""
     return next(_system_obstacles(variant.requires, hardware), None)
 
 
 def best_gpu(variant: Variant, hardware: Hardware) -> Gpu | None:
-    """The device that a compatible variant should use, None for the CPU.
+    """Return the device that a compatible variant should use, None for the CPU.
 
     Discrete before integrated, then the one with the most memory, then the driver's order.
     """
@@ -236,6 +245,7 @@ def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
         return
     rule = _DEVICE_RULES.get(variant.backend, _any_device)
     reasons = [rule(variant.requires, api, gpu) for gpu in api.hardware_gpus]
+    # One usable device is enough. If no device is usable, the first one's reason is told.
     if None not in reasons:
         yield next(reason for reason in reasons if reason)
 
@@ -272,7 +282,7 @@ def _preference(platform: Platform, prefer: str | tuple[str, ...]) -> Callable[[
 
 
 def check_known(requires: Requirements, _: Hardware) -> Reason | None:
-    """A requirement that this version cannot check is not met."""
+    """Reject a variant with a requirement that this version cannot check."""
     if not requires.unknown:
         return None
     names = ", ".join(requires.unknown)
@@ -280,7 +290,7 @@ def check_known(requires: Requirements, _: Hardware) -> Reason | None:
 
 
 def check_glibc(requires: Requirements, hardware: Hardware) -> Reason | None:
-    """The floor of the symbol versions that the build links to."""
+    """Check the newest glibc symbol version that the build links to."""
     if requires.glibc is None or hardware.libc is None:
         return None
     libc = hardware.libc
@@ -290,24 +300,27 @@ def check_glibc(requires: Requirements, hardware: Hardware) -> Reason | None:
 
 
 def check_libstdcxx(requires: Requirements, hardware: Hardware) -> Reason | None:
-    """The floor of GLIBCXX; a system without libstdc++ is left to the gate to judge."""
+    """Check the newest GLIBCXX version that the build links to.
+
+    A system without libstdc++ passes: the gate, which starts the build, judges it.
+    """
     if requires.libstdcxx is None or hardware.libstdcxx is None:
         return None
     return _at_least("libstdcxx", requires.libstdcxx, hardware.libstdcxx, "GLIBCXX")
 
 
 def check_macos(requires: Requirements, hardware: Hardware) -> Reason | None:
-    """The deployment target of the build."""
+    """Check the deployment target of the build."""
     return _at_least("macos", requires.macos, hardware.os_version, "macOS")
 
 
 def check_vcruntime(requires: Requirements, hardware: Hardware) -> Reason | None:
-    """The Visual C++ runtime of a Windows build."""
+    """Check the Visual C++ runtime of a Windows build."""
     return _at_least("vcruntime", requires.vcruntime, hardware.vcruntime, "Visual C++ runtime")
 
 
 def check_x86_level(requires: Requirements, hardware: Hardware) -> Reason | None:
-    """The x86-64 level, as the psABI numbers them."""
+    """Check the x86-64 level, as the psABI numbers them."""
     level = hardware.cpu.level if hardware.cpu else None
     if requires.x86_64_level is None or level is None or level >= requires.x86_64_level:
         return None
@@ -316,10 +329,10 @@ def check_x86_level(requires: Requirements, hardware: Hardware) -> Reason | None
 
 
 def check_cpu_features(requires: Requirements, hardware: Hardware) -> Reason | None:
-    """The instruction sets beyond a level, judged where the system lists all that it has.
+    """Check the instruction sets beyond a level, on Linux only.
 
-    Linux does; what Windows and macOS tell is not complete, and a feature that they do not
-    name may be there.
+    Linux lists all features of a processor. The lists of Windows and macOS are incomplete, so a
+    feature that they do not name may still be present.
     """
     features = hardware.cpu.features if hardware.cpu and hardware.os == "linux" else ()
     missing = [feature for feature in requires.cpu_features if feature not in features]
@@ -329,7 +342,7 @@ def check_cpu_features(requires: Requirements, hardware: Hardware) -> Reason | N
 
 
 def check_memory(requires: Requirements, hardware: Hardware) -> Reason | None:
-    """The machine's memory, where a variant asks for some."""
+    """Check the machine's memory, if a variant asks for some."""
     if requires.memory is None or hardware.memory is None or hardware.memory >= requires.memory:
         return None
     text = f"needs {requires.memory:,} bytes of memory, this machine has {hardware.memory:,}"
@@ -349,6 +362,7 @@ _SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = 
 
 
 def _at_least(slug: str, floor: str | None, have: str | None, name: str = "") -> Reason | None:
+    # An unknown version passes: the gate starts the build and finds out.
     if floor is None or have is None or Version(have) >= Version(floor):
         return None
     name = name or slug
@@ -359,7 +373,7 @@ def _at_least(slug: str, floor: str | None, have: str | None, name: str = "") ->
 
 
 def api_obstacle(api: Api) -> Reason | None:
-    """Why an API offers no hardware device at all; a device that is there outweighs a complaint."""
+    """Tell why an API offers no hardware device; None if it has one, even with a problem."""
     if api.hardware_gpus:
         return None
     if api.problem:
@@ -406,7 +420,7 @@ def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
         Version(cuda.toolkit),
     )
     if capability in _TEGRA and capability not in (*cuda.sass, *cuda.ptx):
-        # A Jetson's CUDA is not the one that builds for arm64 servers bring along.
+        # A Jetson's CUDA differs from the one that builds for arm64 servers contain.
         text = f"{gpu.name}: a Jetson (compute capability {capability}) needs a build of its own"
         return Reason("jetson", text)
     if any(sass_serves(entry, capability) for entry in cuda.sass):
@@ -432,7 +446,8 @@ def _ptx_obstacle(cuda: CudaRequirement, name: str, capability: str, driver: str
 
 
 def sass_serves(entry: str, capability: str) -> bool:
-    """Whether machine code for ``entry`` runs on a device of that compute capability."""
+    """Tell whether machine code for ``entry`` runs on a device of that compute capability."""
+    # "9.0a" is code for an architecture's own features: it runs on that capability only.
     if entry.endswith("a"):
         return entry[:-1] == capability
     code, device = Version(entry), Version(capability)
@@ -440,9 +455,10 @@ def sass_serves(entry: str, capability: str) -> bool:
 
 
 def ptx_serves(entry: str, capability: str) -> bool:
-    """Whether PTX for ``entry`` can be compiled for a device of that compute capability.
+    """Tell whether PTX for ``entry`` can be compiled for a device of that compute capability.
 
-    For any later one, but that of an architecture's own features ("9.0a") for no other.
+    It can for the same and any later capability. PTX with an architecture's own features ("9.0a")
+    serves that one only.
     """
     if entry.endswith("a"):
         return entry[:-1] == capability

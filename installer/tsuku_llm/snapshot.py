@@ -1,8 +1,8 @@
 """Recorded machines: every raw answer of a host, written to a file and replayed.
 
-A recording holds answers and no conclusions, so that it reproduces a parser's mistake.
-It is made to be attached to a public bug report: home folders, this machine's and this
-user's names, serial numbers and device UUIDs are taken out before anything is written.
+A recording holds answers and no conclusions, so that it reproduces a parser's mistake. Users attach
+it to public bug reports. So home folders, the names of the machine and its user, serial numbers and
+device UUIDs are removed before it is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The content of a file. ``source`` and ``expect`` are added by who makes it a test."""
+    """The content of a file. A developer adds ``source`` and ``expect`` to make it a test."""
 
     system: Mapping[str, Raw]
     environment: dict[str, str | None] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Recording:
 
 
 class RecordingHost:
-    """A host that remembers what it was asked and what it answered."""
+    """A host that keeps every answer of the host behind it."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -48,31 +48,31 @@ class RecordingHost:
 
     @property
     def name(self) -> str | None:
-        """See ``Host``."""
+        """The name of the host behind it."""
         return self._host.name
 
     def system(self) -> Mapping[str, Raw]:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, from the recording."""
         return self._recording.system
 
     def read_text(self, path: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, and record the text."""
         return _once(self._recording.files, path, self._host.read_text)
 
     def list_dir(self, path: str) -> Names | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, and record the names."""
         return _once(self._recording.folders, path, self._host.list_dir)
 
     def access(self, path: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, and record the rights."""
         return _once(self._recording.access, path, self._host.access)
 
     def environment(self, name: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, and record the variable."""
         return _once(self._recording.environment, name, self._host.environment)
 
     def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
-        """See ``Host``."""
+        """Ask as ``Host`` describes, and record the answers when they are waited for."""
         wait = self._host.ask(program, questions, limit)
 
         def wait_and_keep() -> Mapping[str, Answer]:
@@ -83,7 +83,7 @@ class RecordingHost:
         return wait_and_keep
 
     def content(self) -> dict[str, Any]:
-        """What a file would hold: free of what identifies a machine or a person."""
+        """Return the content of the file, without data that identifies a machine or a person."""
         content = {key: value for key, value in asdict(self._recording).items() if value}
         cleaned: dict[str, Any] = Scrubber(_own_names()).clean({"format": FORMAT, **content})
         return cleaned
@@ -91,7 +91,7 @@ class RecordingHost:
     def save(self, path: Path) -> None:
         """Write the recording.
 
-        Raises ``SnapshotError`` when the file cannot be written.
+        Raises ``SnapshotError`` if the file cannot be written.
         """
         text = json.dumps(self.content(), indent=1, ensure_ascii=False)
         try:
@@ -105,13 +105,14 @@ class RecordingHost:
 
 
 def _once(known: dict[str, T], key: str, ask: Callable[[str], T]) -> T:
+    # Ask once only: a second question could get another answer than the one recorded.
     if key not in known:
         known[key] = ask(key)
     return known[key]
 
 
 class ReplayHost:
-    """A recorded machine. A question that the recording does not have is answered "absent"."""
+    """A recorded machine. A question that is not in the recording is answered with "absent"."""
 
     def __init__(self, recording: Recording, name: str) -> None:
         self.recording = recording
@@ -121,7 +122,7 @@ class ReplayHost:
     def load(cls, path: Path) -> ReplayHost:
         """Read a recording.
 
-        Raises ``SnapshotError`` for a file that cannot be read or is no recording.
+        Raises ``SnapshotError`` if the file cannot be read or is not a recording.
         """
         try:
             return cls(parse_recording(_read(path)), path.name)
@@ -134,31 +135,31 @@ class ReplayHost:
 
     @property
     def name(self) -> str:
-        """See ``Host``."""
+        """The recording's file name."""
         return self._name
 
     def system(self) -> Mapping[str, Raw]:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, from the recording."""
         return self.recording.system
 
     def read_text(self, path: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, from the recording."""
         return self.recording.files.get(path)
 
     def list_dir(self, path: str) -> Names | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, from the recording."""
         return self.recording.folders.get(path)
 
     def access(self, path: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, from the recording."""
         return self.recording.access.get(path)
 
     def environment(self, name: str) -> str | None:
-        """See ``Host``."""
+        """Answer as ``Host`` describes, from the recording."""
         return self.recording.environment.get(name)
 
     def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
-        """See ``Host``; the answers do not depend on ``program`` and ``limit``."""
+        """Answer from the recording; ``program`` and ``limit`` change nothing."""
         del program, limit
         known = self.recording.answers
         return lambda: {question: known.get(question, ABSENT) for question in questions}
@@ -166,6 +167,7 @@ class ReplayHost:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
+        # One byte more than allowed shows that the file is too large.
         data = file.read(SIZE_LIMIT + 1)
     if len(data) > SIZE_LIMIT:
         raise ValueError(f"it is larger than {SIZE_LIMIT:,} bytes")
@@ -176,7 +178,10 @@ def _read(path: Path) -> bytes:
 
 
 def parse_recording(data: bytes) -> Recording:
-    """Read a recording; raises ``ValueError`` with what is wrong with it."""
+    """Read a recording.
+
+    Raises ``ValueError`` that says what is wrong with it.
+    """
     raw = json.loads(data.decode("utf-8"))
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise ValueError(f"it is not a recording of format {FORMAT}")
@@ -231,19 +236,20 @@ _SHORTEST_NAME = 4  # shorter ones ("vm", "pi") are also parts of other words
 
 
 class Scrubber:
-    """Takes out of answers what identifies a person or a machine.
+    """A filter that removes from answers what identifies a person or a machine.
 
     The same UUID becomes the same ``uuid-N`` everywhere, as two APIs may list one card.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         known = {name for name in names if len(name) >= _SHORTEST_NAME} - set(_IMPERSONAL)
+        # The longest names first: a host name may begin with its short form.
         words = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
         self._names = re.compile(rf"(?i)(?<![a-z0-9])(?:{words})(?![a-z0-9])") if known else None
         self._uuids: dict[str, str] = {}
 
     def clean(self, value: Any) -> Any:
-        """The same value with every text cleaned, keys too."""
+        """Return the same value with every text cleaned, also in keys."""
         if isinstance(value, str):
             return self._clean_text(value)
         if isinstance(value, dict):
@@ -267,7 +273,7 @@ def _own_names() -> list[str]:
     import socket  # noqa: PLC0415
 
     names = [socket.gethostname(), socket.gethostname().partition(".")[0]]
-    # Without a name for the user (a container's bare number) there is nothing to hide.
+    # A container's user may be a number without a name: then there is no name to hide.
     with contextlib.suppress(OSError, KeyError, ImportError):
         names.append(getpass.getuser())
     return names

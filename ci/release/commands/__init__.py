@@ -1,1 +1,1 @@
-"""The commands of the release tool, by what they work on."""
+"""The commands of the release tool, grouped by what they work on."""

@@ -1,4 +1,4 @@
-"""Commands that record facts, and show what they give."""
+"""Commands that record facts, and show the release files made of them."""
 
 import os
 from pathlib import Path

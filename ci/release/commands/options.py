@@ -1,4 +1,4 @@
-"""Options that several commands share, and where things lie without them."""
+"""Options that several commands share, and their default places."""
 
 from datetime import datetime, timezone
 from pathlib import Path

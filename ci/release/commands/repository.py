@@ -1,4 +1,4 @@
-"""Commands that publish a signed repository, and that look after it."""
+"""Commands that publish a signed repository, and that check it."""
 
 import os
 from datetime import datetime, timezone

@@ -1,4 +1,4 @@
-"""Commands that revoke a release, and that take a revocation back."""
+"""Commands that revoke a release, and that withdraw a revocation."""
 
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Ask a machine what it has: ``probe(host)`` gives ``Hardware``.
+"""What a machine has: ``probe(host)`` asks its drivers and returns ``Hardware``.
 
-Only an API that initialises counts. What lies on disk or hangs on the bus is evidence
-for people, never a reason to skip a question.
+Only an API that initialises counts. A file on disk or a device on the PCI bus explains a result to
+people; it is never a reason to skip a question.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 LIMIT = 5.0  # seconds for one API
 SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
+# Systems spell the same processor differently (Windows: AMD64, macOS: arm64, Linux: aarch64).
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
-# The cheap and the reliable first, and OpenCL last, as its drivers bring the most foreign
-# code. In one child, as they share what takes longest to load: Mesa and PoCL their LLVM.
+# Cheap and reliable APIs come first, and OpenCL last: its drivers load the most foreign code.
+# All are asked in one child, because drivers share libraries that are slow to load (Mesa and
+# PoCL both use LLVM).
 DRIVERS = ("cuda", "nvml", "vulkan", "level_zero", "hip", "opencl")
 QUESTIONS = {
     "linux": ("libc", "pci", *DRIVERS),
@@ -32,40 +34,43 @@ QUESTIONS = {
 
 
 def probe(host: Host, limit: float = LIMIT) -> Hardware:
-    """Ask this system's questions, each once; a driver costs ``limit`` seconds at most."""
+    """Ask each question of this system once; a driver costs at most ``limit`` seconds."""
     wait = host.ask(program(host), questions(host), limit)
-    # Loaded while the drivers are being asked.
+    # Import the parsers only now: the child asks the drivers in the meantime.
     from tsuku_llm.probe.conclusion import conclude  # noqa: PLC0415
 
     return conclude(host, os_name(host), arch_name(host), wait())
 
 
 def questions(host: Host) -> tuple[str, ...]:
-    """What to ask on this operating system, in this order."""
+    """Return the questions to ask on this operating system, in order."""
     return QUESTIONS.get(os_name(host), ())
 
 
 def platform_key(host: Host) -> str:
-    """The manifest's name for this platform, such as ``linux-amd64``; asks no driver."""
+    """Return the manifest's name for this platform, such as ``linux-amd64``.
+
+    It asks no driver.
+    """
     return f"{os_name(host)}-{arch_name(host)}"
 
 
 def os_name(host: Host) -> str:
-    """The manifest's word for the operating system."""
+    """Return the manifest's word for the operating system, or Python's own if it has no other."""
     system = str(host.system().get("os"))
     return SYSTEMS.get(system, system)
 
 
 def arch_name(host: Host) -> str:
-    """The manifest's word for the processor, else the machine's own."""
+    """Return the manifest's word for the processor, or the machine's own in lower case."""
     machine = str(host.system().get("machine")).lower()
     return MACHINES.get(machine, machine)
 
 
 def program(host: Host) -> Program:
-    """The child's program and environment; in WSL its own driver libraries come first.
+    """Describe the child's program and environment; in WSL, Windows' driver libraries come first.
 
-    A distribution's libcuda shadows them otherwise (ollama/ollama#1898).
+    Without that, a distribution's own libcuda hides the one of Windows (ollama/ollama#1898).
     """
     first = environment.WSL_LIBRARIES if environment.is_wsl(host) else None
     return Program(

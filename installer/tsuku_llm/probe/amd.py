@@ -24,7 +24,7 @@ CODES = {
     101: "hipErrorInvalidDevice",
 }
 NO_DEVICE = 100
-# The APUs among the targets, for runtimes that do not tell.
+# Targets that are APUs, for runtimes that do not report "integrated".
 INTEGRATED = frozenset(
     {
         *("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037"),
@@ -35,7 +35,7 @@ INTEGRATED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The worker's answer, each node's properties file, access to the device file."""
+    """The worker's answer, each node's properties file, and this user's access to /dev/kfd."""
 
     hip: Answer = ABSENT
     nodes: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Raw:
 
 
 def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
-    """Take the worker's answer and read the topology."""
+    """Take the worker's answer and read the kernel's topology."""
     names = [name for name in host.list_dir(NODES) or () if name.isdecimal()]
     texts = [host.read_text(f"{NODES}/{name}/properties") for name in sorted(names, key=int)]
     return Raw(
@@ -54,7 +54,7 @@ def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse(raw: Raw, around: Surroundings) -> Api:
-    """One API, ``rocm``."""
+    """Read the API ``rocm``."""
     answer = raw.hip
     state = reply.state(answer, "hipGetDeviceCount")
     targets = kernel_targets(raw.nodes)
@@ -71,23 +71,24 @@ def parse(raw: Raw, around: Surroundings) -> Api:
 
 
 def hip_version(number: object) -> str | None:
-    """60342134 is HIP 6.3."""
+    """Return the version as text: 60342134 is HIP 6.3."""
     value = reply.positive(number)
     return f"{value // 10_000_000}.{value % 10_000_000 // 100_000}" if value else None
 
 
 def kernel_targets(nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The gfx target of each node that is a GPU, in the kernel's order."""
+    """Return the gfx target of each node that is a GPU, in the kernel's order."""
     numbers = [_properties(text).get("gfx_target_version") for text in nodes]
     return tuple(name for number in numbers if (name := gfx_name(number)))
 
 
 def gfx_name(number: str | None) -> str | None:
-    """110000 is gfx1100, 90010 is gfx90a; CPU nodes have 0."""
+    """Return the target's name: 110000 is gfx1100, 90010 is gfx90a; CPU nodes have 0."""
     if number is None or not number.isascii() or not number.isdecimal() or len(number) > 7:  # noqa: PLR2004
         return None
     value = int(number)
     major, minor, step = value // 10000, value // 100 % 100, value % 100
+    # Minor version and stepping are hexadecimal digits in the name.
     return f"gfx{major}{minor:x}{step:x}" if major else None
 
 
@@ -98,7 +99,8 @@ def _properties(text: str) -> dict[str, str]:
 
 def _gpus(answer: Answer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
     lines = reply.calls(answer, "device")
-    # Without a filter both lists are the same devices in the same order.
+    # HIP_VISIBLE_DEVICES and the like shorten HIP's list. Without them HIP and the kernel list
+    # the same devices in the same order, so equal lengths mean that no filter is set.
     from_kernel = targets if len(targets) == len(lines) else ()
     return tuple(
         _gpu(line, from_kernel[index] if from_kernel else None) for index, line in enumerate(lines)
@@ -108,6 +110,7 @@ def _gpus(answer: Answer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
 def _gpu(line: Mapping[str, Any], target: str | None) -> Gpu:
     gfx = reply.words(line.get("gfx")) or target
     integrated = reply.integer(line.get("integrated"))
+    # The table decides for the targets that it names, also against a runtime's own answer.
     if integrated is None or gfx in INTEGRATED:
         integrated = int(gfx in INTEGRATED)
     return Gpu(
@@ -136,6 +139,7 @@ def _problem(raw: Raw, targets: tuple[str, ...], around: Surroundings) -> Proble
         return broken
     if reply.library(raw.hip) is None:
         return _runtime_problem(raw.hip, targets)
+    # The kernel lists GPUs of the whole machine in every container, also without the device file.
     if raw.access is None and targets and around.container:
         return _CONTAINER
     if raw.access is not None and raw.access != "rw":

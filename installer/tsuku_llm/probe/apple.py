@@ -16,6 +16,7 @@ _PRODUCT = re.compile(r"<key>ProductVersion</key>\s*<string>(\d{1,3}(?:\.\d{1,3}
 _COMPATIBLE = "10.16"  # what programs built for old systems are told since macOS 11
 _FIRST_OF_YEARS = 25  # Darwin 25 is macOS 26; Darwin 20 to 24 are macOS 11 to 15
 _FIRST_OF_ELEVEN = 20
+# Each arm64 feature has a sysctl name; the value 1 means present.
 _FEATURE = "hw.optional.arm.FEAT_"
 X86_NAMES = {
     "sse3": "pni",
@@ -29,7 +30,7 @@ X86_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The worker's two answers, the version file, the kernel's release."""
+    """The worker's two answers, the version file, and the kernel's release."""
 
     macos: Answer = ABSENT
     metal: Answer = ABSENT
@@ -49,7 +50,7 @@ def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse(raw: Raw) -> Api:
-    """One API, ``metal``."""
+    """Read the API ``metal``."""
     answer = raw.metal
     state = reply.state(answer, "MTLCopyAllDevices")
     lines = reply.calls(answer, "device") if state is ApiState.OK else ()
@@ -77,17 +78,19 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
 
 
 def _kind(name: str, *, unified: object, low_power: object) -> GpuKind:
+    # The GPU that macOS offers to virtual machines.
     if "paravirtual" in name.lower():
         return GpuKind.VIRTUAL
     return GpuKind.INTEGRATED if unified or low_power else GpuKind.DISCRETE
 
 
 def parse_version(raw: Raw) -> str | None:
-    """The version of macOS; from the kernel's where the system is not telling."""
+    """Return the version of macOS, from the kernel's release if the system hides its own."""
     match = _PRODUCT.search(raw.version or "")
     told = match[1] if match else reply.dotted(_value(raw.macos, "kern.osproductversion"))
     if told and not told.startswith(_COMPATIBLE):
         return told
+    # Darwin 25 is macOS 26, and Darwin 20 to 24 are macOS 11 to 15.
     kernel = reply.dotted(raw.release)
     major = int(kernel.partition(".")[0]) if kernel else 0
     if major >= _FIRST_OF_YEARS:
@@ -96,7 +99,7 @@ def parse_version(raw: Raw) -> str | None:
 
 
 def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Vendor, name, and features in Linux's words."""
+    """Return vendor, name, and features in Linux's words."""
     texts = [
         _value(raw.macos, f"machdep.cpu.{kind}")
         for kind in ("features", "leaf7_features", "extfeatures")
@@ -113,7 +116,7 @@ def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
 
 
 def parse_memory(raw: Raw) -> int | None:
-    """Bytes of memory."""
+    """Return bytes of memory."""
     return reply.positive(_value(raw.macos, "hw.memsize"))
 
 

@@ -1,4 +1,4 @@
-"""All answers of a machine put together, one function per operating system."""
+"""The answers of a machine combined into ``Hardware``, one function per operating system."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ Answered = Mapping[str, Answer]
 
 
 def conclude(host: Host, os: str, arch: str, answers: Answered) -> Hardware:
-    """The machine that gave these answers; ``host`` is asked for the few files that explain."""
+    """Combine the answers of one machine; ``host`` is asked for a few files that explain them.
+
+    For an unknown operating system only ``os`` and ``arch`` are filled in.
+    """
+    # macOS and Windows import their own parsers when needed: a Linux probe need not load them.
     systems = {"linux": _linux, "darwin": _darwin, "windows": _windows}
     system = systems.get(os)
     return system(host, arch, answers) if system else Hardware(os, arch, simulated=host.name)
@@ -68,7 +72,9 @@ def _windows(host: Host, arch: str, answers: Answered) -> Hardware:
     raw = windows.collect(answers)
     vcruntime = windows.parse_vcruntime(raw, arch)
     adapters = tuple(
-        surroundings.PciDevice(None, vendor, None, None) for vendor in windows.parse_vendors(raw)
+        # Windows names display adapters with a vendor, but without a slot or a kernel module.
+        surroundings.PciDevice(None, vendor, None, None)
+        for vendor in windows.parse_vendors(raw)
     )
     return Hardware(
         os="windows",
@@ -103,7 +109,7 @@ def _cpu(arch: str, vendor: str | None, name: str | None, features: tuple[str, .
 
 
 def parse_os_release(text: str | None) -> str | None:
-    """The system's own name, from os-release."""
+    """Return PRETTY_NAME of os-release, the system's own name."""
     for line in (text or "").splitlines():
         if line.startswith("PRETTY_NAME="):
             return reply.words(line.partition("=")[2].strip().strip("\"'"))

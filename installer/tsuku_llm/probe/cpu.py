@@ -1,4 +1,4 @@
-"""The processor and its instruction sets.
+"""The processor, its instruction sets, and the machine's memory.
 
 Levels: the x86-64 psABI, "Micro-Architecture Levels", in /proc/cpuinfo's names.
 """
@@ -11,6 +11,7 @@ from tsuku_llm.probe import reply
 
 CPUINFO, MEMINFO, CGROUP = "/proc/cpuinfo", "/proc/meminfo", "/sys/fs/cgroup/memory.max"
 _MOST_DIGITS = 20
+# x86-64-v2, v3 and v4; v1 needs nothing. Each level also needs those before it.
 LEVELS = (
     frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"}),
     frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}),
@@ -19,8 +20,9 @@ LEVELS = (
 
 
 def parse_cpuinfo(text: str | None, arch: str) -> Cpu:
-    """The first processor of /proc/cpuinfo."""
+    """Read the first processor of /proc/cpuinfo."""
     fields = _fields((text or "").partition("\n\n")[0])
+    # x86 kernels write "flags", arm64 kernels "Features".
     features = tuple(sorted(set((fields.get("flags") or fields.get("Features") or "").split())))
     return Cpu(
         vendor=reply.words(fields.get("vendor_id") or fields.get("CPU implementer")),
@@ -31,7 +33,7 @@ def parse_cpuinfo(text: str | None, arch: str) -> Cpu:
 
 
 def x86_level(features: frozenset[str]) -> int:
-    """The highest level whose instruction sets, and those of the levels below, are all there."""
+    """Return the highest level (1 to 4) whose instruction sets, and all lower ones, are present."""
     level = 1
     for needed in LEVELS:
         if not needed <= features:
@@ -41,10 +43,11 @@ def x86_level(features: frozenset[str]) -> int:
 
 
 def parse_memory(meminfo: str | None, limit: str | None) -> int | None:
-    """Bytes of memory: the machine's, or this control group's limit if that is lower."""
+    """Return bytes of memory: the machine's, or this control group's limit if that is lower."""
     total = _count(_fields(meminfo or "").get("MemTotal", "").removesuffix("kB"))
     if total is None:
         return None
+    # A control group without a limit says "max", which is no number.
     limited = _count(limit or "")
     return total * 1024 if limited is None else min(total * 1024, limited)
 
@@ -58,7 +61,7 @@ def _count(text: str) -> int | None:
 
 
 def collect_linux(host: Host, arch: str) -> tuple[Cpu, int | None]:
-    """Read the three files."""
+    """Read the processor and the bytes of memory from the three files."""
     cpu = parse_cpuinfo(host.read_text(CPUINFO), arch)
     return cpu, parse_memory(host.read_text(MEMINFO), host.read_text(CGROUP))
 

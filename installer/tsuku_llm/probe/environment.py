@@ -1,4 +1,4 @@
-"""The environment in which driver libraries are asked: the user's, without foreign code."""
+"""The child's environment: the user's, without variables that load foreign code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
+# Dropped: what changes the child's interpreter, preloads or traces libraries, or adds Vulkan or
+# Level Zero layers. A layer is not the driver, and it may crash or hang.
 DROPPED_PREFIXES = ("PYTHON", "DYLD_INSERT", "VK_LAYER_", "VK_LOADER_LAYERS_")
 DROPPED = frozenset(
     {
@@ -27,13 +29,13 @@ DROPPED = frozenset(
     }
 )
 ADDED = {
-    # Overlays and device sorters load into every instance: off by the loader's own
-    # switch (1.3.234 and newer), and by each layer's for older loaders.
+    # Overlays and device sorters load into every Vulkan instance. The first variable turns
+    # them off in loaders since 1.3.234; the next three name single layers for older loaders.
     "VK_LOADER_LAYERS_DISABLE": "~implicit~",
     "NODEVICE_SELECT": "1",
     "DISABLE_VULKAN_OBS_CAPTURE": "1",
     "DISABLE_LAYER_AMD_SWITCHABLE_GRAPHICS_1": "1",
-    # A question must not write into the user's caches, nor start worker threads.
+    # A question must not write to the user's caches or start worker threads.
     "MESA_SHADER_CACHE_DISABLE": "true",
     "CUDA_CACHE_DISABLE": "1",
     "LP_NUM_THREADS": "0",
@@ -41,14 +43,14 @@ ADDED = {
 
 
 def is_wsl(host: Host) -> bool:
-    """Whether this is the Windows Subsystem for Linux."""
+    """Tell whether this is the Windows Subsystem for Linux."""
     return "microsoft" in (host.read_text(KERNEL_RELEASE) or "").lower()
 
 
 def child_environment(
     environ: Mapping[str, str], scratch: str, root: str, *, first_library_folder: str | None = None
 ) -> dict[str, str]:
-    """The child's environment; the drivers' own variables and library paths stay.
+    """Return the child's environment; the drivers' own variables and library paths stay.
 
     ``scratch`` is a private, writable folder: PoCL lists no device without a cache.
     ``first_library_folder`` comes before the user's ``LD_LIBRARY_PATH``.

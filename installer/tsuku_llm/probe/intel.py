@@ -1,4 +1,4 @@
-"""Intel: Level Zero, and what OpenVINO will find through it and through OpenCL."""
+"""Intel: Level Zero, and the devices that OpenVINO will find through it and through OpenCL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def collect(answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse(raw: Raw) -> Api:
-    """One API, ``level_zero``: the GPUs, which are what SYCL can use."""
+    """Read the API ``level_zero``: only its GPUs, as SYCL uses no other device."""
     answer = raw.level_zero
     state = reply.state(answer, "zeInit", "zeDriverGet")
     lines = _of_type(answer, TYPE_GPU) if state is ApiState.OK else ()
@@ -50,12 +50,13 @@ def parse(raw: Raw) -> Api:
 
 
 def openvino(level_zero: Api, opencl: Api, raw: Raw) -> Api:
-    """Intel's GPUs as OpenCL lists them (OpenVINO uses that), and NPUs.
+    """List Intel's GPUs as OpenCL does, which OpenVINO uses, and the NPUs of Level Zero.
 
-    The OpenVINO runtime itself comes with the build: there is no library to ask.
+    The build contains the OpenVINO runtime, so there is no library to ask.
     """
     gpus = [gpu for gpu in opencl.hardware_gpus if gpu.vendor_id == INTEL]
     npus = _of_type(raw.level_zero, TYPE_NPU) if level_zero.state is ApiState.OK else ()
+    # An NPU is part of the processor, also if Level Zero does not say so.
     gpus += [replace(_gpu(0, line), kind=GpuKind.INTEGRATED) for line in npus]
     found = tuple(replace(gpu, api="openvino", index=index) for index, gpu in enumerate(gpus))
     return Api(

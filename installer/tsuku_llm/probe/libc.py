@@ -1,4 +1,4 @@
-"""The C and C++ libraries that a prebuilt program will be linked with at its start."""
+"""The C and C++ libraries that a prebuilt program is linked with when it starts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ class Raw:
 
 
 def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
-    """Take the worker's answer and the interpreter's."""
+    """Take the worker's answer and the interpreter's C library."""
     python = host.system().get("libc")
     return Raw(answers.get("libc", ABSENT), python if isinstance(python, str) else None)
 
 
 def parse(raw: Raw) -> Libc:
-    """It is glibc if a prebuilt glibc program finds its linker and its libc, else musl."""
+    """Tell which C library a prebuilt program would find, and its version.
+
+    It is glibc if both its dynamic linker and libc.so.6 are found, and musl if only musl's linker
+    is. Otherwise the answer is the C library of this interpreter, or ``unknown``.
+    """
     loaders = [str(line.get("path")) for line in reply.calls(raw.libc, "loader")]
     if any("ld-linux" in path for path in loaders) and _path(raw.libc, "libc.so.6"):
         return Libc("glibc", _glibc_version(raw))
@@ -43,12 +47,15 @@ def parse(raw: Raw) -> Libc:
 
 
 def parse_libstdcxx(raw: Raw) -> str | None:
-    """The newest GLIBCXX version that the system's libstdc++ defines."""
+    """Return the newest GLIBCXX version that the system's libstdc++ defines."""
     return _newest(_versions(raw.libc, "libstdc++.so.6"), "GLIBCXX_")
 
 
 def _glibc_version(raw: Raw) -> str | None:
-    """The version in glibc's banner; else its newest symbol version, at most as new."""
+    """Return the version in glibc's banner, else its newest symbol version.
+
+    A symbol version is at most as new as the library.
+    """
     match = _BANNER.search(reply.words(reply.value(raw.libc, "libc.so.6", "banner")) or "")
     return match[1] if match else _newest(_versions(raw.libc, "libc.so.6"), "GLIBC_")
 
@@ -70,6 +77,7 @@ def _newest(versions: tuple[str, ...], prefix: str) -> str | None:
         for version in versions
         if version.startswith(prefix)
         and (number := reply.dotted(version.removeprefix(prefix)))
+        # Leaves out names that are not versions, such as GLIBC_PRIVATE.
         and number == version.removeprefix(prefix)
     ]
     return ".".join(map(str, max(numbers))) if numbers else None

@@ -1,4 +1,4 @@
-"""CUDA: the driver API and NVML, merged into one answer.
+"""CUDA: the answers of the driver API and of NVML, combined.
 
 Codes: cuda.h (``CUresult``) and nvml.h (``nvmlReturn_t``).
 """
@@ -44,12 +44,13 @@ NVML_CODES = {
     18: "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
     999: "NVML_ERROR_UNKNOWN",
 }
+# A driver's version, such as 580.159.04.
 _VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """What was asked: two APIs, the kernel module's text, one variable, one device file."""
+    """The raw answers: two APIs, the kernel module's text, one variable, one device file."""
 
     cuda: Answer = ABSENT
     nvml: Answer = ABSENT
@@ -70,7 +71,7 @@ def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse(raw: Raw, around: Surroundings) -> Api:
-    """One API, ``cuda``, from everything that NVIDIA's libraries and files said."""
+    """Read the API ``cuda`` from everything that NVIDIA's libraries and files said."""
     state = reply.state(raw.cuda, "cuInit", "cuDeviceGetCount")
     gpus = _gpus(raw) if state is ApiState.OK else ()
     return Api(
@@ -86,19 +87,19 @@ def parse(raw: Raw, around: Surroundings) -> Api:
 
 
 def cuda_version(number: object) -> str | None:
-    """12080 is CUDA 12.8."""
+    """Return the version as text: 12080 is CUDA 12.8."""
     value = reply.positive(number)
     return f"{value // 1000}.{value % 1000 // 10}" if value else None
 
 
 def driver_version(raw: Raw) -> str | None:
-    """The user library's version, else the kernel module's."""
+    """Return the version from NVML, else the kernel module's, else from libcuda's file name."""
     nvml = reply.dotted(reply.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
     return nvml or kernel_version(raw.kernel) or _version_in(reply.library(raw.cuda))
 
 
 def kernel_version(text: str | None) -> str | None:
-    """The version of the loaded kernel module, from its own first line."""
+    """Return the version of the loaded kernel module, from the first line of its text."""
     return _version_in(text.partition("\n")[0]) if text else None
 
 
@@ -146,7 +147,7 @@ def _evidence(raw: Raw) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-# --- named situations ------------------------------------------------------------------
+# --- problems --------------------------------------------------------------------------
 
 
 def _problem(raw: Raw, around: Surroundings, state: ApiState) -> Problem | None:
@@ -155,12 +156,16 @@ def _problem(raw: Raw, around: Surroundings, state: ApiState) -> Problem | None:
         return broken
     if reply.library(raw.cuda) is None:
         return _library_problem(raw, around)
+    # A mismatch comes first: NVML or the version numbers can show it when cuInit's code is less
+    # specific.
     if _mismatch(raw):
         return _mismatch_problem(raw)
     init = reply.code(raw.cuda, "cuInit")
     known = _INIT_PROBLEMS.get(init) if init is not None else None
     if known:
+        # The fixes are Linux commands.
         return known if around.os == "linux" else replace(known, fix=_RESTART)
+    # The driver initialised, or says NO_DEVICE or INVALID_DEVICE: it works, but sees no GPU.
     if init in (0, 100, 101):
         return _no_device(raw, around)
     return _other(raw, init) if state is ApiState.FAILED else None
@@ -174,6 +179,7 @@ def _library_problem(raw: Raw, around: Surroundings) -> Problem | None:
             f"NVIDIA's libcuda is there but does not load: {error}",
             "reinstall the NVIDIA driver's packages",
         )
+    # No sign of an NVIDIA GPU: a missing driver is not a problem.
     if not around.has_pci(NVIDIA) and raw.kernel is None:
         return None
     if around.container:
@@ -186,7 +192,8 @@ def _library_problem(raw: Raw, around: Surroundings) -> Problem | None:
 
 
 def _mismatch(raw: Raw) -> bool:
-    """A user library of another version than the kernel module that is loaded."""
+    """Tell whether the user library has another version than the loaded kernel module."""
+    # SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE, and NVML's LIB_RM_VERSION_MISMATCH.
     if reply.code(raw.cuda, "cuInit") in (803, 804) or reply.code(raw.nvml, "nvmlInit_v2") == 18:  # noqa: PLR2004
         return True
     user = reply.dotted(reply.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
@@ -197,6 +204,7 @@ def _mismatch(raw: Raw) -> bool:
 def _mismatch_problem(raw: Raw) -> Problem:
     kernel, library = kernel_version(raw.kernel), _version_in(reply.library(raw.cuda))
     facts = f" (module {kernel}, library {library})" if kernel and library else ""
+    # CUDA's forward-compatibility libraries support few GPUs, mostly those of data centres.
     compat = reply.code(raw.cuda, "cuInit") == 804 or "/compat/" in (reply.library(raw.cuda) or "")  # noqa: PLR2004
     aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if compat else ""
     return Problem(
@@ -208,6 +216,7 @@ def _mismatch_problem(raw: Raw) -> Problem:
 
 
 def _no_device(raw: Raw, around: Surroundings) -> Problem:
+    # The checks go from the most to the least specific cause; the first that matches is told.
     if any(reply.integer(line.get("mig")) for line in reply.calls(raw.nvml, "device")):
         return Problem(
             "mig-without-instance",

@@ -28,7 +28,7 @@ def collect(answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse(raw: Raw) -> Api:
-    """One API, ``opencl``; devices are numbered through all platforms."""
+    """Read the API ``opencl``; devices are numbered across all platforms."""
     answer = raw.opencl
     state = reply.state(answer, "clGetPlatformIDs")
     lines = reply.calls(answer, "device") if state is ApiState.OK else ()
@@ -46,7 +46,7 @@ def parse(raw: Raw) -> Api:
 
 
 def _version(answer: Answer) -> str | None:
-    """The newest platform's version, from "OpenCL 3.0 PoCL 3.1"."""
+    """Return the version of the newest platform: 3.0 from "OpenCL 3.0 PoCL 3.1"."""
     found = [_number(line.get("version")) for line in reply.calls(answer, "platform")]
     known = [version for version in found if version]
     return max(known, key=lambda text: [int(part) for part in text.split(".")], default=None)

@@ -1,6 +1,6 @@
-"""What a child said, read with care: nothing here trusts the shape of an answer.
+"""Readers of a child's answer that trust nothing about its shape.
 
-Answers come from drivers through a pipe, or from a file that somebody sent.
+Answers come from drivers through a pipe, or from a recording that a user sent.
 """
 
 from __future__ import annotations
@@ -19,55 +19,56 @@ _LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
 
 def integer(value: object) -> int | None:
-    """A whole number that a driver may mean."""
+    """Return a whole number of at most 64 bits, the range that a driver can mean; else None."""
+    # bool is a subclass of int.
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
         return value
     return None
 
 
 def positive(value: object) -> int | None:
-    """A size in bytes; a driver that says 0 does not know."""
+    """Return a size in bytes; None for 0, which drivers report when they do not know."""
     number = integer(value)
     return number if number and number > 0 else None
 
 
 def words(value: object) -> str | None:
-    """A text on one line, None when empty."""
+    """Return a text on one line of at most 300 characters; None when empty."""
     if not isinstance(value, str):
         return None
     return " ".join(value.replace("\0", " ").split())[:300] or None
 
 
 def dotted(value: object) -> str | None:
-    """The version number that a text begins with."""
+    """Return the version number that a text begins with."""
     match = _LEADING_VERSION.match(value) if isinstance(value, str) else None
     return match[0] if match else None
 
 
 def calls(answer: Answer, name: str) -> tuple[Mapping[str, Any], ...]:
-    """Every line about one call."""
+    """Return every line about one call."""
     return tuple(line for line in answer.lines if line.get("call") == name)
 
 
 def code(answer: Answer, name: str) -> int | None:
-    """The last return code of a call, None if it was not made."""
+    """Return the last return code of a call; None if the call was not made."""
     lines = calls(answer, name)
     return integer(lines[-1].get("code")) if lines else None
 
 
 def value(answer: Answer, name: str, key: str) -> Any:
-    """What a call filled in."""
+    """Return the value ``key`` that the last such call filled in."""
     lines = calls(answer, name)
     return lines[-1].get(key) if lines else None
 
 
 def library(answer: Answer) -> str | None:
-    """The file that the API's library was loaded from."""
+    """Return the file that the API's library was loaded from."""
     return words(value(answer, "open", "library"))
 
 
 def missing_dependency(answer: Answer) -> str | None:
-    """What kept a library that is there from loading; None where it is just not there."""
+    """Return why a library that exists did not load; None if it does not exist."""
     names = value(answer, "open", "names")
     errors = value(answer, "open", "errors")
     if not isinstance(names, list) or not isinstance(errors, list):
@@ -79,28 +80,32 @@ def missing_dependency(answer: Answer) -> str | None:
 
 
 def is_absence(name: str, error: str) -> bool:
-    """Tell whether a loader's message says that the library itself is not there.
+    """Tell whether a loader's message says that the library itself is missing.
 
-    Both loaders name the library that they miss. A pattern that searches for the name takes
-    quadratic time on a long text, so only the fixed words are searched for.
+    The loaders of glibc and musl both name the library that they miss. A pattern that searches for
+    the name takes quadratic time on a long text, so only the fixed words are searched for.
     """
     before, glibc, _ = error.partition(_MISSING_GLIBC)
     if glibc:
+        # The name must be the whole word before the fixed text: "libfoo.so.1" ends with "foo.so.1".
         return before.endswith(name) and not before.removesuffix(name)[-1:].strip()
     _, musl, after = error.partition(_MISSING_MUSL)
     if musl:
         return after.startswith(f"{name}:")
+    # The messages of Python on Windows and of dyld on macOS.
     return "Could not find module" in error or "image not found" in error or "no such file" in error
 
 
 def state(answer: Answer, *needed: str) -> ApiState:
-    """How far an API got; ``needed`` are the calls that must have returned 0."""
+    """Tell how far an API got; ``needed`` are the calls that must have returned 0."""
     if answer.end == "timed-out":
         return ApiState.TIMED_OUT
     if answer.end.startswith(("signal", "exit")):
         return ApiState.CRASHED
     if answer.end == "absent":
         return ApiState.ABSENT
+    # No library loaded. It failed if the child says so or a dependency is missing, else it is
+    # absent.
     if library(answer) is None:
         broken = answer.end != "done" or missing_dependency(answer) or calls(answer, "error")
         return ApiState.FAILED if broken else ApiState.ABSENT
@@ -110,7 +115,7 @@ def state(answer: Answer, *needed: str) -> ApiState:
 
 
 def broken(answer: Answer, driver: str) -> Problem | None:
-    """The named situation of a driver that did not survive its question."""
+    """Return the problem of a driver that crashed or hung during its question."""
     call = words(answer.during) or "between two calls"
     if answer.end == "timed-out":
         return Problem(
@@ -129,7 +134,7 @@ def broken(answer: Answer, driver: str) -> Problem | None:
 
 
 def evidence(answer: Answer, codes: Codes | None = None) -> tuple[Evidence, ...]:
-    """Each call with its outcome, as text; ``codes`` names return codes."""
+    """List each call and its outcome as text; ``codes`` names return codes."""
     found = [item for line in answer.lines if (item := _item(line, codes or {}))]
     if answer.end not in ("done", "absent"):
         found.append(Evidence(words(answer.during) or "the question", words(answer.end) or ""))
@@ -147,6 +152,7 @@ def _item(line: Mapping[str, Any], codes: Codes) -> Evidence | None:
         return Evidence(name, words(line.get("error")) or "present")
     if "error" in line:
         return Evidence(call, words(line["error"]) or "")
+    # Devices that were read become ``Gpu`` values; only their errors are evidence.
     if number is None or (call == "device" and number == 0):
         return None
     return Evidence(call, f"{number} ({codes[number]})" if number in codes else str(number))

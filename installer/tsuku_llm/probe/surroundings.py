@@ -1,4 +1,4 @@
-"""What kind of machine the drivers are asked on: supporting facts, never a reason not to ask."""
+"""The kind of machine that runs the drivers: supporting facts, never a reason not to ask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PciDevice:
 
     @property
     def name(self) -> str:
-        """Vendor and device, as PCI writes them."""
+        """The vendor and device numbers, as PCI tools write them."""
         return ":".join("????" if part is None else f"{part:04x}" for part in self._ids)
 
     @property
@@ -36,7 +36,7 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where the drivers are asked; on Windows only ``os`` and ``pci`` say something."""
+    """The kind of machine; on Windows only ``os`` and ``pci`` carry information."""
 
     os: str = "linux"
     container: bool = False
@@ -46,12 +46,12 @@ class Surroundings:
     pci: tuple[PciDevice, ...] = ()
 
     def has_pci(self, vendor: int) -> bool:
-        """Whether the bus lists a device of that vendor."""
+        """Tell whether the bus lists a device of that vendor."""
         return any(device.vendor == vendor for device in self.pci)
 
 
 def collect(host: Host, answers: Mapping[str, Answer]) -> Surroundings:
-    """Ask the host for the few files that tell."""
+    """Ask the host for the few files that tell what kind of machine it is."""
     wsl = is_wsl(host)
     return Surroundings(
         container=_in_container(host),
@@ -65,11 +65,12 @@ def collect(host: Host, answers: Mapping[str, Answer]) -> Surroundings:
 def _in_container(host: Host) -> bool:
     if host.environment("container") or host.environment("KUBERNETES_SERVICE_HOST"):
         return True
+    # Docker and podman create these files; "container" is set by systemd-nspawn, LXC and podman.
     return any(host.access(path) is not None for path in _CONTAINER_FILES)
 
 
 def parse_tegra(release: str | None, compatible: str | None) -> str | None:
-    """The Jetson's release text, or its device-tree name; None elsewhere."""
+    """Return the Jetson's release text, or its device-tree name; None on other machines."""
     if release and "REVISION" in release:
         return reply.words(release.partition("\n")[0])
     if compatible and "nvidia,tegra" in compatible:
@@ -78,7 +79,7 @@ def parse_tegra(release: str | None, compatible: str | None) -> str | None:
 
 
 def parse_pci(answer: Answer) -> tuple[PciDevice, ...]:
-    """Each line of the worker's list."""
+    """Read each line of the worker's list."""
     return tuple(
         PciDevice(
             slot=reply.words(line.get("slot")),
@@ -98,7 +99,7 @@ def _hex(value: object) -> int | None:
 
 
 def evidence(around: Surroundings) -> tuple[Evidence, ...]:
-    """What is on the bus, and which kernel module drives it."""
+    """List the devices on the bus, and the kernel module that drives each."""
     return tuple(
         Evidence(f"PCI {device.slot}", f"{device.name} (driver {device.driver or 'none'})")
         for device in around.pci
@@ -106,7 +107,7 @@ def evidence(around: Surroundings) -> tuple[Evidence, ...]:
 
 
 def problems(around: Surroundings) -> tuple[Problem, ...]:
-    """The situations that concern the whole machine."""
+    """Return the problems that concern the whole machine."""
     found = []
     if around.tegra:
         found.append(
@@ -116,6 +117,7 @@ def problems(around: Surroundings) -> tuple[Problem, ...]:
                 "use the CPU build, or build llama.cpp with the JetPack's own CUDA",
             )
         )
+    # A container in WSL lacks /dev/dxg only because it was not passed in.
     if around.wsl and not around.wsl_device and not around.container:
         found.append(
             Problem(

@@ -35,6 +35,7 @@ CODES = {
     -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
 }
 NO_DRIVER = (-3, -9)
+# Debian's package of each library that a Vulkan driver may miss.
 PACKAGES = {
     "libX11.so.6": "libx11-6",
     "libX11-xcb.so.1": "libx11-xcb1",
@@ -51,7 +52,7 @@ PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The worker's answer, the render nodes with this user's access, one variable."""
+    """The worker's answer, the render nodes with this user's access, and one variable."""
 
     vulkan: Answer = ABSENT
     nodes: tuple[tuple[str, str], ...] = ()
@@ -70,7 +71,7 @@ def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse(raw: Raw, around: Surroundings) -> Api:
-    """One API, ``vulkan``."""
+    """Read the API ``vulkan``."""
     answer = raw.vulkan
     state = reply.state(answer, "vkCreateInstance", "vkEnumeratePhysicalDevices")
     lines = reply.calls(answer, "device") if state is ApiState.OK else ()
@@ -88,7 +89,7 @@ def parse(raw: Raw, around: Surroundings) -> Api:
 
 
 def version_text(number: object) -> str | None:
-    """A packed Vulkan version (variant, major, minor, patch)."""
+    """Return a packed Vulkan version (variant, major, minor, patch) as text."""
     value = reply.positive(number)
     if value is None:
         return None
@@ -99,7 +100,7 @@ def _loader_version(answer: Answer) -> str | None:
     if reply.library(answer) is None:
         return None
     told = version_text(reply.value(answer, "vkEnumerateInstanceVersion", "version"))
-    # A loader without that call is one of Vulkan 1.0.
+    # The call came with Vulkan 1.1: a loader without it supports 1.0.
     return told or "1.0"
 
 
@@ -121,10 +122,9 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
 
 
 def kind(name: str, number: int | None, driver: int | None) -> GpuKind:
-    """What a device is; Dozen (Vulkan over Direct3D in WSL) is ranked behind all others.
+    """Tell the kind of a device; Dozen (Vulkan over Direct3D in WSL) is OTHER, which ranks last.
 
-    It claims the type of the card behind it, is not conformant, and hangs
-    (ollama/ollama#14854).
+    Dozen claims the type of the card behind it, is not conformant, and hangs (ollama/ollama#14854).
     """
     lower = name.lower()
     if driver in (DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER):
@@ -137,7 +137,7 @@ def kind(name: str, number: int | None, driver: int | None) -> GpuKind:
 
 
 def largest_local_heap(heaps: object) -> int | None:
-    """Bytes of the largest heap that the device calls its own."""
+    """Return bytes of the largest heap that is local to the device."""
     if not isinstance(heaps, list):
         return None
     sizes = [
@@ -159,7 +159,7 @@ def _evidence(raw: Raw) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-# --- named situations ------------------------------------------------------------------
+# --- problems --------------------------------------------------------------------------
 
 
 def _problem(raw: Raw, around: Surroundings, gpus: tuple[Gpu, ...]) -> Problem | None:
@@ -172,6 +172,7 @@ def _problem(raw: Raw, around: Surroundings, gpus: tuple[Gpu, ...]) -> Problem |
         return _loader_problem(answer, files)
     if any(access != "rw" for _, access in raw.nodes):
         return _icd_problem(files) or _PERMISSION
+    # A driver that does not load explains why only a software device, or none, is left.
     return _icd_problem(files) or _software_problem(gpus, around) or _error_problem(answer, around)
 
 
@@ -190,15 +191,17 @@ def _loader_problem(answer: Answer, files: tuple[Mapping[str, Any], ...]) -> Pro
 
 
 def _icd_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
-    """The first driver of this word size that does not load."""
+    """Return the problem of the first driver of this word size that does not load."""
     for line in files:
         name, error = reply.words(line.get("library")), reply.words(line.get("error"))
+        # A 32-bit driver next to the 64-bit one is normal.
         if name and error and "ELFCLASS32" not in error:
             return _broken_icd(name, error)
     return None
 
 
 def _broken_icd(name: str, error: str) -> Problem:
+    # The loader's message begins with the file that it misses.
     wanted = posixpath.basename(error.partition(":")[0])
     package = PACKAGES.get(wanted)
     fix = f"sudo apt install {package}" if package else f"install what provides {wanted}"
@@ -225,7 +228,7 @@ def _software_problem(gpus: tuple[Gpu, ...], around: Surroundings) -> Problem | 
 
 
 def _container_fix(around: Surroundings) -> str:
-    """A container has the driver's files and the devices that it was given, and no other."""
+    """Return the fix for a container, which has only the drivers and devices it was given."""
     if around.has_pci(NVIDIA):
         return "start the container with --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all"
     return "install mesa-vulkan-drivers in the container, and start it with --device /dev/dri"

@@ -13,7 +13,8 @@ from tsuku_llm.probe import reply
 NOT_INSTALLED = "0"
 _RUNTIMES = {"amd64": "X64", "arm64": "ARM64"}
 _RUNTIME_DLLS = 3
-# What IsProcessorFeaturePresent does not tell but every processor with AVX2 has.
+# Features that IsProcessorFeaturePresent does not report, but that every processor with AVX2
+# (or, in the second list, SSE 4.2) has.
 _WITH_AVX2 = ("popcnt", "lahf_lm", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
 _WITH_SSE42 = ("popcnt", "lahf_lm")
 _VENDOR = re.compile(r"ven_([0-9a-f]{4})", re.IGNORECASE)
@@ -32,7 +33,11 @@ def collect(answers: Mapping[str, Answer]) -> Raw:
 
 
 def parse_vcruntime(raw: Raw, arch: str) -> str | None:
-    """The version of the Visual C++ 2015+ runtime; "0" where there surely is none."""
+    """Return the version of the Visual C++ 2015+ runtime; "0" if a DLL is surely missing.
+
+    The registry tells the version. Without its key, the DLLs in the system's folder tell only
+    whether a part is missing.
+    """
     for line in reply.calls(raw.windows, "runtime"):
         version = line.get("Version")
         if line.get("machine") == _RUNTIMES.get(arch) and isinstance(version, str):
@@ -43,7 +48,7 @@ def parse_vcruntime(raw: Raw, arch: str) -> str | None:
 
 
 def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Vendor, name, and features in Linux's words."""
+    """Return vendor, name, and features in Linux's words."""
     told = reply.value(raw.windows, "features", "value")
     features = {name for name in told if isinstance(name, str)} if isinstance(told, list) else set()
     if "sse4_2" in features:
@@ -56,19 +61,19 @@ def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
 
 
 def parse_memory(raw: Raw) -> int | None:
-    """Bytes of memory."""
+    """Return bytes of memory."""
     return reply.positive(reply.value(raw.windows, "memory", "value"))
 
 
 def parse_vendors(raw: Raw) -> tuple[int, ...]:
-    """The PCI vendors of the display adapters that have a driver."""
+    """Return the PCI vendors of the display adapters that have a driver."""
     ids = [line.get("MatchingDeviceId") for line in reply.calls(raw.windows, "adapter")]
     matches = [_VENDOR.search(text) for text in ids if isinstance(text, str)]
     return tuple(int(match[1], 16) for match in matches if match)
 
 
 def evidence(raw: Raw) -> tuple[Evidence, ...]:
-    """The display adapters, as Windows names them."""
+    """List the display adapters, as Windows names them."""
     return tuple(
         Evidence(
             reply.words(line.get("DriverDesc")) or "display adapter",
@@ -83,7 +88,7 @@ def evidence(raw: Raw) -> tuple[Evidence, ...]:
 
 
 def problems(vcruntime: str | None) -> tuple[Problem, ...]:
-    """The situations that concern the whole machine."""
+    """Return the problems that concern the whole machine."""
     if vcruntime != NOT_INSTALLED:
         return ()
     return (

@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class Channel:
-    """Where one question's answers are written, as JSON lines (see ``tsuku_llm.child``)."""
+    """The writer of one question's answers, as JSON lines (see ``tsuku_llm.child``)."""
 
     def __init__(self, pipe: int, question: str | None) -> None:
         self._pipe = pipe
         self._question = question
 
     def before(self, call: str) -> None:
-        """Announce a call, so that it can be named if it never returns."""
+        """Announce a call, so that the parent can name it if it never returns."""
         self._write({"before": call})
 
     def answer(self, call: str, **values: Any) -> None:
-        """Report what a call said: its return code as ``code``, and what it filled in."""
+        """Report a call's result: its return code as ``code``, and the values that it filled in."""
         self._write({"call": call, **values})
 
     def end(self) -> None:
-        """Say that the question is answered."""
+        """Report that the question is answered."""
         self._write({"end": "done"})
 
     def greet(self) -> None:
-        """Say that the child is up, before any foreign code was loaded."""
+        """Report that the child runs, before it has loaded any foreign code."""
         self._write({})
 
     def call(
@@ -44,7 +44,10 @@ class Channel:
         *arguments: Any,
         tell: Callable[[], dict[str, Any]] | None = None,
     ) -> int | None:
-        """Call a function that returns a code; 0 is success, None a missing function."""
+        """Call a function that returns a code; return 0 for success, None if the library lacks it.
+
+        ``tell`` gives the values that the function filled in; it is called after a success only.
+        """
         function = getattr(library, name, None)
         if function is None:
             self.answer(name, error="the library has no such function")
@@ -73,13 +76,17 @@ class Channel:
         line = encode({"ask": self._question, **message}).encode("ascii") + b"\n"
         try:
             while line:
+                # A write to a pipe may be partial.
                 line = line[os.write(self._pipe, line) :]
-        except OSError:  # nobody listens any more
+        except OSError:  # the parent has closed the pipe: no one reads the answers
             os._exit(0)
 
 
 def encode(value: Any) -> str:
-    """JSON of what answers are made of: texts, whole numbers, lists, tables."""
+    """Write JSON for the types of which answers are made: texts, whole numbers, lists, tables.
+
+    ``json`` would take too long to import.
+    """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
@@ -99,7 +106,7 @@ def _escape(letter: str) -> str:
 
 
 def loaded_path(name: str) -> str:
-    """The file that a library was really loaded from, as far as Linux tells."""
+    """Return the file that a library was loaded from, on Linux; elsewhere return its name."""
     stem = os.path.basename(name).split(".so")[0]
     if sys.platform != "linux":
         return name
@@ -115,5 +122,5 @@ def loaded_path(name: str) -> str:
 
 
 def text(raw: bytes) -> str:
-    """A name that a driver filled in; drivers do not promise UTF-8."""
+    """Decode a name that a driver filled in; drivers do not promise UTF-8."""
     return raw.decode("utf-8", "replace")

@@ -21,7 +21,8 @@ def ask(channel: Channel, _root: str) -> None:
     if cuda is None:
         return
     version, count = ctypes.c_int(), ctypes.c_int()
-    # Needs no cuInit, so it is known even where the driver does not initialise.
+    # This call works without cuInit, so the version is known even if the driver does not
+    # initialise.
     channel.call(
         cuda, "cuDriverGetVersion", ctypes.byref(version), tell=lambda: {"version": version.value}
     )
@@ -38,6 +39,7 @@ def ask(channel: Channel, _root: str) -> None:
 def _device(cuda: ctypes.CDLL, index: int) -> dict[str, Any]:
     device, memory = ctypes.c_int(), ctypes.c_size_t()
     name, uuid = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
+    # No context is created: that would take time and memory on the GPU.
     code = cuda.cuDeviceGet(ctypes.byref(device), index)
     if code:
         return {"code": code}
@@ -51,6 +53,7 @@ def _device(cuda: ctypes.CDLL, index: int) -> dict[str, Any]:
     ]
     facts["capability"] = capability
     facts |= {key: _attribute(cuda, number, device) for key, number in ATTRIBUTES.items()}
+    # Drivers before CUDA 9.2 lack it.
     if hasattr(cuda, "cuDeviceGetUuid") and cuda.cuDeviceGetUuid(uuid, device) == 0:
         facts["uuid"] = uuid.raw.hex()
     return facts

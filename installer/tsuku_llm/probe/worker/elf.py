@@ -1,4 +1,4 @@
-"""Read which symbol versions a shared library defines, without loading it.
+"""A reader of the symbol versions that a shared library defines; it does not load the library.
 
 Layout: the System V ABI's ELF chapters and the Linux Standard Base's "Symbol Versioning".
 """
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 SHT_GNU_VERDEF = 0x6FFFFFFD
 MOST_NAMES, LONGEST_NAME = 4096, 256
-"""A C++ library defines about 60 versions, with names of 15 bytes."""
+"""Limits for a damaged file: a C++ library defines about 60 versions, with names of 15 bytes."""
 
 
 def version_definitions(data: bytes | mmap.mmap) -> list[str]:
-    """The names in ``.gnu.version_d``, such as GLIBCXX_3.4.30.
+    """Return the names in ``.gnu.version_d``, such as GLIBCXX_3.4.30.
 
-    Raises ``ValueError`` for what is no 64-bit little-endian ELF file.
+    Raises ``ValueError`` if the data is not a 64-bit little-endian ELF file.
     """
     try:
         return list(islice(_definitions(data), MOST_NAMES))
@@ -30,7 +30,10 @@ def version_definitions(data: bytes | mmap.mmap) -> list[str]:
 
 
 def machine(data: bytes | mmap.mmap) -> int:
-    """The processor that a 64-bit little-endian ELF file is for (``e_machine``)."""
+    """Return the processor (``e_machine``) of a 64-bit little-endian ELF file.
+
+    Raises ``ValueError`` if the data is not such a file.
+    """
     if data[:6] != b"\x7fELF\x02\x01":
         message = "not a 64-bit little-endian ELF file"
         raise ValueError(message)
@@ -44,13 +47,14 @@ def _definitions(data: bytes | mmap.mmap) -> Iterator[str]:
     machine(data)
     sections = [_section(data, index) for index in range(_half(data, 60))]
     for kind, offset, size, link, count in sections:
+        # The section's "link" is the index of its string table, "info" the number of definitions.
         if kind == SHT_GNU_VERDEF:
             names = sections[link][1]
             yield from _names(data, offset, size, names, count)
 
 
 def _section(data: bytes | mmap.mmap, index: int) -> tuple[int, int, int, int, int]:
-    """Type, offset, size, link and info of one section."""
+    """Return type, offset, size, link and info of one section."""
     (table,) = struct.unpack_from("<Q", data, 40)
     at = table + index * _half(data, 58)
     kind, _, _, offset, size, link, info = struct.unpack_from("<IQQQQII", data, at + 4)
@@ -66,6 +70,7 @@ def _names(
         (name,) = struct.unpack_from("<I", data, offset + first)
         start = names + name
         yield data[start : start + LONGEST_NAME].partition(b"\0")[0].decode("ascii", "replace")
+        # An entry gives the distance to the next one; 0 marks the last.
         offset += following
         if not following or offset >= end:
             return

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# The newest first; the unversioned name and ROCm's default folder are the last resort.
 VERSIONS = ("10", "9", "8", "7", "6")
 LINUX = [f"libamdhip64.so.{version}" for version in VERSIONS]
 LINUX += ["libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"]
@@ -54,7 +55,10 @@ def _device(hip: ctypes.CDLL, index: int) -> dict[str, Any]:
 
 
 def _gfx(hip: ctypes.CDLL, index: int) -> str | None:
-    """The target's name from the properties, whose layout changed with ROCm 6."""
+    """Return the target's name from the properties, whose layout changed with ROCm 6.
+
+    The name is searched in the raw bytes, which works for both layouts.
+    """
     function = getattr(hip, "hipGetDevicePropertiesR0600", None) or getattr(
         hip, "hipGetDeviceProperties", None
     )
@@ -65,7 +69,7 @@ def _gfx(hip: ctypes.CDLL, index: int) -> str | None:
 
 
 def find_target(raw: bytes) -> str | None:
-    """The first "gfx" with three to five hexadecimal digits that ends in a colon or zero."""
+    """Return the first "gfx" with three to five hexadecimal digits before a colon or zero byte."""
     for piece in raw.split(b"gfx")[1:]:
         digits = piece[: len(piece) - len(piece.lstrip(HEX_DIGITS))]
         if len(digits) in LENGTHS and piece[len(digits) : len(digits) + 1] in (b":", b"\0"):

@@ -1,4 +1,4 @@
-"""The files with which Vulkan drivers make themselves known to the loader, on Linux.
+"""The files that announce Vulkan drivers to the loader, on Linux.
 
 Search order: the loader's own description, "Loader and Driver Interface".
 """
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 FILE_LIMIT = 65536
 
 OPENED_LATER = {"libGLX_nvidia.so.0": ("libEGL.so.1",)}
-"""What a driver's library opens only when it initialises, and cannot do without: NVIDIA's
-loads well and finds no device where GLVND's libEGL is missing (measured, driver 580.159.04)."""
+"""Libraries that a driver's library opens only when it initialises, and needs.
+
+NVIDIA's library loads without GLVND's libEGL, but then finds no device (measured, driver
+580.159.04).
+"""
 
 
 def drivers(root: str, *, load: bool, before: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Each driver's file, its library, and, where ``load``, why that does not load."""
+    """Yield each driver's file and library, and, if ``load``, why the library does not load.
+
+    ``before`` announces each load: a driver's library may crash or hang.
+    """
     for path in _files(root):
         library = _library(root + path)
         error = None
@@ -34,6 +40,7 @@ def drivers(root: str, *, load: bool, before: Callable[[str], None]) -> Iterator
 
 
 def _files(root: str) -> Iterator[str]:
+    # These variables replace the whole search; the second is the older name.
     forced = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
     if forced:
         yield from (path for path in forced.split(":") if path)
@@ -66,7 +73,7 @@ def _folders() -> Iterator[str]:
 
 
 def _library(path: str) -> str | None:
-    """The library that a driver's file names, as dlopen wants it."""
+    """Return the library that a driver's file names, for dlopen; None for 32-bit drivers."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read(FILE_LIMIT)
@@ -75,13 +82,17 @@ def _library(path: str) -> str | None:
     name = _field(text, "library_path")
     if name is None or _field(text, "library_arch") == "32":
         return None
+    # A relative path counts from the file's own folder; a plain name is searched by dlopen.
     if "/" in name and not name.startswith("/"):
         return os.path.normpath(os.path.join(os.path.dirname(path), name))
     return name
 
 
 def _field(text: str, name: str) -> str | None:
-    """A text of the file: these files are flat, and their texts are paths and numbers."""
+    """Return a text field of the file without a JSON parser.
+
+    These files are flat, and their texts are paths and numbers.
+    """
     between, quote, rest = text.partition(f'"{name}"')[2].partition('"')
     if between.strip() != ":" or not quote:
         return None
@@ -89,7 +100,7 @@ def _field(text: str, name: str) -> str | None:
 
 
 def _why_not(*libraries: str) -> str | None:
-    """The first error among these libraries."""
+    """Return the first error among these libraries."""
     try:
         for library in libraries:
             ctypes.CDLL(library)

@@ -1,6 +1,6 @@
 """Intel's Level Zero. Structures and numbers: ze_api.h."""
 
-# The structures are documented where the numbers are.
+# ze_api.h documents the structures.
 # ruff: noqa: D101
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MemoryProperties(ctypes.Structure):
 
 
 def ask(channel: Channel, _root: str) -> None:
-    """Initialise it and list the devices of each driver."""
+    """Initialise Level Zero and list the devices of each driver."""
     zero = channel.open(["ze_loader.dll" if sys.platform == "win32" else "libze_loader.so.1"])
     if zero is None or channel.call(zero, "zeInit", 0) != 0:
         return
@@ -65,6 +65,7 @@ def ask(channel: Channel, _root: str) -> None:
     tell = lambda: {"count": count.value}  # noqa: E731
     if channel.call(zero, "zeDriverGet", byref(count), None, tell=tell) != 0:
         return
+    # Level Zero, like OpenCL, is asked twice: for the count, then for the handles.
     drivers = (c_void_p * max(1, count.value))()
     if count.value and zero.zeDriverGet(byref(count), drivers) != 0:
         return

@@ -1,4 +1,4 @@
-"""The system's C and C++ libraries: which symbol versions they define."""
+"""The system's C and C++ libraries, and the symbol versions that they define."""
 
 # ruff: noqa: PTH110
 
@@ -22,7 +22,7 @@ LOADERS: dict[str, tuple[str, ...]] = {
 
 
 def ask(channel: Channel, root: str) -> None:
-    """Ask which dynamic linkers there are, and what libc and libstdc++ define."""
+    """Ask which dynamic linkers exist, and which versions libc and libstdc++ define."""
     for loader in LOADERS.get(search.MACHINE, ()):
         if os.path.exists(root + loader):
             channel.answer("loader", path=loader, banner=_musl_banner(root + loader))
@@ -54,7 +54,7 @@ def _banner(name: str, data: mmap.mmap) -> str | None:
 
 
 def _musl_banner(loader: str) -> str | None:
-    """What musl's linker prints when it is run without a program: its version."""
+    """Return what musl's linker prints when it runs without a program: its version."""
     if "musl" not in loader:
         return None
     import subprocess  # noqa: PLC0415 - only here, and it is slow to import

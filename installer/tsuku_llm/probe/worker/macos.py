@@ -1,4 +1,4 @@
-"""macOS: what its kernel tells about the processor and the memory."""
+"""macOS: the kernel's facts about the processor and the memory (sysctl)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = (
 
 
 def ask(channel: Channel, _root: str) -> None:
-    """Ask for each by name; a name that this system lacks is left out."""
+    """Ask for each value by name; a name that this system lacks is left out."""
     system = ctypes.CDLL("/usr/lib/libSystem.B.dylib")
     for name in TEXTS:
         raw = _read(system, name)
@@ -35,6 +35,7 @@ def ask(channel: Channel, _root: str) -> None:
     for name in NUMBERS:
         raw = _read(system, name)
         if raw is not None:
+            # A number has four or eight bytes, depending on its name.
             channel.answer(name, value=int.from_bytes(raw, "little"))
 
 

@@ -1,4 +1,4 @@
-"""The child's main function: one question after another, then out without clean-up."""
+"""The child's main function: it answers one question after another and exits without clean-up."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-END_AFTER = 2.0  # seconds more than the parent waits, which has the first word
+END_AFTER = 2.0  # seconds beyond the parent's limit: the parent should end the child first
 
 
 def main(root: str, limit: float, questions: Sequence[str]) -> None:
     """Answer each question through its module, on the pipe that stdout was.
 
-    A child that hangs and whose parent was killed ends by itself.
+    ``limit`` is in seconds per question. If the parent was killed and a driver hangs, the child
+    ends itself ``END_AFTER`` seconds later.
     """
     pipe = _take_stdout()
     _die_quietly()
@@ -27,17 +28,19 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
     for question in questions:
         channel = Channel(pipe, question)
         channel.before(question)
+        # A watchdog thread in C: it ends the process even while a driver holds the GIL in a hung
+        # call.
         faulthandler.dump_traceback_later(limit + END_AFTER, exit=True, file=2)
         try:
             importlib.import_module(f".{question}", __package__).ask(channel, root)
         except Exception as error:  # noqa: BLE001 - the next question must still be asked
             channel.answer("error", error=f"{type(error).__name__}: {error}")
         channel.end()
-    os._exit(0)  # the drivers' own destructors crash, too
+    os._exit(0)  # skip the drivers' own destructors, which may crash, too
 
 
 def _take_stdout() -> int:
-    """Keep the pipe for ourselves: drivers print to stdout."""
+    """Duplicate the pipe and point stdout to the null device, because drivers print to stdout."""
     pipe = os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
@@ -46,7 +49,7 @@ def _take_stdout() -> int:
 
 
 def _die_quietly() -> None:
-    """No core files and no crash windows."""
+    """Turn off core files and crash windows."""
     if sys.platform == "win32":
         import msvcrt  # noqa: PLC0415
 

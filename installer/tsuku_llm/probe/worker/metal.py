@@ -11,14 +11,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Without it a program without windows gets no device.
+# A program without windows gets no Metal device unless it loads CoreGraphics.
 CORE_GRAPHICS = "/System/Library/Frameworks/CoreGraphics.framework/CoreGraphics"
 METAL = "/System/Library/Frameworks/Metal.framework/Metal"
 FAMILIES = {"apple7": 1007, "mac2": 2002, "metal3": 5001, "metal4": 5002}
 
 
 def ask(channel: Channel, _root: str) -> None:
-    """List the devices that Metal has."""
+    """List the devices of Metal."""
     if channel.open([CORE_GRAPHICS]) is None:
         return
     metal = channel.open([METAL])
@@ -53,7 +53,10 @@ def _device(send: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 
 def _send(library: ctypes.CDLL, receiver: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """Send a message; the runtime's one entry has the type of each method that it calls."""
+    """Send a message with a function type made for this method.
+
+    ``objc_msgSend`` is declared without a type: it must be called with the type of the method.
+    """
     library.sel_registerName.restype = c_void_p
     selector = library.sel_registerName(name.encode())
     types: list[Any] = [c_void_p, c_void_p, *(type(argument) for argument in arguments)]

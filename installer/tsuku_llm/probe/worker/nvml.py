@@ -1,4 +1,4 @@
-"""NVIDIA's management library: the driver's version text, also where CUDA fails."""
+"""NVIDIA's management library: it tells the driver's version even if CUDA fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 96
 
 
 def ask(channel: Channel, _root: str) -> None:
-    """Ask for the driver's version, and which devices the kernel module has."""
+    """Ask for the driver's version and the devices of the kernel module."""
     nvml = channel.open(_names())
     if nvml is None or channel.call(nvml, "nvmlInit_v2") != 0:
         return
@@ -52,6 +52,7 @@ def _device(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
     if nvml.nvmlDeviceGetName(handle, name, SIZE) == 0:
         facts["name"] = text(name.value)
     current, pending = ctypes.c_uint(), ctypes.c_uint()
+    # Older drivers lack the call. CUDA lists no device of a GPU in MIG mode without an instance.
     mode = getattr(nvml, "nvmlDeviceGetMigMode", None)
     if mode and mode(handle, ctypes.byref(current), ctypes.byref(pending)) == 0:
         facts["mig"] = current.value

@@ -1,4 +1,4 @@
-"""OpenCL. Numbers: cl.h."""
+"""OpenCL: its platforms and their devices. Numbers: cl.h."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def _platform(channel: Channel, opencl: ctypes.CDLL, platform: c_void_p, number:
     channel.answer("platform", index=number, **facts)
     count = c_uint32()
     kind = c_uint64(ALL_DEVICES)
+    # A platform without devices returns CL_DEVICE_NOT_FOUND; the other platforms are still asked.
     code = opencl.clGetDeviceIDs(platform, kind, 0, None, byref(count))
     channel.answer("clGetDeviceIDs", code=code, platform=number, count=count.value)
     devices = (c_void_p * max(1, count.value))()

@@ -8,11 +8,12 @@ import os
 
 from .channel import Channel
 
+# The first byte of the PCI class code.
 DISPLAY_OR_ACCELERATOR = ("0x03", "0x12")
 
 
 def ask(channel: Channel, root: str) -> None:
-    """List them; an absent bus is normal (WSL, containers, virtual machines)."""
+    """List the devices; a missing bus is normal (WSL, containers, virtual machines)."""
     bus = root + "/sys/bus/pci/devices"
     try:
         slots = sorted(os.listdir(bus))

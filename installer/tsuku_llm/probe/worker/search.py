@@ -1,6 +1,6 @@
-"""Where the dynamic linker of a prebuilt program would find a library.
+"""The search of a prebuilt program's dynamic linker for a library.
 
-Not where this interpreter finds it: Python may come with its own (conda, Nix, musl
+It differs from this interpreter's search: Python may bring its own libraries (conda, Nix, musl
 builds), which a prebuilt server never sees.
 """
 
@@ -30,7 +30,7 @@ LONGEST_PATH = 4096
 
 
 def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
-    """The first file of that name for this machine, as path and content."""
+    """Return the path and content of the first file of that name that is for this machine."""
     wanted = MACHINES.get(MACHINE)
     seen = set()
     for path in _candidates(root, name):
@@ -44,6 +44,7 @@ def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
 
 
 def _candidates(root: str, name: str) -> Iterator[str]:
+    # The order of ld.so(8): LD_LIBRARY_PATH, the cache, the default folders.
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder.startswith("/"):
             yield f"{folder}/{name}"
@@ -61,7 +62,7 @@ def _candidates(root: str, name: str) -> Iterator[str]:
 
 
 def _cached(root: str, name: str) -> Iterator[str]:
-    """Paths from ``/etc/ld.so.cache``; format: glibc's ``sysdeps/generic/dl-cache.h``."""
+    """Yield paths from ``/etc/ld.so.cache``; format: glibc's ``sysdeps/generic/dl-cache.h``."""
     try:
         with open(f"{root}/etc/ld.so.cache", "rb") as file:
             data = file.read(1 << 24)
@@ -71,6 +72,7 @@ def _cached(root: str, name: str) -> Iterator[str]:
     if start < 0 or len(data) < start + HEADER:
         return
     (count,) = struct.unpack_from("<I", data, start + len(CACHE_MAGIC))
+    # A damaged cache may claim more entries than it holds.
     room = (len(data) - start - HEADER) // ENTRY
     wanted = name.encode() + b"\0"
     for index in range(min(count, room)):

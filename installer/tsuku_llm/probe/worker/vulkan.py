@@ -3,7 +3,7 @@
 Structures and numbers: the Vulkan registry, vk.xml.
 """
 
-# The structures are documented where the numbers are.
+# vk.xml documents the structures.
 # ruff: noqa: D101
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ def ask(channel: Channel, root: str) -> None:
     if vulkan is not None:
         _ask_loader(channel, vulkan)
     if sys.platform == "linux":
+        # The files come last: loading a broken driver can end the child, and by then the devices
+        # are reported.
         for fact in icd.drivers(root, load=vulkan is not None, before=channel.before):
             channel.answer("icd", **fact)
 
@@ -132,6 +134,7 @@ def _ask_loader(channel: Channel, vulkan: ctypes.CDLL) -> None:
         byref(version),
         tell=lambda: {"version": version.value},
     )
+    # Without the patch number, and at most 1.2, the newest version whose structures are read here.
     api = min(version.value & ~0xFFF, VERSION_1_2)
     if channel.call(vulkan, "vkCreateInstance", byref(_instance(api)), None, byref(instance)) != 0:
         return
@@ -178,11 +181,13 @@ def _device(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
 
 
 def _more(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
-    """What Vulkan 1.1 (identity) and 1.2 or an extension (driver) add."""
+    """Return what Vulkan 1.1 (identity) and 1.2 or an extension (driver) add."""
     if not hasattr(vulkan, "vkGetPhysicalDeviceProperties2"):
         return {}
     driver, identity = DriverProperties(1000196000, None), IdProperties(1000071004, None)
     tells_driver = api >= VERSION_1_2 or b"VK_KHR_driver_properties" in _extensions(vulkan, device)
+    # The structures form a linked list: the query points to the identity, which points to the
+    # driver.
     if tells_driver:
         identity.next = ctypes.cast(ctypes.pointer(driver), c_void_p)
     query = DeviceProperties2(1000059001, ctypes.cast(ctypes.pointer(identity), c_void_p))
@@ -196,7 +201,7 @@ def _more(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
 
 
 def _heaps(vulkan: ctypes.CDLL, device: c_void_p) -> list[list[int]]:
-    """Size in bytes and flags of each memory heap."""
+    """Return size in bytes and flags of each memory heap."""
     memory = MemoryProperties()
     vulkan.vkGetPhysicalDeviceMemoryProperties(device, byref(memory))
     return [[heap.size, heap.flags] for heap in memory.heaps[: min(memory.heap_count, 16)]]

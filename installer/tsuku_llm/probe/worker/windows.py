@@ -64,6 +64,7 @@ def ask(channel: Channel, _root: str) -> None:
         for index in range(MOST_ADAPTERS):
             key = rf"{ADAPTERS}\{index:04}"
             values = _values(key, ("DriverDesc", "MatchingDeviceId", "DriverVersion"))
+            # Numbers of removed adapters are missing: a gap does not end the list.
             if values:
                 channel.answer("adapter", **values)
 
@@ -96,7 +97,7 @@ def _value(opened: Any, name: str) -> str | int | None:
 
 
 def _is_there(kernel: Any, name: str) -> bool:
-    """Whether the system's own folder has a file; it is not loaded."""
+    """Tell whether the system's own folder has a file; the file is not loaded."""
     folder = ctypes.create_unicode_buffer(260)
     kernel.GetSystemDirectoryW(folder, 260)
     return bool(kernel.GetFileAttributesW(f"{folder.value}\\{name}") != -1)
