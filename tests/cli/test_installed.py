@@ -9,6 +9,7 @@ import pytest
 from support.program import COMMAND, environment, run_program
 from support.stored import FILES, install
 
+from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.store import Installed, Store
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
@@ -120,3 +121,17 @@ def test_a_signal_ends_the_server_and_us(number: signal.Signals, home: Path) -> 
     assert out == "bye\n"
     assert child.returncode == 9
     assert "Traceback" not in err
+
+
+def test_S16_what_the_program_itself_keeps_is_not_foreign(home: Path) -> None:
+    put(home)
+    env = environment(home)
+    memory = Memory(home / "llm" / "state", ("driver",))
+    memory.keep_failure(Failure("a", "it crashed", "b"))
+    memory.keep_devices("a", ())
+    keys = ("--api-key", "secret")
+    assert run_program("serve", "--", "--port", "1", env=env).code == 0
+    assert run_program("serve", "--systemd-unit", "--", *keys, env=env).code == 0
+    kept = {path.name for path in (home / "llm" / "state").iterdir()}
+    assert kept >= {"credentials", "devices.json", "failures.json"}
+    assert run_program("list", "--json", env=env).document["data"]["foreign"] == []

@@ -26,7 +26,7 @@ from tsuku_llm.operations.session import Session
 from tsuku_llm.standing import Freshness
 
 PATIENCE = 5.0
-"""Seconds that an install waits for the lock, and after that for all files of newer metadata."""
+"""Seconds that an install waits for newer metadata: for the lock and all files together."""
 
 RECENT = timedelta(days=1)
 """With the policy ``auto``, ask only if the signature and the last answer are older than this."""

@@ -24,10 +24,10 @@ from tsuku_llm.operations.vouching import learn, note_standing
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     """Download and verify the newest metadata of the session's repository, under a lock.
 
-    Everything has to arrive within ``Limits.metadata`` seconds, including retries, redirects and
-    other addresses. ``patience`` is a shorter limit in seconds: for the lock, and after that for
-    the download. Raises ``DownloadError`` if the metadata cannot be downloaded, ``MetadataError``
-    if it cannot be trusted, and ``ClockBehind`` if this machine's clock cannot be right. After an
+    Everything has to arrive within ``Limits.metadata`` seconds, including retries, redirects
+    and other addresses. ``patience`` is a shorter limit in seconds, for the lock as well.
+    Raises ``DownloadError`` if the metadata cannot be downloaded, ``MetadataError`` if it
+    cannot be trusted, and ``ClockBehind`` if this machine's clock cannot be right. After an
     error the metadata trusted before still counts.
     """
     repository = repository_of(session)
@@ -38,19 +38,18 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         store = session._replace(lock_timeout=min(waits)).store
     learn(session, but=repository.name)
     try:
-        with (
-            # Two processes must not write the copies of one repository at the same time.
-            store.lock(f"metadata-{repository.name}") as locked,
-            fetch.Network(session.environ, on_wait=session.note) as network,
-        ):
-            # After the lock: waiting for another process does not shorten the time for the network.
-            deadline = network.clock() + seconds
-            found = catalogs.refresh(
-                repository,
-                session.data,
-                lambda url, limit: fetch.get(url, limit, network, deadline),
-                alone=locked,
-            )
+        with fetch.Network(session.environ, on_wait=session.note) as network:
+            # Two processes must not write the copies of one repository at the same time. A short
+            # patience covers the wait for the lock; without one, the network has all its time.
+            began = network.clock()
+            with store.lock(f"metadata-{repository.name}") as locked:
+                deadline = (network.clock() if patience is None else began) + seconds
+                found = catalogs.refresh(
+                    repository,
+                    session.data,
+                    lambda url, limit: fetch.get(url, limit, network, deadline),
+                    alone=locked,
+                )
             note_standing(session, found.standing())
     except (HostUnreachable, HttpStatusError, BodyError) as error:
         error.hint = _elsewhere(repository)

@@ -61,11 +61,14 @@ def place(files: str = "(?!)", folders: str = "(?!)") -> Place:
 
 _REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked)\.json|current"
 
+_STATE_FILES = r"update\.json|update-look|devices\.json|failures\.json"
+_STATE_FOLDERS = "servers|credentials"
+
 # On some systems the data folder also contains the config file and the user's state.
 DATA = place(
     rf"active\.json|{temporaries('active[.]json').pattern}|{re.escape(MARKER)}"
-    r"|config\.toml|update\.json|update-look",
-    rf"versions|staging|partials|locks|metadata|state|servers|{SET_ASIDE}",
+    rf"|config\.toml|{_STATE_FILES}",
+    rf"versions|staging|partials|locks|metadata|state|{_STATE_FOLDERS}|{SET_ASIDE}",
 )
 VERSIONS = place(folders=VERSION)
 STAGING = place(rf"{UNIQUE}\.(?:lock|pid)", UNIQUE)
@@ -85,7 +88,7 @@ PLACES = {
 }
 """The folders by which ``require_ours`` recognises a data folder without a marker."""
 
-STATE = place(r"update\.json|update-look", "servers")
+STATE = place(_STATE_FILES, _STATE_FOLDERS)
 SERVERS = place(
     rf"{SERVER}\.(?:json|log|log\.1)|claim\.(?:lock|pid)|{temporaries(SERVER + '[.]json').pattern}"
 )
