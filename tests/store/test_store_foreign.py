@@ -174,6 +174,22 @@ def test_S06_a_holder_without_a_note_is_not_called_ours(store: Store) -> None:
     assert "fuser" in caught.value.hint
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="locks of open files are Linux's")
+def test_S06_who_may_only_read_a_version_keeps_no_server_from_it(store: Store) -> None:
+    """As ``flock -x FILE`` does, which any user may run on root's store."""
+    import fcntl  # noqa: PLC0415  # there is none on Windows
+
+    installed = install(store)
+    with (installed.path / "in-use").open("rb") as stranger:
+        fcntl.flock(stranger, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            fcntl.fcntl(
+                stranger, fcntl.F_OFD_SETLK, fcntl.F_WRLCK.to_bytes(2, "little") + bytes(30)
+            )
+        with store.hold(installed) as descriptor:
+            assert descriptor is not None
+
+
 def test_S20_locks_of_what_is_gone_go_too(store: Store) -> None:
     one, two = install(store, "b100"), install(store, "b200")
     for name in (one.id, two.id, "a" * 64, "metadata-other"):

@@ -52,6 +52,9 @@ def alone_with(version: Path) -> Iterator[bool]:
         return
     try:
         fd = open_to_lock(version / IN_USE)
+    except PermissionError:  # a user who may not write here cannot see that it is unused
+        yield False
+        return
     except OSError:  # a damaged version: there is nothing to hold
         yield True
         return
@@ -111,7 +114,23 @@ def _close(fd: int) -> None:
 
 
 def _locks(fd: int, *, alone: bool) -> bool:
-    """Try to lock without waiting; True if we have the lock or the file system has no locks."""
+    """Try to lock without waiting; True if we have the lock or the file system has no locks.
+
+    Any user who may read a file can take ``flock`` on it, also the exclusive one, and so keep
+    servers from starting. Linux has locks of an open file whose exclusive kind needs a
+    descriptor that may write (F_OFD_SETLK, fcntl(2)); a child inherits them as well.
+    """
+    if sys.platform == "linux":
+        kind = fcntl.F_WRLCK if alone else fcntl.F_RDLCK
+        try:
+            # struct flock: the kind first; zeros mean the whole file, and no process number.
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, kind.to_bytes(2, sys.byteorder) + bytes(30))
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:  # this file system, or this kernel's stand-in, does not have them
+            pass
+        else:
+            return True
     if sys.platform != "win32":
         try:
             fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
