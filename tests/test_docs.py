@@ -195,3 +195,14 @@ def blocks(text: str) -> list[list[str]]:
 def test_the_changelog_is_about_this_version() -> None:
     headings = re.findall(r"^## (\S+)", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)
     assert next(name for name in headings if name != "Unreleased") == __version__
+
+
+def test_each_promise_of_the_threat_model_names_tests_that_exist() -> None:
+    promises = rows(text_of(ROOT / "docs/threat-model.md").partition("## What you are promised")[2])
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"^ *def (test_\w+)", sources, re.MULTILINE))
+    assert len(promises) > 15
+    for promise, named in promises:
+        tests = re.findall(r"`(\w+)`", named)
+        assert tests, promise
+        assert set(tests) <= defined, f"{promise} {set(tests) - defined}"
