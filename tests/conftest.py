@@ -1,6 +1,7 @@
 """What holds for every test: nothing of the developer's own settings or installs is seen."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ def pytest_configure() -> None:
     """Forget the developer's settings, before the widest fixture runs."""
     for name in [name for name in os.environ if name.startswith("TSUKU_") and name not in KEPT]:
         del os.environ[name]
+    # A shell starts what it runs in the background with SIGINT ignored, and children inherit
+    # that: tests that interrupt a program would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
