@@ -219,6 +219,11 @@ def test_zip_forms_that_honest_tools_write(tmp_path: Path, data: bytes) -> None:
     assert (done.path, done.sha256) == ("a", sha(BODY))
 
 
+def test_S10_an_empty_zip_is_unpacked_to_nothing(tmp_path: Path) -> None:
+    """The placement then says that it has no server."""
+    assert unpack_bytes(zipped([]), "zip", tmp_path / "t") == ()
+
+
 def test_gzip_of_several_members_and_padding(tmp_path: Path) -> None:
     plain = tar(upstream_like())
     data = gzip.compress(plain[:700]) + gzip.compress(plain[700:]) + bytes(512)

@@ -19,7 +19,7 @@ import pytest
 from support.archives import Tar, Zip, artifact_for, pax, tar, tar_gz, zipped
 from support.growth import Copied, CopiedFile, grows_linearly, steps
 
-from tsuku_llm.archive import Budget, inflating, unpack
+from tsuku_llm.archive import Aside, Budget, UnpackedFile, inflating, place, unpack
 from tsuku_llm.archive.budget import MEMBERS, Spending
 from tsuku_llm.archive.directory import read_directory
 from tsuku_llm.archive.gzips import GzipReader
@@ -191,6 +191,21 @@ def test_S14_folders_have_a_cap_of_their_own(tmp_path: Path, implied: bool) -> N
     data = tar_gz(members)
     with pytest.raises(UnsafeArchive, match="more folders"):
         unpack(CopiedFile(data), artifact_for(data, "tar.gz"), tmp_path / "t")  # type: ignore[arg-type]
+
+
+def test_S08_many_servers_are_refused_in_proportion_to_the_files(tmp_path: Path) -> None:
+    def cost(count: int) -> int:
+        names = (f"{number}/{name}" for number in range(count) for name in ("llama-server", "ggml"))
+        items = tuple(UnpackedFile(name, 1, "0" * 64, executable=True) for name in names)
+        archive = Aside(artifact_for(b"", "tar.gz", "llama-b1"), tmp_path, items)
+
+        def refused() -> None:
+            with pytest.raises(UnsafeArchive, match="more than one"):
+                place([archive], tmp_path / "tree", "llama-server", {})
+
+        return steps(refused)
+
+    assert grows_linearly(cost, 10)
 
 
 def test_S08_a_tar_is_read_in_proportion_to_its_members() -> None:

@@ -100,6 +100,24 @@ def test_other_dialects(line: str, facts: dict[str, object]) -> None:
     assert read_line(LogFacts(), line) == LogFacts(**facts)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("size", ["1.2.3", ".", "9" * 400, "1e999", "", "-1"])
+def test_S08_a_size_that_is_no_number_is_passed_over(size: str) -> None:
+    """A model's own texts are in the log; reading it must not end with them."""
+    line = f"load_tensors: CPU model buffer size = {size} MiB"
+    assert read_line(LogFacts(), line) == LogFacts()
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        (f"offloaded 1/{'3' * 4000} layers", {}),
+        (f"server is listening on http://localhost:{'9' * 4000}", {"listens": True}),
+    ],
+)
+def test_S08_a_number_of_too_many_digits_is_none(line: str, facts: dict[str, object]) -> None:
+    assert read_line(LogFacts(), line) == LogFacts(**facts)  # type: ignore[arg-type]
+
+
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_any_bytes_are_read_in_any_pieces(data: bytes, size: int) -> None:
     whole, pieces = LogReader(), LogReader()

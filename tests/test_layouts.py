@@ -231,6 +231,29 @@ def test_S41_an_install_uses_the_server_that_it_found(
         assert port
 
 
+@pytest.mark.parametrize("kind", ["tar.gz", "zip"])
+def test_S41_a_server_that_is_not_marked_as_executable_is_started(
+    shop: FolderShop, tmp_path: Path, kind: str
+) -> None:
+    """As archives are that were made on Windows."""
+    files = below("top", build_files(tmp_path / "build"))
+    if kind == "zip":
+        data = zipped([Zip(name=path, data=data, system=0, mode=0) for path, data in files.items()])
+    else:
+        data = tar_gz([Tar(name=path, data=data) for path, data in files.items()])
+    path = shop.root / "archives" / f"b1.{kind}"
+    path.write_bytes(data)
+    packed = Packed(path, hashlib.sha256(data).hexdigest(), len(data), kind, "top")
+    shop.publish("b1", {"cpu": shop.variant(packed)})
+    user = shop.user(tmp_path / "home")
+    assert user.run("repository", "refresh", "test").code == 0
+    done = user.run("install", "--json")
+    assert done.code == 0, done.stderr
+    assert user.run("verify").code == 0
+    with serving(user) as (_, port):
+        assert port
+
+
 @pytest.mark.parametrize("case", ["none", "two"])
 def test_S42_a_refused_layout_leaves_nothing(shop: FolderShop, tmp_path: Path, case: str) -> None:
     files = build_files(tmp_path / "build")

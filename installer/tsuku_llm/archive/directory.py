@@ -75,7 +75,8 @@ def _extents(entries: list[Entry], start: int) -> dict[int, int]:
         raise unsafe("something stands before the first member")
     if len(set(offsets)) != len(offsets):
         raise unsafe("members overlap")
-    return dict(zip(offsets, [*offsets[1:], start], strict=True))
+    # Not strict: an archive without a member has no offset, and still ``start``.
+    return dict(zip(offsets, [*offsets[1:], start], strict=False))
 
 
 def _data_offset(file: BinaryIO, entry: Entry, end: int) -> int:

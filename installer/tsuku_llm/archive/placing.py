@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from tsuku_llm.archive.member import unsafe
 from tsuku_llm.archive.names import Names, checked_parts
-from tsuku_llm.archive.tree import opened_tree
+from tsuku_llm.archive.tree import PROGRAM_MODE, opened_tree
 from tsuku_llm.archive.unpack import Unpacked, UnpackedFile, UnpackedLink
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeArchive
@@ -53,6 +53,9 @@ def place(
     with disk_errors("unpacking", tree), opened_tree(tree) as opened:
         for path, (source, _) in moves.items():
             opened.folder(tuple(path.split("/"))[:-1])
+            # Before the store sets the modes: the server is started once before that.
+            if path == found:
+                source.chmod(PROGRAM_MODE)
             source.rename(tree / path)
     return found, tuple(item for _, item in moves.values())
 
@@ -78,6 +81,9 @@ def arrange(
         for item in archive.items:
             path = PurePosixPath(item.path).relative_to(top)
             moved = replace(item, path=str(path if own else beside / path))
+            # Archives made on Windows mark no file as executable.
+            if own and moved.path == found and isinstance(moved, UnpackedFile):
+                moved = replace(moved, executable=True)
             known = moves[moved.path][1] if moved.path in moves else present.get(moved.path)
             # The same file in two archives is fine: the first one is used.
             if known is None:
@@ -91,21 +97,20 @@ def arrange(
 def _server(archives: Sequence[Aside], server: str) -> tuple[Aside, str]:
     """Find the archive that has the server, and the server's path in the tree."""
     name = PurePosixPath(server).name
-    found = [
-        (archive, item)
-        for archive in archives
-        for item in archive.items
-        if isinstance(item, UnpackedFile) and PurePosixPath(item.path).name == name
-    ]
+    found: list[tuple[Aside, UnpackedFile, str]] = []
+    for archive in archives:
+        # Once for each archive, as it looks at all paths: an archive may have many servers.
+        top = _main_root(archive, server)
+        found += [
+            (archive, item, str(PurePosixPath(item.path).relative_to(top)))
+            for item in archive.items
+            if isinstance(item, UnpackedFile) and PurePosixPath(item.path).name == name
+        ]
     # Two archives may bring the same file of the same name: that is one server.
-    places = {
-        (str(PurePosixPath(item.path).relative_to(_main_root(archive, server))), item.sha256)
-        for archive, item in found
-    }
-    if len(places) == 1:
-        return found[0][0], next(iter(places))[0]
+    if len({(path, item.sha256) for _, item, path in found}) == 1:
+        return found[0][0], found[0][2]
     if found:
-        paths = [item.path for _, item in found]
+        paths = [item.path for _, item, _ in found]
         raise _other_layout(f"it has more than one {name}", server, paths)
     paths = [item.path for archive in archives for item in archive.items]
     raise _other_layout(f"it has no {name}", server, paths)

@@ -19,15 +19,20 @@ _MOST = 256
 """Backends and buffers that are kept; a server with many cards names dozens."""
 
 # As in this line: load_tensors: CUDA0 model buffer size = 4095.05 MiB
+# A model's own texts are logged too: a number must be one, and \b keeps a long word linear.
 _BUFFER = re.compile(
-    r"(?P<where>[A-Za-z]\w*(?:\[[^\]]*\])?)\s+(?P<what>model|KV|RS)\s+buffer size\s*="
-    r"\s*(?P<size>[\d.]+)\s*MiB",
+    r"\b(?P<where>[A-Za-z]\w*(?:\[[^\]]*\])?)\s+(?P<what>model|KV|RS)\s+buffer size\s*="
+    r"\s*(?P<size>[0-9]{1,12}(?:\.[0-9]{1,12})?)\s*MiB",
     re.IGNORECASE,
 )
-_LAYERS = re.compile(r"offloaded (?P<offloaded>\d+)/(?P<total>\d+) layers", re.IGNORECASE)
+_LAYERS = re.compile(
+    r"offloaded (?P<offloaded>[0-9]{1,9})/(?P<total>[0-9]{1,9}) layers", re.IGNORECASE
+)
 _LOADED = re.compile(r"load_backend: loaded (?P<backend>\w+) backend", re.IGNORECASE)
 _DEVICE = re.compile(r"using device (?P<name>\w+) \((?P<description>.+?)\) (?:\(|- )")
-_LISTENS = re.compile(r"listening on:? (?:https?://)?(?:\[[^\]]+\]|[^\s:,]+)(?::(?P<port>\d+))?")
+_LISTENS = re.compile(
+    r"listening on:? (?:https?://)?(?:\[[^\]]+\]|[^\s:,]+)(?::(?P<port>[0-9]{1,5})(?![0-9]))?"
+)
 _COMPLAINT = re.compile(
     r"no usable GPU found|compiled without GPU support|ggml_vulkan: No devices found"
     r"|failed to initialize (?:CUDA|ROCm|HIP|Metal)|no (?:CUDA|ROCm)[\w -]* devices? found"
