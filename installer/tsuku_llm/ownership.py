@@ -70,7 +70,8 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """
     here = Path(os.sep)
     # A stack: the next part of the path is at the end, and a link's target is put on top.
-    ahead = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100  # keeps links
+    # Not abspath or normpath: they cut "link/.." out of the text, but the system follows the link.
+    ahead = list(reversed(path.absolute().parts[1:]))
     yield here, here.lstat()
     links = 0
     while ahead:

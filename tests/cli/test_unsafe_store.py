@@ -160,6 +160,34 @@ def test_T10_the_command_of_the_hint_mends_it(program: Program, home: Path) -> N
     assert program("use", "b100").code == 0
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_T11_dots_behind_a_link_are_followed_as_the_system_does(
+    name: str, program: Program, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text without "link/.." names another folder, which is safe."""
+    (home.parent / "elsewhere" / "deep").mkdir(parents=True)
+    moved = home.rename(home.parent / "elsewhere" / "home")
+    (home.parent / "link").symlink_to("elsewhere/deep")
+    monkeypatch.setenv("TSUKU_HOME", str(home.parent / "link" / ".." / "home"))
+    moved.chmod(0o777)
+    before = everything(home.parent)
+    done = program(*REFUSED[name])
+    assert done.code == 6, done.stderr
+    assert f"every user can write to {moved}, " in done.stderr
+    assert everything(home.parent) == before
+
+
+def test_T15_dots_behind_a_missing_folder_change_no_mode(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    place.chmod(0o1777)
+    monkeypatch.setenv("TSUKU_HOME", str(place / "missing" / ".." / "home"))
+    assert program("config", "set", "llm.fallback", "off").code == 0
+    assert stat.S_IMODE(place.stat().st_mode) == 0o1777
+
+
 @needs_root
 @pytest.mark.parametrize("name", REFUSED)
 def test_T11_a_link_of_another_user_on_the_way_is_not_followed(
