@@ -254,6 +254,23 @@ def test_a_wrong_variable_is_named(paths: Paths) -> None:
     assert caught.value.facts == ("environment TSUKU_LLM_PREFER: 'quantum'",)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[llm]\nmirror = "me:secret@a.example"',
+        '[llm]\nmirror = "https://a.example/,me:secret@b.example/"',
+        '[llm]\nmirror = {url = "me:secret@a.example"}',
+        'llm = "https://me:secret@a.example/"',
+    ],
+)
+def test_T16_no_password_of_the_file_is_in_an_error(text: str, paths: Paths) -> None:
+    paths.config_file.parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {})
+    assert "secret" not in str(caught.value) + "".join(caught.value.facts)
+
+
 def test_no_password_is_in_an_error(paths: Paths) -> None:
     with pytest.raises(ConfigError) as caught:
         load(paths, {"TSUKU_LLM_MIRROR": "http://me:secret@a.example/"})

@@ -227,6 +227,9 @@ def test_T25_every_holder_signs_the_revocation_and_each_must_name_what_is_droppe
         (("revoke", "b9", "--reason", "x"), "there is no releases/b9.json"),
         (("revoke", "b1", "--reason", ""), "a reason is one line"),
         (("revoke", "b1", "--reason", "a\nb"), "a reason is one line"),
+        (("revoke", "b1", "--reason", " "), "a reason is one line"),
+        (("revoke", "../b1", "--reason", "x", "--by-name"), "'../b1' is not the name of a release"),
+        (("revoke", "", "--reason", "x", "--by-name"), "'' is not the name of a release"),
         (("revoke", "b2", "--reason", "again"), "b2 was revoked on 2026-11-22 already"),
         (("withdraw", "b1"), "b1 is not revoked"),
         (("withdraw", "b2", "--on", "2026-11-21"), "which is later"),
@@ -237,8 +240,27 @@ def test_T24_what_would_be_a_wrong_revocation_is_refused(
     publisher: OwnPublisher, words: tuple[str, ...], message: str
 ) -> None:
     publisher.revoke("b2")
+    before = (publisher.data / "revoked.json").read_bytes()
     done = publisher.tool(*words)
     assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+    assert (publisher.data / "revoked.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["dangling link", "folder", "deep"])
+def test_T24_a_list_that_cannot_be_read_is_not_taken_for_empty(
+    publisher: OwnPublisher, kind: str
+) -> None:
+    path = publisher.data / "revoked.json"
+    if kind == "dangling link":
+        path.symlink_to("elsewhere.json")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_text("[" * 200_000)
+    for words in (("sign", "--raise"), ("revoke", "b1", "--reason", "x")):
+        done = publisher.tool(*words)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert done.stderr.startswith(f"error: {path}"), done.stderr
 
 
 def test_T29_a_withdrawn_revocation_stays_in_the_list_and_a_new_one_has_a_later_day(

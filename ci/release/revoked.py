@@ -5,6 +5,7 @@ the whole list into the targets metadata and marks the release files, so a rebui
 """
 
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -27,11 +28,14 @@ def load_revoked(data: Path) -> tuple[Revocation, ...]:
     Raises ``ReleaseError``.
     """
     path = data / NAME
-    if not path.exists():
+    # A link that leads nowhere is a lost file, not a list without entries.
+    if not os.path.lexists(path):
         return ()
     try:
         return parse("", json.loads(path.read_text("utf-8")))
-    except ValueError as error:
+    except OSError as error:
+        raise ReleaseError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise ReleaseError(f"{path}: {error}") from error
 
 
@@ -43,7 +47,7 @@ def revoke(
     ``document`` is its release file; with None, clients know the release by its name alone. Raises
     ``ReleaseError`` if it is revoked already, and for a reason that cannot be signed.
     """
-    if not reason.isprintable() or not 0 < len(reason) <= LONGEST_REASON:
+    if not reason.isprintable() or not reason.strip() or len(reason) > LONGEST_REASON:
         raise ReleaseError(f"a reason is one line of 1 to {LONGEST_REASON} characters")
     known = {each.release: each for each in load_revoked(data)}
     before = known.get(tag)
@@ -144,4 +148,9 @@ def _builds(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def _save(data: Path, revoked: Sequence[Revocation]) -> None:
-    replace_file(data / NAME, json_bytes(plain(revoked)))
+    entries = plain(revoked)
+    try:
+        parse("", entries)  # what clients refuse would also stop every later command of this tool
+    except ValueError as error:
+        raise ReleaseError(str(error)) from error
+    replace_file(data / NAME, json_bytes(entries))

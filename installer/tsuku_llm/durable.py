@@ -105,7 +105,9 @@ def make_folder(path: Path, *, private: bool = False) -> None:
             # Another process may have made the folder first. In a sticky folder (/tmp) that may be
             # another user's: check the owner before we use it.
             _require_own_folder(folder)
-            folder.chmod(mode if folder == path else FOLDER_MODE)
+            # "new/.." was missing as well, but it is the folder above: its mode is not ours.
+            if folder.name != os.pardir:
+                folder.chmod(mode if folder == path else FOLDER_MODE)
             flush_folder(folder.parent)
         if not missing:
             _require_own_folder(path)

@@ -47,6 +47,31 @@ def check_path(path: Path) -> None:
                 _require_unwritable(step, status)
 
 
+def check_below(folder: Path) -> None:
+    """Refuse a folder whose content is run if another user could change anything in it.
+
+    The way to it is ``check_path``'s. Links are not followed: no other user can change them here.
+    Raises UnsafeLocation with the command that fixes it, and StoreError if a lookup fails.
+    """
+    if sys.platform == "win32":
+        return
+    with disk_errors("checking who owns the files", folder):
+        # In a sticky folder other users can add files, such as one more library that is loaded.
+        _require_unwritable(folder, folder.lstat(), sticky=False, all_of=folder)
+        pending = [os.fspath(folder)]
+        while pending:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISLNK(status.st_mode):
+                        continue
+                    path = Path(entry.path)
+                    require_trusted_owner(path, status)
+                    _require_unwritable(path, status, sticky=False, all_of=folder)
+                    if stat.S_ISDIR(status.st_mode):
+                        pending.append(entry.path)
+
+
 def require_trusted_owner(path: Path, status: os.stat_result, *, alone: bool = False) -> None:
     """Refuse a file or folder that neither root nor this user owns.
 
@@ -70,7 +95,8 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """
     here = Path(os.sep)
     # A stack: the next part of the path is at the end, and a link's target is put on top.
-    ahead = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100  # keeps links
+    # Not abspath or normpath: they cut "link/.." out of the text, but the system follows the link.
+    ahead = list(reversed(path.absolute().parts[1:]))
     yield here, here.lstat()
     links = 0
     while ahead:
@@ -96,9 +122,15 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         ahead += [part for part in reversed(target.parts) if part != os.sep]
 
 
-def _require_unwritable(path: Path, status: os.stat_result) -> None:
+def _require_unwritable(
+    path: Path, status: os.stat_result, *, sticky: bool = True, all_of: Path | None = None
+) -> None:
+    """Refuse what other users can write; with ``sticky``, a sticky folder is accepted.
+
+    The hint's command mends the whole folder ``all_of``, if it is given. Raises UnsafeLocation.
+    """
     mode = status.st_mode
-    if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
+    if sticky and stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
         return
     by_others = bool(mode & stat.S_IWOTH)
     by_group = bool(mode & stat.S_IWGRP) and not (
@@ -111,7 +143,9 @@ def _require_unwritable(path: Path, status: os.stat_result) -> None:
     raise UnsafeLocation(
         f"{who} can write to {path}, and so replace what lies there",
         facts=(f"mode: {stat.filemode(mode)}",),
-        hint=f"run: chmod {right} {_quoted(path)}",
+        hint=f"run: chmod -R go-w {_quoted(all_of)}"
+        if all_of
+        else f"run: chmod {right} {_quoted(path)}",
     )
 
 

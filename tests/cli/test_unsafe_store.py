@@ -160,6 +160,83 @@ def test_T10_the_command_of_the_hint_mends_it(program: Program, home: Path) -> N
     assert program("use", "b100").code == 0
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_T11_dots_behind_a_link_are_followed_as_the_system_does(
+    name: str, program: Program, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text without "link/.." names another folder, which is safe."""
+    (home.parent / "elsewhere" / "deep").mkdir(parents=True)
+    moved = home.rename(home.parent / "elsewhere" / "home")
+    (home.parent / "link").symlink_to("elsewhere/deep")
+    monkeypatch.setenv("TSUKU_HOME", str(home.parent / "link" / ".." / "home"))
+    moved.chmod(0o777)
+    before = everything(home.parent)
+    done = program(*REFUSED[name])
+    assert done.code == 6, done.stderr
+    assert f"every user can write to {moved}, " in done.stderr
+    assert everything(home.parent) == before
+
+
+def mode_of_others(path: Path) -> None:
+    path.chmod(0o757)
+
+
+def sticky(path: Path) -> None:
+    path.chmod(0o1777)
+
+
+def owner(path: Path) -> None:
+    os.chown(path, OTHER, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llama-server", mode_of_others),
+        pytest.param("llama-server", owner, marks=needs_root),
+        (".", sticky),
+    ],
+)
+@pytest.mark.parametrize(
+    "words", [("serve", "--exec"), ("use", "b100"), ("doctor", "--backend", "cpu")]
+)
+def test_T10_a_build_that_others_can_change_is_not_run(
+    words: tuple[str, ...], name: str, change: Callable[[Path], None], program: Program, home: Path
+) -> None:
+    """The folders above are safe, and the content is still the right one."""
+    (tree,) = (home / "llm" / "versions").glob("*/tree")
+    change(tree / name)
+    done = program(*words)
+    assert (done.code, "\nran" in done.stdout) == (6, False), done.stderr
+    fix = re.search(r"(?:chmod -R go-w|chown -R 0) '.*'", done.stdout + done.stderr)
+    assert fix
+    subprocess.run(shlex.split(fix[0]), check=True)
+    assert program("use", "b100").code == 0
+
+
+@pytest.mark.parametrize("folder", ["metadata", "metadata/official"])
+def test_T10_revocations_that_others_could_remove_start_nothing(
+    folder: str, program: Program, home: Path
+) -> None:
+    place = home / "llm" / folder
+    place.mkdir(parents=True, exist_ok=True)
+    place.chmod(0o777)
+    done = program("serve", "--exec")
+    assert done.code == 6, done.stderr
+    assert f"every user can write to {place}, " in done.stderr
+
+
+def test_T15_dots_behind_a_missing_folder_change_no_mode(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    place.chmod(0o1777)
+    monkeypatch.setenv("TSUKU_HOME", str(place / "missing" / ".." / "home"))
+    assert program("config", "set", "llm.fallback", "off").code == 0
+    assert stat.S_IMODE(place.stat().st_mode) == 0o1777
+
+
 @needs_root
 @pytest.mark.parametrize("name", REFUSED)
 def test_T11_a_link_of_another_user_on_the_way_is_not_followed(

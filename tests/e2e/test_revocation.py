@@ -313,6 +313,7 @@ def test_T27_a_revoked_release_is_shown_wherever_it_is_named(company: Company) -
     }
     for words in (("list",), ("doctor",), ("explain",), ("list", "--available")):
         assert summary in user.run(*words).stdout, words
+    assert f"b2: {summary}" in user.run("serve", "--dry-run", "--", "--list-devices").stderr
     versions = user.run("list", "--json").document["data"]["versions"]
     assert [(each["release"], each["revocation"]) for each in versions] == [
         ("b1", None),

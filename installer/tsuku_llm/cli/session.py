@@ -15,6 +15,7 @@ from tsuku_llm.errors import UsageError
 from tsuku_llm.local import LocalHost
 from tsuku_llm.operations.session import Session
 from tsuku_llm.ownership import check_path
+from tsuku_llm.revocations import repository_names
 
 if TYPE_CHECKING:
     from tsuku_llm.host import Host
@@ -45,7 +46,9 @@ def open_session(
     paths = Paths.from_environ(os.environ)
     if not looking:
         # Before the config file is read: with another user's folders nothing below can be trusted.
-        for folder in (paths.data, paths.state):
+        metadata = paths.data / "metadata"
+        repositories = (metadata / name for name in repository_names(paths.data))
+        for folder in (paths.data, paths.state, metadata, *repositories):
             check_path(folder)
     chosen = {f"llm.{word}": value for word, value in flags.items()}
     settings = load(paths, os.environ, chosen, looking=looking)

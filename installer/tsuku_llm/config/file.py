@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tsuku_llm.config.keys import redacted
 from tsuku_llm.errors import ConfigError
 from tsuku_llm.ownership import check_path
 
@@ -73,7 +74,7 @@ def llm_table(document: Mapping[str, Any], path: Path) -> dict[str, object]:
         return table
     raise ConfigError(
         f"in the config file {path}, {TABLE} is not a table",
-        facts=(f"it is {type(table).__name__} {table!r}"[:200],),
+        facts=(f"it is {type(table).__name__} {redacted(repr(table))}"[:200],),
         hint=f"write [{TABLE}] on a line of its own, and the settings under it",
     )
 

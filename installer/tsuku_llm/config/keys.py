@@ -25,8 +25,8 @@ _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _FILE = re.compile(r"file:///[^\s,\\]*")
-_USERINFO = re.compile(r"(?<=://)[^/?#@]*@")
-"""User and password of a URL; "/", "?" and "#" end the host part."""
+_USERINFO = re.compile(r"(?<=://)[^/?#@]*@|(?<![^\s'\",])[^/?#@\s'\",:]+:[^/?#@\s'\",]+@")
+"""User and password of a URL, also without its scheme; "/", "?" and "#" end the host part."""
 
 
 class Key(NamedTuple):

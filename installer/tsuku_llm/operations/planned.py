@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import launch
+from tsuku_llm.operations import vouching
 from tsuku_llm.operations.credentials import masked
 from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
@@ -41,20 +42,22 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
     installed = wanted(session.shelf, session)
     build = build_of(installed)
     plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.environ)
-    return _shown(installed, plan, session.environ)
+    return _shown(session, installed, plan)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start. Raises ``NotInstalled``."""
     installed = wanted(session.shelf, session)
     plan = plan_of(session, installed, tool, arguments)
-    return _shown(installed, plan, session.environ)
+    return _shown(session, installed, plan)
 
 
-def _shown(installed: Installed, plan: launch.Plan, environ: Mapping[str, str]) -> Planned:
+def _shown(session: Session, installed: Installed, plan: launch.Plan) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
+    for line in vouching.known(session, verify=False).of(installed.receipt).lines:
+        session.note(f"{installed.receipt.release}: {line}")
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
-    removed = tuple(sorted(environ.keys() - plan.env.keys()))
+    removed = tuple(sorted(session.environ.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     return Planned(installed.id, installed.receipt.line, argv, plan.cwd, shown, removed)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.ownership import check_path
+from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.store.holds import holding
 from tsuku_llm.store.installed import Installed, read_version
 from tsuku_llm.store.integrity import check_version, find_differences
@@ -71,6 +71,8 @@ class Shelf:
         # replaced right after the check.
         check_path(installed.tree)
         check_version(installed.path, installed.receipt, full=full)
+        # Then the tree: who owns a file, or may write to it, can change it after the check.
+        check_below(installed.tree)
 
     def verify(self, installed: Installed) -> tuple[str, ...]:
         """Hash every file and list every name that is not what the receipt says.
