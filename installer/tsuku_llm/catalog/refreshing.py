@@ -131,7 +131,9 @@ def _update(
         # root". Raise ours again.
         raise error.__cause__ or error from None
     except exceptions.ExpiredMetadataError as error:
-        states = {role: stated.state for role, stated in seen.items()}
+        # The root may be one that this machine has, with no newer one served.
+        states = {"root": trust.check_metadata(roots.newest).state}
+        states |= {role: stated.state for role, stated in seen.items()}
         raise _stale(repository, str(error), states) from error
     except exceptions.RepositoryError as error:
         # Find the most telling reason: a rollback, another root, else the updater's own words.
