@@ -181,6 +181,22 @@ def test_T02_an_updated_copy_with_another_known_root_is_passed_over(
     assert (newest(cured), cured.notes) == ("b2", ())
 
 
+@pytest.mark.parametrize("damage", ["older keys", "no copy", "no name"])
+def test_T02_a_refresh_ends_the_note_though_the_host_has_only_what_the_package_has(
+    first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path, damage: str
+) -> None:
+    catalog.refresh(first.repository(), tmp_path, first.download)
+    if damage == "no copy":
+        shutil.rmtree(kept_copy(tmp_path))
+    elif damage == "no name":
+        (place(tmp_path) / "current").write_bytes(b"../..")
+    repository = honest.repository(embedded=honest.freeze())
+    (note,) = catalog.load(repository, tmp_path).notes
+    assert note.endswith("tsuku-llm repository refresh simulator")
+    assert catalog.refresh(repository, tmp_path, honest.download).notes == ()
+    assert catalog.load(repository, tmp_path).source == "embedded"
+
+
 def test_T02_one_other_byte_in_a_known_root_of_the_updated_copy(
     honest: RepositorySimulator, tmp_path: Path
 ) -> None:
