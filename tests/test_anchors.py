@@ -181,6 +181,22 @@ def test_T02_an_updated_copy_with_another_known_root_is_passed_over(
     assert (newest(cured), cured.notes) == ("b2", ())
 
 
+@pytest.mark.parametrize("damage", ["older keys", "no copy", "no name"])
+def test_T02_a_refresh_ends_the_note_though_the_host_has_only_what_the_package_has(
+    first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path, damage: str
+) -> None:
+    catalog.refresh(first.repository(), tmp_path, first.download)
+    if damage == "no copy":
+        shutil.rmtree(kept_copy(tmp_path))
+    elif damage == "no name":
+        (place(tmp_path) / "current").write_bytes(b"../..")
+    repository = honest.repository(embedded=honest.freeze())
+    (note,) = catalog.load(repository, tmp_path).notes
+    assert note.endswith("tsuku-llm repository refresh simulator")
+    assert catalog.refresh(repository, tmp_path, honest.download).notes == ()
+    assert catalog.load(repository, tmp_path).source == "embedded"
+
+
 def test_T02_one_other_byte_in_a_known_root_of_the_updated_copy(
     honest: RepositorySimulator, tmp_path: Path
 ) -> None:
@@ -316,6 +332,38 @@ def test_T03_what_lies_in_the_place_of_a_known_root_is_replaced(
     found = catalog.refresh(repository, tmp_path, rotated(first, 1, "honest").download, alone=True)
     assert found.trusted.roles["root"].version == 2
     assert (roots / "2.root.json").is_file()
+
+
+def test_T03_a_pinned_root_that_was_replaced_is_refused_until_it_is_added_again(
+    first: RepositorySimulator, tmp_path: Path
+) -> None:
+    catalog.refresh(first.install(tmp_path, "company"), tmp_path, first.download)
+    other = RepositorySimulator(name="other")
+    other.publish(release_document("b9"))
+    (place(tmp_path, "company") / "root.json").write_bytes(other.pinned_root)
+    swapped = catalog.repository(tmp_path, "company")
+    for ask in (
+        lambda: catalog.load(swapped, tmp_path),
+        lambda: catalog.refresh(swapped, tmp_path, other.download),
+    ):
+        with pytest.raises(MetadataError, match="the pinned root 1 is not the root 1") as caught:
+            ask()
+        assert "tsuku-llm repository remove company" in caught.value.hint
+    catalog.remove_repository(tmp_path, "company")
+    found = catalog.refresh(other.install(tmp_path, "company"), tmp_path, other.download)
+    assert newest(found) == "b9"
+
+
+def test_T03_a_damaged_known_root_does_not_count_against_the_pinned_one(
+    first: RepositorySimulator, tmp_path: Path
+) -> None:
+    repository = first.install(tmp_path, "company")
+    catalog.refresh(repository, tmp_path, first.download)
+    kept = place(tmp_path, "company") / "roots" / "1.root.json"
+    kept.write_bytes(b"{}")
+    assert newest(catalog.load(repository, tmp_path)) == "b1"
+    catalog.refresh(repository, tmp_path, first.download)
+    assert kept.read_bytes() == first.pinned_root
 
 
 def test_T03_a_repository_that_is_added_again_starts_at_its_new_root(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.repository import RepositorySimulator, release_document, signer
 from tuf.api.metadata import Delegations, SuccinctRoles, Targets
 
-from tsuku_llm import catalog, trust
+from tsuku_llm import catalog, standing, trust
 from tsuku_llm.errors import (
     HttpStatusError,
     ManifestError,
@@ -193,6 +193,31 @@ def test_T41_the_machine_cannot_take_the_version_of_a_release(
     assert found.entry("v0.1.0").release == "b1"
     with pytest.raises(TsukuError, match="no release 'n9'"):
         found.entry("n9")
+
+
+@pytest.mark.parametrize("tag", ["0.1.0", "v0.1.0"])
+def test_T41_the_machine_cannot_take_the_version_of_a_release_as_a_tag(
+    simulator: RepositorySimulator, tmp_path: Path, tag: str
+) -> None:
+    simulator.delegate("nightly", "releases/*.json")
+    simulator.add(release_document(tag), channels=["nightly"], sequence=999, role="nightly")
+    simulator.bump()
+    found = refresh(simulator, tmp_path)
+    assert [found.entry(name).release for name in ("0.1.0", "v0.1.0")] == ["b1", "b1"]
+    assert [each.release for each in found.entries] == ["n1", "b1"]
+
+
+def test_T41_the_machine_cannot_revoke_the_builds_of_another_channel(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """A release file has the digests that its signer likes, and a revocation stays for good."""
+    simulator.add({**release_document("n9"), "revoked": True}, channels=["nightly"], role="nightly")
+    simulator.bump()
+    standing.write(tmp_path, refresh(simulator, tmp_path).standing())
+    found = catalog.load(simulator.repository(), tmp_path)
+    assert found.read(found.entry("b1")).builds == found.read(found.entry("n9")).builds
+    revoked = [each.release for each in found.entries if found.revocation(each)]
+    assert revoked == ["n9"]
 
 
 def test_two_versions_of_the_people_may_be_equal_as_before(

@@ -87,6 +87,17 @@ def test_a_root_that_one_key_can_sign_is_taken_with_a_word(
 # --- the fingerprint of a root ------------------------------------------------------------------
 
 
+def test_T36_a_root_of_another_repository_is_not_kept_and_its_owner_is_asked(
+    program: Program, tmp_path: Path
+) -> None:
+    RepositorySimulator(name="other").write(tmp_path / "host")
+    name, root = offered(RepositorySimulator(), tmp_path)[2], str(tmp_path / "root.json")
+    refused = program("repository", "add", name, f"{(tmp_path / 'host').as_uri()}/", "--root", root)
+    assert refused.code == 5
+    assert "hint: nothing was added: ask the owner" in refused.stderr
+    assert "ours" not in program("repository", "list").stdout
+
+
 def test_T36_a_root_with_another_fingerprint_is_not_taken(
     program: Program, tmp_path: Path, tsuku_home: Path
 ) -> None:

@@ -87,7 +87,8 @@ class Catalog:
         """Collect the revocations in release files; they have no reason and no day.
 
         A signed withdrawal overrides them. Files of a newer format count too; damaged files are
-        skipped.
+        skipped. What a role with paths of its own signs revokes the name only: a list of builds
+        would revoke the same builds in other channels, for good.
         """
         from tsuku_llm.manifest import says_revoked  # noqa: PLC0415
 
@@ -96,7 +97,9 @@ class Catalog:
         for entry in entries:
             with suppress(TrustError, StoreError):
                 if entry.release not in ended and says_revoked(self._verified(entry)):
-                    yield Revocation(name, entry.release, builds=self._builds(entry))
+                    target = self.trusted.targets[f"releases/{entry.release}.json"]
+                    builds = self._builds(entry) if target.branch is None else ()
+                    yield Revocation(name, entry.release, builds=builds)
 
     def _builds(self, entry: ReleaseEntry) -> tuple[tuple[str, ...], ...]:
         """Return the digests of each build of a release; empty if its file cannot be read."""
@@ -319,14 +322,15 @@ def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocati
 def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
     """Read the entries of all releases, newest first; skip what a role may not offer.
 
-    A path delegated to the role "nightly" is only for the channel "nightly". A version number
-    belongs to the role of the highest priority that claims it. So an automatic signer of one
-    channel can neither add releases to another channel nor take the names of its releases.
+    A path delegated to the role "nightly" is only for the channel "nightly". A name that a user
+    can ask for, tag or version, belongs to the role of the highest priority that claims it. So an
+    automatic signer of one channel can neither add releases to another channel nor take the names
+    of its releases.
     """
     from tsuku_llm.manifest import parse_entry  # noqa: PLC0415
 
     entries = []
-    versions: dict[str, str | None] = {}
+    names: dict[str, str | None] = {}
     for path, target in trusted.targets.items():
         if not matches(path, trust.RELEASES):
             continue
@@ -335,9 +339,12 @@ def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
             raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
         if target.branch is not None and entry.channels != (target.branch,):
             continue
-        # The targets come in the order of their roles' priority: the first claim counts.
-        if entry.version and versions.setdefault(entry.version, target.branch) != target.branch:
+        # The targets come in the order of their roles' priority: the first claim counts. A tag may
+        # look like the version of another release, also with the "v" of ``Catalog.entry``.
+        claimed = {entry.release.removeprefix("v"), entry.version or entry.release}
+        if any(names.get(name, target.branch) != target.branch for name in claimed):
             continue
+        names |= dict.fromkeys(claimed, target.branch)
         entries.append(entry)
     return tuple(sorted(entries, key=lambda each: (each.sequence, each.release), reverse=True))
 

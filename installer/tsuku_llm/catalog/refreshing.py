@@ -69,7 +69,8 @@ def refresh(
         for place in (copy.folder, folder / FOLDER):
             make_safe(place, alone=alone)
         roots = known_roots(repository, data)
-        known = _known(repository, data, roots)
+        unusable: list[str] = []
+        known = _known(repository, data, roots, unusable)
         seed(copy.folder, roots, [each.copy for each in known])
         try:
             _update(repository, copy, roots, known, download)
@@ -86,19 +87,26 @@ def refresh(
         for each, here in zip(known, counted, strict=True):
             if trust.setbacks(here, versions):
                 raise _rollback(each, here, versions)
-        # A copy of the same versions that lacks a file, or has a damaged one, is replaced.
+        # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An
+        # updated copy that is not valid is replaced too, even if the package has the same: else
+        # every load would go on to report it.
         here_already = any(
             versions == here and _is_whole(fresh.trusted, each)
             for each, here in zip(known, counted, strict=True)
         )
-        if not here_already:
+        if unusable or not here_already:
             keep(folder, _files(repository, fresh, known, download))
     return load(repository, data)
 
 
-def _known(repository: Repository, data: Path, roots: KnownRoots) -> tuple[Loaded, ...]:
-    """Load the valid copies on this machine, updated and embedded."""
-    found = [updated_copy(repository, data, roots, [])]
+def _known(
+    repository: Repository, data: Path, roots: KnownRoots, unusable: list[str]
+) -> tuple[Loaded, ...]:
+    """Load the valid copies on this machine, updated and embedded.
+
+    If there is an updated copy that is not valid, the reason is added to ``unusable``.
+    """
+    found = [updated_copy(repository, data, roots, unusable)]
     if repository.embedded:
         found.append(verified("embedded", repository.embedded, repository, roots))
     return tuple(each for each in found if each)
@@ -131,7 +139,9 @@ def _update(
         # root". Raise ours again.
         raise error.__cause__ or error from None
     except exceptions.ExpiredMetadataError as error:
-        states = {role: stated.state for role, stated in seen.items()}
+        # The root may be one that this machine has, with no newer one served.
+        states = {"root": trust.check_metadata(roots.newest).state}
+        states |= {role: stated.state for role, stated in seen.items()}
         raise _stale(repository, str(error), states) from error
     except exceptions.RepositoryError as error:
         # Find the most telling reason: a rollback, another root, else the updater's own words.

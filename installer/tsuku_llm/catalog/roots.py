@@ -72,16 +72,19 @@ def other_root(whose: str, version: int, known: bytes, found: bytes) -> Metadata
 def known_roots(repository: Repository, data: Path) -> KnownRoots:
     """Walk the roots of the package, of ``roots/`` and of the updated copy, in this order.
 
-    Raises ``MetadataError`` if the package's own chain is broken. In the other two, a damaged
-    or wrongly signed root ends the walk of that place.
+    Raises ``MetadataError`` if the package's own chain is broken, and if the root that the user
+    added was replaced. In the other two, a damaged or wrongly signed root ends the walk of that
+    place.
     """
     newest = trust.check_root(repository.root)
     files = {newest.version: repository.root}
+    folder = folder_of(data, repository.name)
     if repository.embedded:
         for root, file in trust.later_roots(repository.embedded, newest):
             newest, files[root.version] = root, file
+    else:
+        _require_as_added(repository, folder, newest.version)
     anchor = newest.version
-    folder = folder_of(data, repository.name)
     with suppress(TrustError, StoreError):
         for root, file in trust.later_roots(_KeptRoots(folder), newest):
             newest, files[root.version] = root, file
@@ -91,6 +94,22 @@ def known_roots(repository: Repository, data: Path) -> KnownRoots:
         for root, file in trust.later_roots(FolderCopy(updated), newest) if updated else ():
             files[root.version] = file
     return KnownRoots(files, anchor)
+
+
+def _require_as_added(repository: Repository, folder: Path, version: int) -> None:
+    """Refuse another pinned root than the kept one of its version. Raises ``MetadataError``."""
+    kept = None
+    with suppress(TrustError, StoreError):  # the next refresh replaces a damaged one
+        found = _KeptRoots(folder).read(f"metadata/{version}.root.json")
+        if found is not None and trust.check_root(found).version == version:
+            kept = found
+    if kept is not None and kept != repository.root:
+        error = other_root("the pinned", version, kept, repository.root)
+        again = f"tsuku-llm repository remove {repository.name}"
+        error.hint = (
+            f"if its publisher gave you this root, add the repository again, after: {again}"
+        )
+        raise error
 
 
 def keep_roots(folder: Path, known: KnownRoots, copy: Copy) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tsuku_llm import catalog as catalogs
 from tsuku_llm import trust
 from tsuku_llm.catalog import Catalog, Repository
-from tsuku_llm.errors import DigestMismatch, DownloadError, TrustError, UsageError
+from tsuku_llm.errors import DigestMismatch, DownloadError, MetadataError, TrustError, UsageError
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.standing import Freshness
@@ -93,9 +93,12 @@ def add(
         fetch_metadata(session, name)
     except DownloadError as error:
         session.note(f"its metadata could not be fetched yet: {error.message}")
-    except TrustError:
-        # The root did not sign this metadata: it is the wrong root or the wrong URL.
+    except TrustError as error:
         catalogs.remove_repository(session.data, name)
+        # The root did not sign this metadata: it is the wrong root or the wrong URL. Expired
+        # metadata and a wrong clock have hints of their own.
+        if type(error) is MetadataError:
+            error.hint = "nothing was added: ask the owner of the repository for its root and URL"
         raise
     return repository
 
