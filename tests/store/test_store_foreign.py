@@ -271,6 +271,18 @@ def test_S22_another_programs_folder_is_never_adopted(store: Store, name: str) -
     assert not (store.data / MARKER).exists()
 
 
+@pytest.mark.parametrize("name", ["partials/" + "a" * 64, "staging/0123456789abcdef/tree/x"])
+def test_S22_a_digest_or_a_number_alone_does_not_make_a_folder_ours(
+    store: Store, name: str
+) -> None:
+    file = store.data / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"mine")
+    with pytest.raises(CorruptStore, match="not made by tsuku-llm"):
+        store.sweep()
+    assert file.read_bytes() == b"mine"
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("name", ["staging", "partials", "locks"])
 def test_S01_a_folder_of_another_user_is_not_swept(store: Store, name: str) -> None:
