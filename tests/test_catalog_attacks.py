@@ -159,6 +159,29 @@ def test_what_a_crash_of_the_updater_left_goes_away(
     assert sorted(everything(client)) == before
 
 
+def test_S16_foreign_files_among_the_updaters_keep_their_content(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    refresh(simulator, tmp_path)
+    repository = tmp_path / "metadata" / "simulator"
+    client, history = repository / "client", repository / "client" / "root_history"
+    mine = [history / "notes.json", repository / "roots" / "notes.json"]
+    mine += [each / "p" for each in (client / "3.root.json", history / "7.root.json")]
+    mine += [history / "photos.json" / "p", repository / "roots" / "5.root.json" / "p"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine")
+    refresh(simulator, tmp_path)
+    assert list(everything(repository).values()).count(b"mine") == len(mine)
+    shutil.rmtree(client)
+    client.write_bytes(b"mine too")
+    refresh(simulator, tmp_path)
+    assert b"mine too" in everything(repository).values()
+    names = sorted(path.name for path in client.iterdir())
+    refresh(simulator, tmp_path)  # the updater's own link is nothing foreign
+    assert sorted(path.name for path in client.iterdir()) == names
+
+
 # --- what the right keys may sign -----------------------------------------------------------
 
 

@@ -380,6 +380,16 @@ def test_a_part_that_is_no_file(tmp_path: Path, kind: str) -> None:
     assert outside.read_bytes() == b"untouched"
 
 
+def test_S16_a_part_that_is_a_hard_link_to_a_file_of_the_users(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.odt"
+    thesis.write_bytes(b"mine")
+    with FaultServer([GOOD]) as server, Clock().network() as network:
+        artifact = artifact_at(f"{server.url}/x")
+        (tmp_path / f"{artifact.sha256}.part").hardlink_to(thesis)
+        assert fetch(artifact, tmp_path, network).read_bytes() == BODY
+    assert thesis.read_bytes() == b"mine"
+
+
 def test_a_folder_that_cannot_be_made() -> None:
     with Clock().network() as network, pytest.raises(StoreError):
         fetch(artifact_at(f"{CLOSED}/x"), Path(os.devnull) / "partials", network)

@@ -159,30 +159,19 @@ def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
 def write_note(path: Path, content: bytes) -> None:
     """Overwrite a file of mode 0644 that may be lost; its readers must detect damage.
 
-    It is not flushed, and a crash leaves no temporary file. Raises ``OSError``.
+    It is not flushed, and a crash leaves no temporary file. If the file has other names too (hard
+    links), it is replaced instead, because its content may be the user's. Raises ``OSError``.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NOFOLLOW | _CLOEXEC | _BINARY
+    # A fifo without a reader must not block the open.
+    nonblocking = getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_WRONLY | os.O_CREAT | _NOFOLLOW | _CLOEXEC | _BINARY | nonblocking
     with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
-        set_mode(file.fileno(), 0o644)
-        file.write(content)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder and its content without following links. Raises ``OSError``."""
-    from shutil import rmtree  # noqa: PLC0415  # imports all compression modules
-
-    rmtree(path)
-
-
-def remove(path: Path) -> None:
-    """Remove the file, link or folder at a path, if there is one; do not follow a link.
-
-    Raises ``OSError``.
-    """
-    if path.is_dir() and not path.is_symlink():
-        remove_tree(path)
-    else:
-        path.unlink(missing_ok=True)
+        if os.fstat(file.fileno()).st_nlink == 1:
+            set_mode(file.fileno(), 0o644)
+            file.truncate(0)
+            file.write(content)
+            return
+    replace_file(path, content)
 
 
 def drop_tree(path: Path) -> None:

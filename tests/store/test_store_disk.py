@@ -11,6 +11,7 @@ import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
 from tsuku_llm.disk import require_space
+from tsuku_llm.durable import write_note
 from tsuku_llm.errors import (
     CorruptStore,
     NoSpace,
@@ -306,3 +307,16 @@ def test_a_version_that_is_gone_cannot_be_activated(store: Store) -> None:
     with pytest.raises(NotInstalled, match="not there"):
         store.activate(installed)
     assert store.active() is None
+
+
+def test_S16_a_note_that_is_a_hard_link_to_a_file_of_the_users_does_not_change_it(
+    tmp_path: Path,
+) -> None:
+    thesis, note = tmp_path / "thesis.odt", tmp_path / "update-look"
+    thesis.write_bytes(b"mine, and longer than any note")
+    note.hardlink_to(thesis)
+    write_note(note, b"ours")
+    assert thesis.read_bytes() == b"mine, and longer than any note"
+    assert note.read_bytes() == b"ours"
+    write_note(note, b"new")
+    assert note.read_bytes() == b"new"

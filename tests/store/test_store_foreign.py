@@ -110,6 +110,26 @@ def test_S16_foreign_files_in_a_version_are_set_aside(store: Store, receipt: boo
     assert aside in store.foreign()
 
 
+@POSIX
+def test_S16_a_foreign_folder_too_deep_for_a_path_is_set_aside_with_its_version(
+    store: Store,
+) -> None:
+    installed = install(store)
+    (installed.tree / "mine").mkdir()
+    here = os.open(installed.tree / "mine", os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=here)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    store.remove(installed.id)
+    assert not installed.path.exists()
+    (aside,) = (store.data / "set-aside").iterdir()
+    assert (aside / installed.id / "tree" / "mine" / ("d" * 250)).is_dir()
+    assert os.fstat(here).st_nlink > 0  # the innermost folder is still there
+    os.close(here)
+
+
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000001", ".", "a.b"])
 def test_S02_a_dot_file_beside_a_living_install_does_not_end_it(store: Store, name: str) -> None:
     install(store)
@@ -249,6 +269,18 @@ def test_S22_another_programs_folder_is_never_adopted(store: Store, name: str) -
         assert caught.value.exit_code == 6
     assert snapshot(store.data / name) == before
     assert not (store.data / MARKER).exists()
+
+
+@pytest.mark.parametrize("name", ["partials/" + "a" * 64, "staging/0123456789abcdef/tree/x"])
+def test_S22_a_digest_or_a_number_alone_does_not_make_a_folder_ours(
+    store: Store, name: str
+) -> None:
+    file = store.data / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"mine")
+    with pytest.raises(CorruptStore, match="not made by tsuku-llm"):
+        store.sweep()
+    assert file.read_bytes() == b"mine"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")

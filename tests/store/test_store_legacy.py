@@ -59,3 +59,31 @@ def test_links_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_home_without_it_has_none(tmp_path: Path) -> None:
     assert find_legacy(tmp_path / "missing") == ()
+
+
+def test_S16_only_the_addon_s_own_files_are_removed(tmp_path: Path) -> None:
+    home = tmp_path / "tsuku"
+    first, second = home / "addons" / "tsuku-llm", home / "tools" / "tsuku-llm"
+    mine = {first / "photos" / "1.jpg", second / "0.2.0" / "thesis.odt", second / "src" / "main.c"}
+    for path in (first / "tsuku-llm", second / "0.2.0" / "tsuku-llm", second / "src" / "tsuku-llm"):
+        leave(path)
+    for path in mine:
+        leave(path, "mine")
+    store = Store(home / "llm")
+    assert store.prune(legacy_home=home).legacy
+    assert find_legacy(home) == ()
+    assert all(path.read_text() == "mine" for path in mine)
+    assert (second / "src" / "tsuku-llm").exists()
+    assert not (first / "tsuku-llm").exists()
+    assert not (second / "0.2.0" / "tsuku-llm").exists()
+
+
+def test_S01_a_linked_parent_of_the_addon_is_not_followed(tmp_path: Path) -> None:
+    leave(tmp_path / "mine" / "tsuku-llm" / "1.0.0" / "tsuku-llm")
+    before = snapshot(tmp_path / "mine")
+    (tmp_path / "home").mkdir()
+    for name in ("addons", "tools"):
+        (tmp_path / "home" / name).symlink_to(tmp_path / "mine")
+    store = Store(tmp_path / "home" / "llm")
+    assert store.prune(legacy_home=tmp_path / "home").legacy == ()
+    assert snapshot(tmp_path / "mine") == before

@@ -2,8 +2,8 @@
 
 The updater opens its files by name, without a check. A fifo in the place of a file would block
 it for ever. A link would make it read and write elsewhere. An endless file would fill the
-memory. So unsafe files are removed first: the updater downloads missing files again, and
-``trust`` verifies the result.
+memory. So unsafe files are removed first, and what this program cannot have made is renamed:
+the updater downloads missing files again, and ``trust`` verifies the result.
 
 The state is also the updater's memory: it refuses metadata that is older. So before each update
 the state gets what this machine knows better: the known roots, and each role that the state
@@ -13,7 +13,9 @@ lacks, cannot verify, or has in an older version.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import UpdaterCopy, read_file
 from tsuku_llm.catalog.roots import KnownRoots
-from tsuku_llm.durable import make_folder, remove, replace_file
+from tsuku_llm.durable import make_folder, rename, replace_file, unique
 from tsuku_llm.errors import MetadataError, StoreError
 from tsuku_llm.folders import temporaries
 from tsuku_llm.trust import Copy
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
 _STATE = re.compile(r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json")
 _TEMPORARY = re.compile(rf"tmp[a-z0-9_]{{8}}|{temporaries(_STATE.pattern).pattern}")
 """The names of temporary files: the updater's (by ``tempfile``), and those of ``durable``."""
+_ROOT = re.compile(r"[0-9]+\.root\.json")
+_NEWEST_ROOT = re.compile(rf"root_history/{_ROOT.pattern}")
 
 
 def make_safe(folder: Path, *, alone: bool) -> None:
-    """Remove files that the updater must not open, and files that a crash left.
+    """Clear the way of files that the updater must not open, and remove what a crash left.
 
     Used for the updater's folder and for the folder of the known roots. ``alone`` says that no
     other process uses the folder. Otherwise temporary files stay, as another process may be
@@ -43,16 +47,32 @@ def make_safe(folder: Path, *, alone: bool) -> None:
     """
     history = folder / "root_history"
     for place in (folder, history):
-        # A link would lead the updater elsewhere: remove it. ``seed`` makes the folders again.
+        # A link would lead the updater elsewhere. ``seed`` makes the folders again.
         if place.is_symlink() or not place.is_dir():
-            remove(place)
+            if os.path.lexists(place):
+                _clear(place)
             continue
         for path in place.iterdir():
             # Files with other names are foreign: the updater does not open them.
             if (_STATE.fullmatch(path.name) and not _is_state(path)) or (
                 alone and _TEMPORARY.fullmatch(path.name) and path.is_file()
             ):
-                remove(path)
+                _clear(path)
+
+
+def _clear(path: Path) -> None:
+    """Remove a state file; what is foreign by its kind, owner or name gets another name."""
+    status = path.lstat()
+    mine = os.name != "posix" or status.st_uid in (0, os.geteuid())
+    known = bool(_STATE.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name))
+    ours = known and mine and stat.S_ISREG(status.st_mode)
+    if path.name == "root.json" and stat.S_ISLNK(status.st_mode):
+        # The updater makes this one link: to its newest root.
+        ours = bool(_NEWEST_ROOT.fullmatch(os.readlink(path)))  # noqa: PTH115  # its exact text
+    if ours:
+        path.unlink()
+    else:
+        rename(path, path.with_name(f"{path.name}.{unique()}.set-aside"))
 
 
 def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
@@ -74,8 +94,8 @@ def seed(folder: Path, roots: KnownRoots, copies: Iterable[Copy]) -> None:
         for each, _ in trust.later_roots(state, root):
             chain.add(f"{each.version}.root.json")
     for path in history.iterdir():
-        if path.suffix == ".json" and path.name not in chain:
-            remove(path)  # the updater would skip it, and we would read it as a later root
+        if _ROOT.fullmatch(path.name) and path.name not in chain:
+            _clear(path)  # the updater would skip it, and we would read it as a later root
     for copy in copies:
         # The timestamp and the snapshot are compared separately: the state may have one of them
         # newer.

@@ -251,7 +251,7 @@ class Part:
                 return
             text = json.dumps(note).encode()
             text += b" " * (-len(text) % _BLOCK)  # JSON allows blanks at the end
-            descriptor = os.open(self._note, _FLAGS, 0o644)
+            descriptor = _open(self._note)
             try:
                 _write(descriptor, text, 0)
                 # After the write: a kill between the two leaves blocks of the longer old note
@@ -277,6 +277,18 @@ class Part:
         )
 
 
+def _open(path: Path) -> int:
+    """Open or create a file to write in place; never one that the user has under another name."""
+    descriptor = os.open(path, _FLAGS, 0o644)
+    if os.fstat(descriptor).st_nlink > 1:
+        # A hard link to a file of the user's: give up this name, and write to a new file. The
+        # caller's lock keeps other processes from this name.
+        os.close(descriptor)
+        path.unlink()
+        descriptor = os.open(path, _FLAGS, 0o644)
+    return descriptor
+
+
 def _write(descriptor: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
     while view:  # one call may write less than all
@@ -299,7 +311,7 @@ def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[
     path = folder / f"{artifact.sha256}.part"
     with disk_errors("opening a partial download", folder):
         folder.mkdir(0o755, parents=True, exist_ok=True)
-        descriptor = os.open(path, _FLAGS, 0o644)
+        descriptor = _open(path)
     part = Part(folder, artifact, descriptor, arrival.grow)
     try:
         arrival.opened(path)

@@ -5,6 +5,7 @@ If a version must be removed and foreign files are in it, they are moved to ``se
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -100,15 +101,25 @@ def _strangers(versions: Folder, name: str) -> list[str]:
     with versions.inner(name) as version:
         strange = [each for each in version.names() if not _OF_A_VERSION.fits(version, each)]
         if version.is_folder(TREE):
-            kinds = list_tree(version.path / TREE).kinds
-            names = sorted(path for path in kinds if path not in ours)
-            strange += [f"{TREE}/{path}" for path in names if not _is_below(path, names)]
+            with version.inner(TREE) as tree:
+                strange += _strange_in(tree, ours, f"{TREE}/")
     return [f"{name}/{path}" for path in strange]
 
 
-def _is_below(path: str, others: Collection[str]) -> bool:
-    parts = path.split("/")
-    return any("/".join(parts[:count]) in others for count in range(1, len(parts)))
+def _strange_in(folder: Folder, ours: Collection[str], below: str) -> list[str]:
+    """List the foreign paths in a folder of a tree; ``below`` is the way to it.
+
+    A foreign folder is moved as a whole, so it is not opened: it may be unreadable or too deep.
+    """
+    found: list[str] = []
+    for name in folder.names():
+        path = below + name
+        if path.removeprefix(f"{TREE}/") not in ours:
+            found.append(path)
+        elif stat.S_ISDIR(folder.status(name).st_mode):
+            with folder.inner(name) as inner:
+                found += _strange_in(inner, ours, f"{path}/")
+    return found
 
 
 def _files_of(version: Path) -> Collection[str] | None:

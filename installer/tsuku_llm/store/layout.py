@@ -144,6 +144,10 @@ def _is_evident(folder: Folder, where: str, name: str) -> bool:
     """Tell whether only this program can have made it; a folder's name alone proves nothing."""
     if where == "versions":
         return is_version(folder, name)
+    if where in ("partials", "staging"):
+        # Other programs also name files by a digest or a random number alone. Ours always have a
+        # lock next to them or in ``locks``.
+        return "." in name
     if where != "metadata":
         return True
     with suppress(OSError), folder.inner(name) as inner:

@@ -271,7 +271,7 @@ def _require_lock_file(path: Path) -> None:
         raise CorruptStore(
             "the lock is not a file",
             facts=(f"path: {path}",),
-            hint="remove that path, then run it again",
+            hint="move that path away, then run it again",
         )
     require_trusted_owner(path, status)
     if sys.platform != "win32" and status.st_uid == os.geteuid() and status.st_mode & 0o077:
