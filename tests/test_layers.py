@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
     "embedded": frozenset({"manifests"}),
-    "revocations": frozenset({"disk", "durable", "errors"}),
+    "revocations": frozenset({"disk", "durable", "embedded", "errors"}),
     "standing": frozenset({"disk", "durable", "embedded", "errors", "revocations"}),
     "durable": frozenset({"disk", "errors", "ownership"}),
     "ownership": frozenset({"disk", "errors"}),

@@ -130,7 +130,8 @@ class Folder:
         try:
             yield Folder(path, descriptor)
         finally:
-            os.close(descriptor)
+            with suppress(OSError):  # nothing was written
+                os.close(descriptor)
 
     def drop_temporaries(self, files: str, older_than: float) -> None:
         """Remove files that a crash of ``durable.replace_file`` left, as far as possible.
@@ -208,4 +209,5 @@ def _outermost(base: Path) -> Iterator[Folder]:
     try:
         yield Folder(base, descriptor)
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # nothing was written
+            os.close(descriptor)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tsuku_llm import embedded
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import CorruptStore, StoreError
@@ -162,6 +164,20 @@ def repository_names(data: Path) -> list[str]:
         return sorted(path.name for path in (data / "metadata").iterdir())
     except OSError:
         return []
+
+
+def believed_folders(data: Path) -> list[Path]:
+    """List the folders of metadata that a start believes; one without our files is foreign."""
+    found = []
+    for name in repository_names(data):
+        folder = data / "metadata" / name
+        with suppress(OSError):
+            ours = name == embedded.REPOSITORY or any(
+                (folder / file).exists() for file in (FILE, "repository.json")
+            )
+            if ours and folder.is_dir():  # False for a link that leads nowhere
+                found.append(folder)
+    return found
 
 
 def remember(data: Path, repository: str, revocations: Iterable[Revocation]) -> None:

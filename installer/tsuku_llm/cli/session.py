@@ -15,7 +15,7 @@ from tsuku_llm.errors import UsageError
 from tsuku_llm.local import LocalHost
 from tsuku_llm.operations.session import Session
 from tsuku_llm.ownership import check_path
-from tsuku_llm.revocations import repository_names
+from tsuku_llm.revocations import believed_folders
 
 if TYPE_CHECKING:
     from tsuku_llm.host import Host
@@ -47,8 +47,7 @@ def open_session(
     if not looking:
         # Before the config file is read: with another user's folders nothing below can be trusted.
         metadata = paths.data / "metadata"
-        repositories = (metadata / name for name in repository_names(paths.data))
-        for folder in (paths.data, paths.state, metadata, *repositories):
+        for folder in (paths.data, paths.state, metadata, *believed_folders(paths.data)):
             check_path(folder)
     chosen = {f"llm.{word}": value for word, value in flags.items()}
     settings = load(paths, os.environ, chosen, looking=looking)
