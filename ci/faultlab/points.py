@@ -16,6 +16,7 @@ from pathlib import Path
 _CALL = re.compile(r"(?P<thread>\d+) +(?P<name>\w+)\((?P<rest>.*)")
 _BORN = re.compile(r"(?P<thread>\d+) +(?:<\.\.\. )?clone3?(?:\(| resumed).* = (?P<child>\d+)\b")
 # Names with random digits, which differ from run to run.
+_WORKING_FOLDER = re.compile(r'AT_FDCWD<[^>]*>(?=, "/)')
 _UNNAMED = re.compile(r"/staging/[0-9a-f]{16}|\.[0-9a-f]{16}\.tmp")
 _SOCKET = "socket:["
 _THREAD = "CLONE_THREAD"
@@ -112,7 +113,7 @@ def points_in(calls: Iterable[Call], folder: Path) -> list[Point]:
     taken: set[tuple[str, int]] = set()
     points = []
     for call, path, on_path in _with_paths(calls, folder):
-        if str(folder) not in call.text and not call.on_socket:
+        if str(folder) not in _paths_of(call) and not call.on_socket:
             taken.add((call.name, call.ordinal))
         elif (call.name, call.ordinal) not in taken:
             taken.add((call.name, call.ordinal))
@@ -127,10 +128,15 @@ def _with_paths(calls: Iterable[Call], folder: Path) -> Iterator[tuple[Call, str
     counts: Counter[tuple[int, str, str]] = Counter()
     pattern = re.compile(rf'{re.escape(str(folder))}[^">]*')
     for call in calls:
-        found = pattern.search(call.text)
+        found = pattern.search(_paths_of(call))
         path = found[0] if found and not _UNNAMED.search(found[0]) else ""
         counts[call.thread, call.name, path] += 1
         yield call, path, counts[call.thread, call.name, path]
+
+
+def _paths_of(call: Call) -> str:
+    """Return a call's text without the working folder, where its path does not depend on it."""
+    return _WORKING_FOLDER.sub("AT_FDCWD", call.text)
 
 
 def can_fail(call: Call, error: str) -> bool:
