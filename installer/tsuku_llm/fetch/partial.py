@@ -19,9 +19,9 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, NotWritable
 from tsuku_llm.fetch.addresses import shown
 from tsuku_llm.fetch.arrival import Arrival
-from tsuku_llm.fetch.places import read_at, write_at
 from tsuku_llm.fetch.prefix import Prefix, WrongPiece
 from tsuku_llm.fetch.segments import Gap, gaps_of
+from tsuku_llm.files import read_at, write_at
 from tsuku_llm.manifest import Artifact
 
 CHUNK = 1 << 20
