@@ -26,7 +26,7 @@ from ci.release.plan import load_plan
 from ci.release.secrets import Finding, search
 from ci.release.signers import VARIABLE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SEED = bytes(range(0x41, 0x61))
 CANARY = {"canary": SEED}
 

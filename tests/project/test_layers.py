@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "installer" / "tsuku_llm"
+PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 
 VALUES = frozenset({"errors", "hardware", "manifest"})
 

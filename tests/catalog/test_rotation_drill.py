@@ -13,7 +13,7 @@ from tsuku_llm import metadata_status
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.refresh import refresh
 
-DRILL = Path(__file__).parent / "support" / "rotation_drill.py"
+DRILL = Path(__file__).parents[1] / "support" / "rotation_drill.py"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")

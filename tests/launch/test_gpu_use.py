@@ -11,7 +11,7 @@ from tsuku_llm.launch.kernel import Sight, drm_memory, mapped_files
 from tsuku_llm.launch.log import LogFacts, LogReader, read_line
 from tsuku_llm.launch.signals import _WEIGHTS, Observed, backend_in_use, signals, verdict
 
-LOGS = Path(__file__).with_name("server_logs")
+LOGS = Path(__file__).parents[1] / "server_logs"
 GIB = 1 << 30
 H200 = ListedDevice("Vulkan0", "NVIDIA H200", 140 * GIB, 139 * GIB)
 ON_GPU, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.ON_CPU, Verdict.UNKNOWN

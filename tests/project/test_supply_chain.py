@@ -11,7 +11,7 @@ import pytest
 import tomli
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 DEPENDENCIES = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]

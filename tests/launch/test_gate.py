@@ -219,7 +219,7 @@ def test_X14_a_noexec_mount_is_named(tmp_path: Path) -> None:
     build = stand_in(tmp_path / "build")
     mounted = tmp_path / "mounted"
     mounted.mkdir()
-    launcher = Path(__file__).parent / "support/launcher.py"
+    launcher = Path(__file__).parents[1] / "support/launcher.py"
     script = (
         f"mount -t tmpfs -o noexec tmpfs {mounted} && cp {build.tree}/* {mounted} && "
         f"exec {sys.executable} {launcher} gate {mounted} llama-server cpu"

@@ -851,7 +851,7 @@ def test_the_package_embeds_a_valid_repository(tmp_path: Path) -> None:
 
 
 def test_the_embedded_repository_is_found_in_a_zipped_package(tmp_path: Path) -> None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     archive = tmp_path / "package.zip"
     with zipfile.ZipFile(archive, "w") as package:
         for path in (root / "installer" / "tsuku_llm").rglob("*.py"):

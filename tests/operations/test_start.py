@@ -19,7 +19,7 @@ from tsuku_llm.operations.start import build_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
-LOGS = Path(__file__).with_name("server_logs")
+LOGS = Path(__file__).parents[1] / "server_logs"
 PLUGIN = {"libggml-vulkan.so": b"plugin", "libggml-cpu.so": b"plugin"}
 MAPPED = ("map llama-server", "map libggml-vulkan.so")
 
@@ -271,7 +271,7 @@ BECOME = """
 import sys
 from pathlib import Path
 from support.servers import Starter
-from test_launch_serve import spoil
+from operations.test_start import spoil
 tree, data = map(Path, sys.argv[1:])
 Starter(data, on_note=lambda: spoil(tree)).start(become=True)
 """
@@ -279,7 +279,7 @@ Starter(data, on_note=lambda: spoil(tree)).start(become=True)
 
 def test_X05_a_change_between_check_and_exec_is_not_run(data: Path) -> None:
     installed = install_stand_in(data, backend="cpu", files=PLUGIN, serve=("err it ran",))
-    paths = {"PYTHONPATH": str(Path(__file__).parent)}
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
     line = [sys.executable, "-c", BECOME, installed.tree, data]
     ended = subprocess.run(line, env={**os.environ, **paths}, check=False, capture_output=True)
     assert b"TamperedInstall" in ended.stderr

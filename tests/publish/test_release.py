@@ -27,7 +27,7 @@ from ci.release.__main__ import cli
 from ci.release.errors import ReleaseError
 from tsuku_llm import catalog, manifest, trust
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
 
 PLATFORMS = {

@@ -13,7 +13,7 @@ from support.repository import FrozenCopy, RepositorySimulator, release_document
 from tsuku_llm import catalog, embedded, trust
 from tsuku_llm.errors import MetadataError
 
-MANIFESTS = Path(__file__).parents[1] / "manifests"
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 EVERY_ROLE = ("root", "targets", "snapshot", "timestamp")
 ROTATIONS = 5
 FORKS = {"lower": 3, "same": 1 + ROTATIONS, "higher": 2 + ROTATIONS, "much higher": 20}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.stored import FILES, install, make_receipt
-from test_store_tampering import LIBRARY, rewrite, rewrite_with_times_restored
+from test_tampering import LIBRARY, rewrite, rewrite_with_times_restored
 
 from tsuku_llm.errors import TamperedInstall
 from tsuku_llm.store import Installed, Staging, Store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.repository import RepositorySimulator, release_document
 
-CLIENT = Path(__file__).parents[1] / "ci" / "conformance" / "client"
+CLIENT = Path(__file__).parents[2] / "ci" / "conformance" / "client"
 TARGET = "releases/b2.json"
 
 

@@ -30,7 +30,7 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, and stand-ins in C")
 
-SNAPSHOT = Path(__file__).parent / "snapshots" / "h200-working-vulkan.json"
+SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 HASH, UNIQUE = "a1" * 32, "b2" * 8
 
 FOLDERS = (

@@ -533,7 +533,7 @@ DISK_FULL = """\
 import dataclasses, resource, sys
 from pathlib import Path
 from support.downloads import Clock, artifact_at
-from test_fetch_lanes import WIDE
+from fetch.test_parallel import WIDE
 from tsuku_llm.errors import NoSpace
 from tsuku_llm.fetch import fetch
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -550,7 +550,7 @@ def test_C05_a_full_disk_ends_all_lanes(tmp_path: Path) -> None:
     with FaultServer([GOOD]) as server:
         child = subprocess.run(
             [sys.executable, "-c", DISK_FULL, f"{server.url}/x", str(tmp_path)],
-            cwd=Path(__file__).parent,
+            cwd=Path(__file__).parents[1],
             capture_output=True,
             check=True,
             text=True,

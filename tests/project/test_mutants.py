@@ -12,7 +12,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MUTANTS = tomllib.loads((ROOT / "ci" / "mutants.toml").read_text("utf-8"))["mutant"]
 
 

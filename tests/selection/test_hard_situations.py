@@ -38,7 +38,7 @@ from tsuku_llm.trust import VerifiedBytes
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="the stubs are Linux's"
 )
-PUBLISHED = Path(__file__).parents[1] / "manifests" / "targets" / "releases"
+PUBLISHED = Path(__file__).parents[2] / "manifests" / "targets" / "releases"
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\n"
 ENVIRON = {"PATH": os.environ["PATH"]}
 

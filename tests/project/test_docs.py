@@ -18,7 +18,7 @@ from tsuku_llm.errors import TsukuError
 from tsuku_llm.manifest import Release, Variant, parse_release
 from tsuku_llm.trust import VerifiedBytes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 

@@ -18,7 +18,7 @@ from tsuku_llm.selection import API_OF_BACKEND, BACKENDS, Request, select
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.trust import VerifiedBytes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SNAPSHOTS = sorted((ROOT / "tests" / "snapshots").glob("*.json"))
 (PUBLISHED,) = (ROOT / "manifests" / "targets" / "releases").glob("*.b11429.json")
 RELEASE = parse_release(VerifiedBytes(PUBLISHED.read_bytes()))

@@ -14,7 +14,7 @@ import pytest
 
 from tsuku_llm import __version__
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WHEEL = f"tsuku_llm-{__version__}-py3-none-any.whl"
 SDIST = f"tsuku_llm-{__version__}"
 

@@ -110,7 +110,7 @@ from pathlib import Path
 from support.downloads import Seen
 from tsuku_llm.fetch import Network, fetch
 from tsuku_llm.manifest import Artifact
-from test_fetch_nginx import WIDE
+from fetch.test_nginx import WIDE
 
 class Killed(Seen):
     def advance(self, size):
@@ -133,7 +133,7 @@ def test_C12_killed_at_95_percent_of_several_connections(nginx: Nginx, tmp_path:
     child = subprocess.run(
         [sys.executable, "-c", KILLED, *arguments],
         env={**os.environ, "SSL_CERT_FILE": str(nginx.authority)},
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         check=False,
     )
     assert child.returncode == -signal.SIGKILL

@@ -438,7 +438,7 @@ def test_S30_a_file_of_unknown_size_needs_room_by_its_length(tmp_path: Path) -> 
 
 
 def test_S30_the_cap_is_near_the_largest_artifact_that_is_known() -> None:
-    manifests = Path(__file__).parents[1] / "manifests" / "targets"
+    manifests = Path(__file__).parents[2] / "manifests" / "targets"
     sizes = [
         int(size)
         for path in manifests.rglob("*.json")
