@@ -119,10 +119,10 @@ LIGHT = (
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 
-SHARED_BY_SOURCES = {"channel", "elf", "icd", "reply", "search", "surroundings"}
+SHARED_BY_SOURCES = {"answers", "elf", "icd", "machine", "protocol", "search"}
 """The modules of ``probe`` that every source of facts may use: how to search, read and answer."""
 
-ABOVE_SOURCES = {"conclusion", "main", "probe", "worker"}
+ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
 
 MAY_PRINT = ("cli", "probe.worker")
