@@ -10,13 +10,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "installer" / "tsuku_llm"
 
-VALUES = frozenset({"errors", "hardware", "manifest"})
+VALUES = frozenset({"backends", "errors", "hardware", "manifest"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset({"_version"}),
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
+    "backends": frozenset(),
     "lazily": frozenset(),
     "process": frozenset(),
     "hardware": frozenset(),
@@ -31,9 +32,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "local": frozenset({"child", "errors"}),
     "host": frozenset({"child", "errors", "local"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"errors", "hardware", "host", "local"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local"}),
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"errors", "trust"}),
+    "manifest": frozenset({"backends", "errors", "trust"}),
     "catalog": frozenset({"disk", "durable", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "standing", "trust"},
     "selection": VALUES,
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
     "store": frozenset({"disk", "durable", "errors", "folders", "lazily", "ownership"})
     | {"process"},
-    "launch": frozenset({"errors", "lazily"}),
+    "launch": frozenset({"backends", "errors", "lazily"}),
     "instances": frozenset({"disk", "durable", "errors", "folders", "launch", "process"})
     | {"store"},
     "operations": VALUES
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"selection", "snapshot"}
     | {"_version", "child", "disk", "durable", "instances", "local", "ownership", "standing"}
     | {"revocations", "store", "trust"},
-    "config": frozenset({"disk", "durable", "errors", "ownership"}),
+    "config": frozenset({"backends", "disk", "durable", "errors", "ownership"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "instances", "local", "operations"}
     | {"ownership", "revocations", "selection", "snapshot", "store"},

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tsuku_llm.backends import INTEL
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind
 from tsuku_llm.host import ABSENT, DriverAnswer
 from tsuku_llm.probe import answers
-from tsuku_llm.probe.machine import INTEL
 
 TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
 FLAG_INTEGRATED = 1

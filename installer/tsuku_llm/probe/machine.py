@@ -10,7 +10,6 @@ from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import answers
 from tsuku_llm.probe.environment import is_wsl
 
-NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
