@@ -15,6 +15,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
+from tsuku_llm.backends import BackendName, Policy
 from tsuku_llm.errors import ManifestError
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 
@@ -44,8 +45,6 @@ Url = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2000)]
 Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
-
-Backend = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,7 @@ class Variant:
     """
 
     name: Name
-    backend: Backend
+    backend: BackendName
     server: RelativePath
     requires: Requirements
     artifacts: tuple[Artifact, ...]
@@ -257,7 +256,7 @@ class Release:
 # public types above.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variant:
-    backend: Backend
+    backend: BackendName
     server: RelativePath
     requires: dict[str, Any]
     artifacts: Annotated[tuple[Artifact, ...], msgspec.Meta(min_length=1, max_length=ARCHIVES)]
@@ -267,7 +266,7 @@ class _Variant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Platform:
     default: Name
-    preference: dict[Literal["portable", "native"], tuple[Backend, ...]]
+    preference: dict[Policy, tuple[BackendName, ...]]
     variants: dict[Name, _Variant]
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from support import machines
 
+from tsuku_llm.backends import NAMES, facts_of
 from tsuku_llm.chain import Chain, Link, Listed, Place, State, diagnose, subject_of
 from tsuku_llm.errors import CorruptStore, GateFailed, NotInstalled, TamperedInstall, TsukuError
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.manifest import parse_release
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import API_OF_BACKEND, BACKENDS, Request, select
+from tsuku_llm.selection import Request, select
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.trust import VerifiedBytes
 
@@ -363,7 +364,7 @@ def test_a_platform_without_a_gpu_build(requested: str, backend: str) -> None:
 def test_no_known_machine_breaks_a_driver_s_link_beside_a_device(path: Path) -> None:
     hardware = probe(ReplayHost.load(path))
     selection = select(RELEASE, hardware, Request())
-    for backend in (*BACKENDS, "auto"):
+    for backend in (*NAMES, "auto"):
         subject = subject_of(backend, selection, hardware, None)
         chain = diagnose(subject, hardware, selection, NotInstalled("nothing"), None)
         assert chain.fault
@@ -372,7 +373,7 @@ def test_no_known_machine_breaks_a_driver_s_link_beside_a_device(path: Path) -> 
         assert [each.place for each in chain.links] == sorted(
             (each.place for each in chain.links), key=list(Place).index
         )
-        api = hardware.api(API_OF_BACKEND.get(subject.backend, ""))
+        api = hardware.api(facts_of(subject.backend).api)
         driver = [each for each in chain.links if each.place in list(Place)[:5]]
         broken = [each for each in driver if each.fault]
         assert bool(broken) == bool(driver and not api.hardware_gpus)

@@ -10,7 +10,8 @@ import tomli
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tsuku_llm import config, selection
+from tsuku_llm import config
+from tsuku_llm.backends import NAMES, POLICIES
 from tsuku_llm.config import KEYS, Paths, load
 from tsuku_llm.config.editing import edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
@@ -173,11 +174,6 @@ def test_a_span_of_time_is_written_as_tsuku_writes_it(
     assert load(paths, {}).idle_timeout == 0
     write(paths, f"[llm]\nidle_timeout = {text}\n")
     assert load(paths, {}).idle_timeout == seconds
-
-
-def test_backends_and_policies_are_those_of_the_selection() -> None:
-    assert set(config.BACKENDS) == set(selection.BACKENDS)
-    assert config.POLICIES == selection.POLICIES
 
 
 def test_other_tables_are_tsukus_and_unknown_keys_of_ours_are_told(paths: Paths) -> None:
@@ -423,8 +419,8 @@ def test_a_folder_that_cannot_be_written_is_named(paths: Paths) -> None:
 
 
 WORDS = st.from_regex(r"[a-z0-9][a-z0-9._+-]{0,20}", fullmatch=True)
-PREFERENCES = st.sampled_from(config.POLICIES) | st.lists(
-    st.sampled_from(config.BACKENDS), min_size=1, max_size=8
+PREFERENCES = st.sampled_from(POLICIES) | st.lists(
+    st.sampled_from(NAMES), min_size=1, max_size=8
 ).map(",".join)
 URLS = st.from_regex(
     r"https://[a-z0-9.]{1,20}(:[0-9]{1,5})?(/[!#-+\--Z^-~\u00e4]{0,20})?", fullmatch=True

@@ -329,7 +329,7 @@ def test_S08_signed_json_is_decoded_in_proportion() -> None:
 
 LONG = {
     "S40_a_loader_s_message": (
-        "from tsuku_llm.probe.reply import is_absence\n"
+        "from tsuku_llm.probe.answers import is_absence\n"
         "for text in ('x' * 4_000_000, 'x:' * 2_000_000, 'loading shared library ' * 100_000):\n"
         "    assert not is_absence('libcuda.so.1', text)\n"
     ),

@@ -10,13 +10,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 
-VALUES = frozenset({"errors", "hardware", "manifest"})
+VALUES = frozenset({"backends", "errors", "hardware", "manifest"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset({"_version"}),
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
+    "backends": frozenset(),
     "lazily": frozenset(),
     "process": frozenset(),
     "hardware": frozenset(),
@@ -31,9 +32,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "local_host": frozenset({"driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"errors", "hardware", "host", "local_host"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"errors", "trust"}),
+    "manifest": frozenset({"backends", "errors", "trust"}),
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
     "selection": VALUES,
@@ -42,14 +43,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "archive": frozenset({"disk", "errors", "manifest"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
     "store": frozenset({"disk", "files", "errors", "folders", "lazily", "ownership"}) | {"process"},
-    "launch": frozenset({"errors", "lazily"}),
+    "launch": frozenset({"backends", "errors", "lazily"}),
     "instances": frozenset({"disk", "files", "errors", "folders", "launch", "process"}) | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
-    | {"_version", "disk", "driver_child", "files", "instances", "local_host"}
-    | {"metadata_status", "ownership", "revocations", "store", "trust"},
-    "config": frozenset({"disk", "files", "errors", "ownership"}),
+    | {
+        "_version",
+        "driver_child",
+        "disk",
+        "files",
+        "instances",
+        "local_host",
+        "ownership",
+        "metadata_status",
+    }
+    | {"revocations", "store", "trust"},
+    "config": frozenset({"backends", "disk", "files", "errors", "ownership"}),
     "cli": VALUES
     | {
         "_version",
@@ -127,10 +137,10 @@ LIGHT = (
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 
-SHARED_BY_SOURCES = {"channel", "elf", "icd", "reply", "search", "surroundings"}
+SHARED_BY_SOURCES = {"answers", "elf", "icd", "machine", "protocol", "search"}
 """The modules of ``probe`` that every source of facts may use: how to search, read and answer."""
 
-ABOVE_SOURCES = {"conclusion", "main", "probe", "worker"}
+ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
 
 MAY_PRINT = ("cli", "probe.worker")

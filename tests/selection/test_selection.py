@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machines import cuda, linux_variants, machine, release, rocm, variant, vulkan
 
+from tsuku_llm.backends import POLICIES
 from tsuku_llm.errors import SelectionError, UnknownRequest
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.selection import (
-    POLICIES,
     REQUESTS,
     Request,
     Selection,

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machines import machine, release, variant
 
+from tsuku_llm.backends import NAMES, facts_of
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc
 from tsuku_llm.manifest import Variant
-from tsuku_llm.selection import API_OF_BACKEND, ptx_serves, sass_serves, why_not
+from tsuku_llm.selection import ptx_serves, sass_serves, why_not
 
 VERSIONS = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(
     lambda numbers: ".".join(map(str, numbers))
@@ -38,7 +39,7 @@ REQUIREMENTS: dict[str, st.SearchStrategy[Any]] = {
     "opencl": st.fixed_dictionaries({"device": st.sampled_from(["Adreno", "adreno", "Mali"])}),
     "a requirement of tomorrow": st.just(True),
 }
-BACKENDS = st.sampled_from(["cpu", "cuda", "rocm", "vulkan", "opencl", "sycl", "openvino", "metal"])
+BACKENDS = st.sampled_from(NAMES)
 
 MACHINES = st.builds(
     Hardware,
@@ -146,7 +147,7 @@ def test_a_device_fits_exactly_when_the_build_has_code_for_it(
     backend: str, requires: dict[str, Any], version: str | None, gpu: Gpu
 ) -> None:
     requires.pop("a requirement of tomorrow", None)
-    name = API_OF_BACKEND.get(backend, "cuda")
+    name = facts_of(backend).api or "cuda"
     hardware = replace(
         machine(Api(name, ApiState.OK, None, version, gpus=(gpu,))),
         **dict.fromkeys(("libc", "libstdcxx", "cpu", "memory")),

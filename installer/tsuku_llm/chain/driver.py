@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tsuku_llm.backends import AMD, INTEL, NVIDIA, VENDOR_DRIVER, backend_of_api, facts_of
 from tsuku_llm.chain.links import Fault, Link, Place, State, Subject
 from tsuku_llm.hardware import Api, ApiState, Evidence, Hardware, Problem
 from tsuku_llm.selection import api_obstacle
-
-NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
-_MAKERS = {"cuda": {NVIDIA}, "rocm": {AMD}, "sycl": {INTEL}, "openvino": {INTEL}}
 
 # The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
 _ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")
@@ -30,7 +28,7 @@ class Adapter:
 
 def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, ...]:
     """Judge the five links from the bus to the device."""
-    adapters = tuple(_adapters(hardware.evidence, _makers(subject, api)))
+    adapters = tuple(_adapters(hardware.evidence, _vendors(subject, api)))
     evidence = _evidence(api, adapters)
     faults = _faults(subject.backend, hardware, api, adapters)
     # A listed device proves the library too, also if its path was not found out.
@@ -58,18 +56,18 @@ def _state(place: Place, faults: Mapping[Place, Fault], *, held: bool) -> State:
 # --- evidence --------------------------------------------------------------------------------
 
 
-def _makers(subject: Subject, api: Api) -> set[int]:
+def _vendors(subject: Subject, api: Api) -> frozenset[int]:
     """Return the vendors whose adapters matter: the device's, or all that the backend serves."""
     gpu = subject.gpu or next(iter(api.hardware_gpus), None)
     if gpu and gpu.vendor_id:
-        return {gpu.vendor_id}
-    return _MAKERS.get(subject.backend, {NVIDIA, AMD, INTEL})
+        return frozenset({gpu.vendor_id})
+    return facts_of(subject.backend).vendors
 
 
-def _adapters(evidence: Iterable[Evidence], makers: set[int]) -> Iterator[Adapter]:
+def _adapters(evidence: Iterable[Evidence], vendors: frozenset[int]) -> Iterator[Adapter]:
     for fact in evidence:
         match = _ON_LINUX.match(fact.result) or _ON_WINDOWS.search(fact.result)
-        if match and int(match[1], 16) in makers:
+        if match and int(match[1], 16) in vendors:
             driver = None if match[2] in ("", "none") else match[2]
             yield Adapter(fact.call, int(match[1], 16), fact.result.split(" ")[0], driver)
 
@@ -165,7 +163,8 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
         return _OTHER
     if place is not Place.LIBRARY:
         return _RESTART if place is Place.INIT else _SWITCHED_ON
-    fix = _LIBRARIES.get(api.name, _VENDOR) if hardware.os == "linux" else _VENDOR
+    backend = backend_of_api(api.name)
+    fix = backend.api_fix if backend and hardware.os == "linux" else VENDOR_DRIVER
     # Without a visible adapter it is not certain that the machine has such a GPU.
     return fix if adapters else f"if this machine has such a GPU: {fix}"
 
@@ -173,15 +172,6 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
 _OTHER = "choose another backend: tsuku-llm backends shows which fit"
 _RESTART = "restart the machine; if it stays, reinstall the GPU's driver"
 _SWITCHED_ON = "see that the GPU is switched on, and given to this container or virtual machine"
-_VENDOR = "install the GPU's driver from its vendor"
-_LIBRARIES = {
-    "cuda": "install the NVIDIA driver (the CUDA toolkit is not needed)",
-    "rocm": "install ROCm's runtime",
-    "vulkan": "sudo apt install libvulkan1 mesa-vulkan-drivers (NVIDIA: libvulkan1 and its driver)",
-    "level_zero": "install Intel's compute runtime and the Level Zero loader (libze1)",
-    "opencl": "install the OpenCL loader (ocl-icd-libopencl1) and the GPU's OpenCL driver",
-    "openvino": "install Intel's OpenCL driver (intel-opencl-icd)",
-}
 
 
 def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Fault | None:
@@ -193,9 +183,8 @@ def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Fault | None:
 
 def _not_driven(backend: str, adapter: Adapter) -> Fault | None:
     if adapter.driver is None:
-        fix = (
-            f"sudo modprobe {_MODULES.get(adapter.vendor, 'its module')}; if that fails, {_VENDOR}"
-        )
+        module = _MODULES.get(adapter.vendor, "its module")
+        fix = f"sudo modprobe {module}; if that fails, {VENDOR_DRIVER}"
         return Fault("no-kernel-driver", f"no kernel driver drives {adapter.name}", fix)
     if adapter.driver in ("vfio-pci", "pci-stub"):
         text = f"{adapter.name} is set aside for a virtual machine ({adapter.driver})"

@@ -5,12 +5,13 @@ These are the variant's requirement, the installed tree, and the server's list o
 
 from __future__ import annotations
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.chain.driver import driver_links
 from tsuku_llm.chain.links import Chain, Fault, Link, Listed, Place, State, Subject
 from tsuku_llm.errors import NotInstalled, TsukuError
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Variant
-from tsuku_llm.selection import API_OF_BACKEND, Reason, Selection, system_obstacle
+from tsuku_llm.selection import Reason, Selection, system_obstacle
 
 
 def diagnose(
@@ -26,7 +27,7 @@ def diagnose(
     the id of the intact version that ``serve`` would start, or the error that prevents it.
     ``listed`` is the server's answer, or its error; None if it was not asked.
     """
-    name = API_OF_BACKEND.get(subject.backend)
+    name = facts_of(subject.backend).api
     driver = driver_links(subject, hardware, hardware.api(name)) if name else ()
     after = (
         _requirement(subject, hardware, selection),
@@ -63,7 +64,7 @@ def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reaso
     """Return the requirement that is not met; None if only a device is missing so far."""
     # Without a device the selection rejects the variant for that reason. The driver's links
     # have judged that already, so here only the rest of the system counts.
-    name = API_OF_BACKEND.get(variant.backend)
+    name = facts_of(variant.backend).api
     if name and not hardware.api(name).hardware_gpus:
         return system_obstacle(variant, hardware)
     return next(each.reason for each in selection.rejected if each.variant is variant)

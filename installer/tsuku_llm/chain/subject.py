@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tsuku_llm.backends import NAMES, facts_of
 from tsuku_llm.chain.links import Subject
 from tsuku_llm.hardware import Api, Hardware
 from tsuku_llm.manifest import Variant
-from tsuku_llm.selection import API_OF_BACKEND, BACKENDS, Selection, best_gpu
+from tsuku_llm.selection import Selection, best_gpu
 
 
 def subject_of(
@@ -35,7 +36,7 @@ def _of(wanted: str, variant: Variant, hardware: Hardware) -> Subject:
 def _backend(
     requested: str, selection: Selection, hardware: Hardware, active: tuple[str, str] | None
 ) -> str:
-    if requested in BACKENDS:
+    if requested in NAMES:
         return requested
     # A CPU build in use does not tell which GPU backend to examine.
     if active and active[0] != "cpu":
@@ -56,9 +57,7 @@ def _most_promising(selection: Selection, hardware: Hardware) -> str | None:
     The order is the manifest's.
     """
     backends = [each.backend for each in selection.variants if each.backend != "cpu"]
-    return max(
-        backends, key=lambda each: _promise(hardware.api(API_OF_BACKEND[each])), default=None
-    )
+    return max(backends, key=lambda each: _promise(hardware.api(facts_of(each).api)), default=None)
 
 
 def _promise(api: Api) -> tuple[bool, bool, bool, bool]:

@@ -7,10 +7,8 @@ need none of them.
 """
 
 from tsuku_llm.config.keys import (
-    BACKENDS,
     FALLBACKS,
     KEYS,
-    POLICIES,
     REFRESHES,
     Key,
     Value,
@@ -22,10 +20,8 @@ from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import Setting, Settings, load
 
 __all__ = [
-    "BACKENDS",
     "FALLBACKS",
     "KEYS",
-    "POLICIES",
     "REFRESHES",
     "Key",
     "Paths",

@@ -12,8 +12,6 @@ from tsuku_llm.errors import ConfigError, UsageError
 Value = str | tuple[str, ...] | None
 """A parsed value; None means that the setting is unset."""
 
-BACKENDS = ("cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal")
-POLICIES = ("portable", "native")
 FALLBACKS = ("off", "ask", "auto")
 REFRESHES = ("auto", "always", "never")
 
@@ -74,11 +72,14 @@ def parse_word(value: object) -> str:
 
 def parse_preference(value: object) -> Value:
     """Parse the name of a policy, or backends in the order of preference."""
+    # Imported here: most starts of the program have no such setting.
+    from tsuku_llm.backends import NAMES, POLICIES  # noqa: PLC0415
+
     words = _words(value)
     if len(words) == 1 and words[0] in POLICIES:
         return words[0]
-    if not words or not set(words) <= set(BACKENDS):
-        choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(BACKENDS)}"
+    if not words or not set(words) <= set(NAMES):
+        choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(NAMES)}"
         raise ValueError(f"must be {choice}")
     return words
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.child import Answer, ask
 from tsuku_llm.launch.devices import (
@@ -27,34 +28,6 @@ GATE_LIMIT = 60.0
 """Seconds for each question. The first start after a boot loads a driver from disk."""
 
 _LAST_LINES = 8
-
-_HIDING = {
-    "cuda": ("CUDA_VISIBLE_DEVICES",),
-    "rocm": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-    "vulkan": (
-        "GGML_VK_VISIBLE_DEVICES",
-        "GGML_DISABLE_VULKAN",
-        "VK_ICD_FILENAMES",
-        "VK_DRIVER_FILES",
-        "VK_LOADER_DRIVERS_DISABLE",
-        "MESA_VK_DEVICE_SELECT",
-    ),
-    "sycl": ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
-    "opencl": ("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE", "OCL_ICD_VENDORS"),
-    "openvino": ("GGML_OPENVINO_DEVICE",),
-}
-"""Environment variables that choose or hide a backend's devices."""
-
-_DRIVER_FIRST = "see whether the GPU's driver is installed"
-_FIRST_LOOK = {
-    "cuda": "see whether nvidia-smi lists the GPU; in a container, pass it in (--gpus all)",
-    "rocm": "see whether rocminfo lists the GPU and /dev/kfd may be opened (group render)",
-    "vulkan": "see whether vulkaninfo --summary lists the GPU (package vulkan-tools)",
-    "sycl": "see whether sycl-ls lists the GPU, and /dev/dri may be opened (group render)",
-    "opencl": "see whether clinfo lists the GPU",
-    "openvino": "see whether clinfo lists the GPU, and /dev/dri may be opened (group render)",
-    "metal": "Metal needs a Mac with a GPU, and no virtual machine",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +134,13 @@ def no_device(build: Build, listing: Listing) -> Diagnosis:
     found = f"only {others}" if others else "no device"
     known = diagnose(0, listing.text, distribution=distribution())
     cause = known.cause if known else f"its {build.backend} backend did not come up"
-    fix = known.fix if known else _FIRST_LOOK.get(build.backend, _DRIVER_FIRST)
+    fix = known.fix if known else facts_of(build.backend).first_look
     return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)
 
 
 def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
     """List the environment variables that can hide the backend's devices, as facts."""
-    names = _HIDING.get(build.backend, ())
+    names = facts_of(build.backend).hiding_variables
     return tuple(
         f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ
     )

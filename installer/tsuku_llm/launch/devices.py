@@ -21,16 +21,6 @@ _MEMORY = re.compile(
 )
 _MIB = 1024 * 1024
 
-# The beginnings of ggml's names for a backend's devices, in lower case ("CUDA0", "MTL0").
-_PREFIXES = {
-    "cuda": ("cuda",),
-    "vulkan": ("vulkan",),
-    "rocm": ("rocm", "hip"),
-    "sycl": ("sycl",),
-    "opencl": ("gpuopencl", "opencl"),
-    "metal": ("mtl", "metal"),
-    "openvino": ("openvino",),
-}
 # ggml lists these as devices as well.
 _NO_GPU = ("cpu", "blas", "rpc", "accel")
 
@@ -70,16 +60,21 @@ def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDe
     These are the devices with the backend's prefix. Without any, return those whose prefix
     belongs to no known backend, because upstream may have changed a name.
     """
-    prefixes = _PREFIXES.get(backend, ())
+    # Imported here and below: a start needs the table only once its server is watched.
+    from tsuku_llm.backends import TABLE, facts_of  # noqa: PLC0415
+
+    prefixes = facts_of(backend).device_prefixes
     own = tuple(device for device in devices if _has_prefix(device, prefixes))
-    known = (*_NO_GPU, *(prefix for each in _PREFIXES.values() for prefix in each))
+    known = (*_NO_GPU, *(prefix for each in TABLE for prefix in each.device_prefixes))
     return own or tuple(device for device in devices if not _has_prefix(device, known))
 
 
 def backend_named(name: str) -> str | None:
     """Return the backend in the name of a device, buffer or plugin, such as "CUDA0"."""
+    from tsuku_llm.backends import TABLE  # noqa: PLC0415
+
     low = name.casefold()
-    return next((each for each, words in _PREFIXES.items() if low.startswith(words)), None)
+    return next((each.name for each in TABLE if low.startswith(each.device_prefixes)), None)
 
 
 def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:

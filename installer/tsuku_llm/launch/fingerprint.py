@@ -47,7 +47,10 @@ _DECIDING: tuple[str, ...] = (
     "ONEAPI_",
 )
 _DECIDING += ("ROCR_", "SYCL_", "VK_", "ZE_", "LD_LIBRARY_PATH", "DISPLAY", "XDG_DATA_")
-"""The prefixes of the environment variables that drivers and their loaders read."""
+"""The prefixes of the environment variables that drivers and their loaders read.
+
+They cover every ``hiding_variables`` of the table in ``backends``; a test checks it.
+"""
 
 
 def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:

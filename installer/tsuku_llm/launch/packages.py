@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from tsuku_llm.backends import TABLE
+
 _RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
 
 _COMMANDS = {
@@ -23,24 +25,6 @@ _FAMILIES = {
 
 # By the beginning of the library's name, as versions follow it (libssl.so.3).
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
-    "libvulkan": {
-        "debian": "libvulkan1",
-        "fedora": "vulkan-loader",
-        "arch": "vulkan-icd-loader",
-        "suse": "libvulkan1",
-    },
-    "libOpenCL": {
-        "debian": "ocl-icd-libopencl1",
-        "fedora": "ocl-icd",
-        "arch": "ocl-icd",
-        "suse": "libOpenCL1",
-    },
-    "libze_loader": {
-        "debian": "libze1",
-        "fedora": "oneapi-level-zero",
-        "arch": "level-zero-loader",
-        "suse": "libze_loader1",
-    },
     "libgomp": {
         "debian": "libgomp1",
         "fedora": "libgomp",
@@ -77,17 +61,14 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
         "arch": "curl",
         "suse": "libcurl4",
     },
+    **{library: names for row in TABLE for library, names in row.packages.items()},
 }
 
 _REINSTALL = "install it again: tsuku-llm install --force"
-_COMPANION = "the CUDA companion archive is missing: tsuku-llm install --force"
-_ROCM = "install the ROCm runtime of the variant's version"
 
 _ADVICE = {
-    **dict.fromkeys(("libcudart", "libcublas"), _COMPANION),
-    "libcuda": "install NVIDIA's driver; in a container, pass the GPU in (--gpus all)",
-    **dict.fromkeys(("libamdhip", "libhip", "librocblas"), _ROCM),
     **dict.fromkeys(("libggml", "libllama", "libmtmd"), _REINSTALL),
+    **{library: fix for row in TABLE for library, fix in row.library_fixes.items()},
 }
 """Advice for libraries that do not come from a distribution's package."""
 

@@ -17,9 +17,6 @@ from tsuku_llm.launch.kernel import Sight
 from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.report import Signal, Verdict
 
-_PLUGINS = {"rocm": "hip"}
-"""The plugins that are not named like their backend."""
-
 # Names of ggml's buffers: in the machine's memory ("CPU", "CPU_Mapped", "CUDA_Host"), and on
 # another machine ("RPC0[...]").
 _HOST_MEMORY = re.compile(r"^(?:cpu|amx|blas|host|\w+_host)(?:_\w+)?$", re.IGNORECASE)
@@ -128,8 +125,11 @@ def _has_room(devices: Sequence[ListedDevice], model_size: int | None) -> bool:
 
 def _plugin(seen: Observed) -> Iterator[Signal]:
     """Check that the backend's plugin is mapped; without it the server cannot use the backend."""
+    # Imported here: a start needs the table only once its server is watched.
+    from tsuku_llm.backends import facts_of  # noqa: PLC0415
+
     # No sign for a build without plugins: its backend is part of the server.
-    name = f"ggml-{_PLUGINS.get(seen.backend, seen.backend)}"
+    name = f"ggml-{facts_of(seen.backend).plugin}"
     own = {file for file in seen.files if name in file}
     if not own or seen.sight.libraries is None or not _shows_a_server(seen):
         return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tsuku_llm.driver_child import Asking
-    from tsuku_llm.local_host import Program
+    from tsuku_llm.local_host import ChildProgram
 
 
 class AskedHost(LocalHost):
@@ -26,7 +26,7 @@ class AskedHost(LocalHost):
         self._asking = super().ask(program(self), self._questions, LIMIT)
         self._taken = False
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Asking:
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Asking:
         """Answer as ``Host.ask``; the first matching call gets the answers asked for ahead."""
         # Answers are given once: a second probe wants the state of the machine at that moment.
         if self._taken or (questions, limit) != (self._questions, LIMIT):

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsuku_llm.hardware import Evidence, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
-from tsuku_llm.probe import reply
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe import answers
 from tsuku_llm.probe.environment import is_wsl
 
-NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
@@ -35,7 +34,7 @@ class PciDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class MachineKind:
     """The kind of machine; on Windows only ``os`` and ``pci`` carry information."""
 
     os: str = "linux"
@@ -50,15 +49,15 @@ class Surroundings:
         return any(device.vendor == vendor for device in self.pci)
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Surroundings:
+def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
     """Ask the host for the few files that tell what kind of machine it is."""
     wsl = is_wsl(host)
-    return Surroundings(
+    return MachineKind(
         container=_in_container(host),
         wsl=wsl,
         wsl_device=wsl and host.access("/dev/dxg") is not None,
         tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
-        pci=parse_pci(answers.get("pci", ABSENT)),
+        pci=parse_pci(by_question.get("pci", ABSENT)),
     )
 
 
@@ -72,22 +71,22 @@ def _in_container(host: Host) -> bool:
 def parse_tegra(release: str | None, compatible: str | None) -> str | None:
     """Return the Jetson's release text, or its device-tree name; None on other machines."""
     if release and "REVISION" in release:
-        return reply.words(release.partition("\n")[0])
+        return answers.words(release.partition("\n")[0])
     if compatible and "nvidia,tegra" in compatible:
-        return reply.words(compatible)
+        return answers.words(compatible)
     return None
 
 
-def parse_pci(answer: Answer) -> tuple[PciDevice, ...]:
+def parse_pci(answer: DriverAnswer) -> tuple[PciDevice, ...]:
     """Read each line of the worker's list."""
     return tuple(
         PciDevice(
-            slot=reply.words(line.get("slot")),
+            slot=answers.words(line.get("slot")),
             vendor=_hex(line.get("vendor")),
             device=_hex(line.get("device")),
-            driver=reply.words(line.get("driver")),
+            driver=answers.words(line.get("driver")),
         )
-        for line in reply.calls(answer, "device")
+        for line in answers.calls(answer, "device")
     )
 
 
@@ -98,27 +97,27 @@ def _hex(value: object) -> int | None:
         return None
 
 
-def evidence(around: Surroundings) -> tuple[Evidence, ...]:
+def evidence(machine: MachineKind) -> tuple[Evidence, ...]:
     """List the devices on the bus, and the kernel module that drives each."""
     return tuple(
         Evidence(f"PCI {device.slot}", f"{device.name} (driver {device.driver or 'none'})")
-        for device in around.pci
+        for device in machine.pci
     )
 
 
-def problems(around: Surroundings) -> tuple[Problem, ...]:
+def problems(machine: MachineKind) -> tuple[Problem, ...]:
     """Return the problems that concern the whole machine."""
     found = []
-    if around.tegra:
+    if machine.tegra:
         found.append(
             Problem(
                 "jetson",
-                f"this is a Jetson ({around.tegra}): its CUDA is not the one of arm64 servers",
+                f"this is a Jetson ({machine.tegra}): its CUDA is not the one of arm64 servers",
                 "use the CPU build, or build llama.cpp with the JetPack's own CUDA",
             )
         )
     # A container in WSL lacks /dev/dxg only because it was not passed in.
-    if around.wsl and not around.wsl_device and not around.container:
+    if machine.wsl and not machine.wsl_device and not machine.container:
         found.append(
             Problem(
                 "wsl-without-gpu",
