@@ -17,7 +17,7 @@ PHASES = {
     "probe": "tsuku_llm.operations.choice:probe",
     "linking": "tsuku_llm.operations.install:supplied",
     "hashing what is linked": "tsuku_llm.operations.install:confirmed",
-    "connections": "tsuku_llm.fetch.lane:Lane._fetch_from",
+    "connections": "tsuku_llm.fetch.parallel:Connection._fetch_from",
     "fetched and verified": "tsuku_llm.fetch.download:download",
     "files unpacked": "tsuku_llm.archive.tree:Tree.write",
     "trial start": "tsuku_llm.operations.install:_gate",

@@ -17,7 +17,7 @@ from support.http_faults import Exchange, FaultServer, answer, good, head, raw
 
 from tsuku_llm.errors import DownloadError, HostUnreachable, ProxyError
 from tsuku_llm.fetch import Limits, Network, Timing, fetch, get
-from tsuku_llm.fetch.connections import Stream, Watch
+from tsuku_llm.fetch.connections import ExchangeDeadline, Stream
 from tsuku_llm.fetch.race import STAGGER, Address, Schedule, in_turns, race
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
@@ -303,7 +303,7 @@ def test_S05_a_handshake_counts_against_the_deadline() -> None:
 
 def test_S31_no_answer_is_awaited_to_a_request_that_was_not_sent() -> None:
     """httpcore reads on after a write that failed, and would wait out the silence."""
-    watch = Watch(Timing(), Limits(), lambda _text: None)
+    watch = ExchangeDeadline(Timing(), Limits(), lambda _text: None)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.shutdown(socket.SHUT_RD)

@@ -74,7 +74,13 @@ NOTES = st.one_of(
     st.sampled_from([None, b"{}", b'{"url": "x", "validator": "y"}', b"\xff"]),
     GAPS.map(lambda gaps: json.dumps({"gaps": gaps}).encode()),
 )
-WIDE = Limits(wide=1, first=3, connections=4, segment=(200, 900), gain=100)
+WIDE = Limits(
+    parallel_threshold=1,
+    initial_connections=3,
+    connections=4,
+    segment=(200, 900),
+    progress_bytes=100,
+)
 WAYS = st.sampled_from(["one", "one, no size", "one, pieces", "lanes", "lanes, pieces"])
 
 

@@ -25,7 +25,7 @@ BODY = random.Random(11).randbytes(8 << 20)  # noqa: S311 - any bytes that do no
 SLOW = "location /slow/ { limit_rate 4m; }"
 ALONE = "location /alone/ { limit_conn all 1; limit_rate 16m; }"
 
-WIDE = Limits(wide=1 << 20, segment=(256 << 10, 1 << 20), gain=64 << 10)
+WIDE = Limits(parallel_threshold=1 << 20, segment=(256 << 10, 1 << 20), progress_bytes=64 << 10)
 """Several connections for eight megabytes."""
 
 

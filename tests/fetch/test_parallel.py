@@ -29,10 +29,10 @@ from tsuku_llm.errors import (
     Interrupted,
     TsukuError,
 )
-from tsuku_llm.fetch import Arrival, Limits, fetch
+from tsuku_llm.fetch import Limits, VerifiedStream, fetch
 from tsuku_llm.fetch.partial import opened_part
 
-WIDE = Limits(wide=1, segment=(10_000, 20_000), gain=5_000)
+WIDE = Limits(parallel_threshold=1, segment=(10_000, 20_000), progress_bytes=5_000)
 """Several connections for two hundred kilobytes."""
 
 GOOD = good(BODY)
@@ -122,7 +122,7 @@ def test_several_connections_bring_every_byte_once(tmp_path: Path) -> None:
 
 
 def test_a_small_artifact_takes_one_connection(tmp_path: Path) -> None:
-    limits = dataclasses.replace(WIDE, wide=len(BODY) + 1)
+    limits = dataclasses.replace(WIDE, parallel_threshold=len(BODY) + 1)
     with FaultServer([GOOD]) as server, Clock().network(limits=limits) as network:
         fetch(artifact_at(f"{server.url}/x"), tmp_path, network)
         assert ranges(server) == [None]
@@ -404,7 +404,7 @@ def test_C12_a_resume_asks_for_the_gaps_and_no_more(tmp_path: Path) -> None:
 
 def test_C12_a_note_is_written_over_a_longer_one(tmp_path: Path) -> None:
     artifact = artifact_at("http://127.0.0.1:1/x")
-    with opened_part(tmp_path, artifact, Arrival(artifact.size)) as part:
+    with opened_part(tmp_path, artifact, VerifiedStream(artifact.size)) as part:
         part.write_at(BODY, 0)
         for gaps in ([(at, at + 1) for at in range(0, 2000, 2)], [(7, 8)]):
             part.save(gaps)
@@ -482,7 +482,7 @@ def test_H30_lanes_that_drip_are_broken_off(tmp_path: Path) -> None:
             exchange.send(b"x")
 
     clock = Clock(step=1.0)
-    limits = Limits(connect=1e9, wide=1, segment=(10_000, 20_000))
+    limits = Limits(connect=1e9, parallel_threshold=1, segment=(10_000, 20_000))
     with (
         FaultServer([drip]) as server,
         clock.network(limits=limits) as network,

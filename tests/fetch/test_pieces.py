@@ -26,15 +26,15 @@ from support.http_faults import (
 )
 
 from tsuku_llm.errors import BodyError, DigestMismatch, HttpStatusError, Interrupted
-from tsuku_llm.fetch import Arrival, delivered, fetch
+from tsuku_llm.fetch import VerifiedStream, delivered, fetch
 from tsuku_llm.fetch.limits import Limits
-from tsuku_llm.fetch.prefix import Prefix, WrongPiece
+from tsuku_llm.fetch.pieces import PieceVerifier, WrongPiece
 from tsuku_llm.manifest import Artifact, Measured
 
 PIECE = 10_000
 PIECES = pieces_of(BODY, PIECE)
 ONE = Limits()
-WIDE = Limits(wide=1, segment=(12_000, 24_000), gain=5_000)
+WIDE = Limits(parallel_threshold=1, segment=(12_000, 24_000), progress_bytes=5_000)
 BOTH = pytest.mark.parametrize("limits", [ONE, WIDE], ids=["one_connection", "lanes"])
 
 GOOD = good(BODY)
@@ -151,7 +151,7 @@ def test_what_is_verified_is_never_thrown_away(
     tmp_path: Path, limits: Limits, again: Behaviour
 ) -> None:
     """A reader may be at work on it: whatever servers do, those bytes stay as they are."""
-    arrival = Arrival(len(BODY))
+    stream = VerifiedStream(len(BODY))
     cut = good(BODY, cut=105_000)
     servers = [cut, again] if limits is ONE else [good(BODY, cut=5_000), again]
     with FaultServer(servers) as server:
@@ -159,24 +159,24 @@ def test_what_is_verified_is_never_thrown_away(
         with FaultServer([GOOD]) as origin:
             artifact = wanted(origin.url)
             with Clock().network(mirrors=mirrors, limits=limits) as network:
-                kept = Kept(arrival)
+                kept = Kept(stream)
                 kept.start()
-                fetch(artifact, tmp_path, network, arrival=arrival)
+                fetch(artifact, tmp_path, network, stream=stream)
                 kept.join(30)
-    arrival.close()
+    stream.close()
     assert kept.data == BODY
 
 
 class Kept(threading.Thread):
     """Somebody who reads what is verified as soon as it is."""
 
-    def __init__(self, arrival: Arrival) -> None:
+    def __init__(self, stream: VerifiedStream) -> None:
         super().__init__()
-        self._arrival = arrival
+        self._stream = stream
         self.data = b""
 
     def run(self) -> None:
-        with self._arrival.file() as file:
+        with self._stream.file() as file:
             while chunk := file.read(1000):
                 self.data += chunk
 
@@ -214,19 +214,19 @@ def test_pieces_are_read_while_the_rest_comes(
     with (
         FaultServer([held_back(gate, 25_000)]) as server,
         Clock().network(limits=limits) as network,
-        delivered([wanted(server.url)], tmp_path, network) as (arrival,),
-        arrival.file() as file,
+        delivered([wanted(server.url)], tmp_path, network) as (stream,),
+        stream.file() as file,
     ):
         assert file.read(20_000) == BODY[:20_000]
-        assert arrival.read_at(15_000, 10_000) == BODY[15_000:20_000]
+        assert stream.read_at(15_000, 10_000) == BODY[15_000:20_000]
         gate.set()
         assert file.read() == BODY[20_000:]
-    assert arrival.size() == len(BODY)
+    assert stream.size() == len(BODY)
 
 
 def test_without_pieces_nothing_is_read_before_all_is_verified(tmp_path: Path) -> None:
-    arrival = Arrival(len(BODY))
-    kept = Kept(arrival)
+    stream = VerifiedStream(len(BODY))
+    kept = Kept(stream)
     seen = []
 
     def look(exchange: Exchange) -> None:
@@ -236,9 +236,9 @@ def test_without_pieces_nothing_is_read_before_all_is_verified(tmp_path: Path) -
 
     with FaultServer([look]) as server, Clock().network() as network:
         kept.start()
-        fetch(artifact_at(f"{server.url}/x"), tmp_path, network, arrival=arrival)
+        fetch(artifact_at(f"{server.url}/x"), tmp_path, network, stream=stream)
         kept.join(30)
-    arrival.close()
+    stream.close()
     assert seen == [0]
     assert kept.data == BODY
 
@@ -248,8 +248,8 @@ def test_a_part_that_is_whole_is_read_without_a_request(tmp_path: Path) -> None:
     (tmp_path / artifact.sha256).write_bytes(BODY)
     with (
         Clock().network() as network,
-        delivered([artifact], tmp_path, network) as (arrival,),
-        arrival.file() as file,
+        delivered([artifact], tmp_path, network) as (stream,),
+        stream.file() as file,
     ):
         assert file.seek(-10, os.SEEK_END) == len(BODY) - 10
         assert file.read() == BODY[-10:]
@@ -262,9 +262,9 @@ def test_the_size_is_waited_for_where_the_manifest_has_none(tmp_path: Path) -> N
     with (
         FaultServer([GOOD]) as server,
         Clock().network() as network,
-        delivered([artifact_at(f"{server.url}/x", size=None)], tmp_path, network) as (arrival,),
+        delivered([artifact_at(f"{server.url}/x", size=None)], tmp_path, network) as (stream,),
     ):
-        assert arrival.size() == len(BODY)
+        assert stream.size() == len(BODY)
 
 
 def test_a_failure_of_one_is_what_the_readers_of_all_raise(
@@ -287,15 +287,15 @@ def test_a_failure_of_the_reader_ends_the_downloads(tmp_path: Path, gate: thread
         FaultServer([held_back(gate, 20_000)]) as server,
         Clock().network() as network,
         pytest.raises(BodyError),
-        delivered([wanted(server.url)], tmp_path, network) as (arrival,),
+        delivered([wanted(server.url)], tmp_path, network) as (stream,),
     ):
-        damaged_at(arrival)
+        damaged_at(stream)
     with pytest.raises(Interrupted):
-        arrival.read_at(0, 1)
+        stream.read_at(0, 1)
 
 
-def damaged_at(arrival: Arrival) -> None:
-    arrival.read_at(0, 1)
+def damaged_at(stream: VerifiedStream) -> None:
+    stream.read_at(0, 1)
     raise BodyError("the archive is damaged")
 
 
@@ -305,13 +305,13 @@ def test_right_pieces_of_another_whole_are_refused(tmp_path: Path) -> None:
         artifact = dataclasses.replace(wanted(server.url), sha256="ab" * 32)
         with (
             pytest.raises(DigestMismatch),
-            delivered([artifact], tmp_path, network) as (arrival,),
-            arrival.file() as file,
+            delivered([artifact], tmp_path, network) as (stream,),
+            stream.file() as file,
         ):
             file.read()
 
 
-def update(prefix: Prefix, body: bytes, step: int) -> None:
+def update(prefix: PieceVerifier, body: bytes, step: int) -> None:
     for start in range(0, len(body), step):
         prefix.update(body[start : start + step])
 
@@ -320,7 +320,7 @@ def update(prefix: Prefix, body: bytes, step: int) -> None:
 def test_a_prefix_stops_at_the_first_wrong_piece(
     body: bytes, size: int, place: int, step: int
 ) -> None:
-    prefix = Prefix(artifact_at("http://x/x", body, pieces=pieces_of(body, size)))
+    prefix = PieceVerifier(artifact_at("http://x/x", body, pieces=pieces_of(body, size)))
     place = min(place, len(body))
     damaged = bytearray(body)
     if place < len(body):
@@ -350,15 +350,15 @@ def test_pieces_of_a_file() -> None:
 def test_C05_a_close_that_fails_ends_no_reader(tmp_path: Path) -> None:
     path = tmp_path / "part"
     path.write_bytes(BODY)
-    arrival = Arrival(len(BODY))
-    arrival.opened(path)
+    stream = VerifiedStream(len(BODY))
+    stream.opened(path)
     numbers = (int(entry.name) for entry in Path("/proc/self/fd").iterdir())
     (descriptor,) = (number for number in numbers if leads_to(number, path))
     os.close(descriptor)
-    arrival.close()
-    arrival.grow(1)
+    stream.close()
+    stream.grow(1)
     with pytest.raises(Interrupted):
-        arrival.read_at(0, 1)
+        stream.read_at(0, 1)
 
 
 def leads_to(descriptor: int, path: Path) -> bool:

@@ -17,7 +17,7 @@ from support.http_faults import Exchange, FaultServer, answer
 from tsuku_llm.archive import unpack
 from tsuku_llm.errors import DigestMismatch, Interrupted, PackageIndexError, TsukuError
 from tsuku_llm.fetch import Limits, fetch
-from tsuku_llm.fetch.index import parse_package_url
+from tsuku_llm.fetch.pip_index import parse_package_url
 from tsuku_llm.manifest import Artifact
 
 FILE_NAME = "tsuku_test_server-1.2.3-py3-none-manylinux_2_35_x86_64.whl"

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.fetch.limits import Limits
-from tsuku_llm.fetch.segments import Plan, Segment, gaps_of
-from tsuku_llm.fetch.width import Width
+from tsuku_llm.fetch.segments import ConnectionScaler, Segment, SegmentPlan, gaps_of
 
 SIZES = st.integers(0, 300)
 NOTED = st.lists(st.tuples(st.integers(-9, 309), st.integers(-9, 309)), max_size=6)
-LIMITS = Limits(first=4, connections=8, look=1.0)
+LIMITS = Limits(initial_connections=4, connections=8, sample_interval=1.0)
 
 
 def covered(gaps: list[tuple[int, int]]) -> set[int]:
@@ -42,7 +41,7 @@ def test_every_byte_is_written_once(
     """Lanes in any order and of any speed, some of which give up, some of which are outrun."""
     chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     gaps = gaps_of(size, size, noted)
-    plan = Plan(size, gaps, lengths)
+    plan = SegmentPlan(size, gaps, lengths)
     written: list[int] = []
     working: list[Segment] = []
     before: Segment | None = None
@@ -69,7 +68,7 @@ def test_every_byte_is_written_once(
 
 
 def test_segments_come_in_order_and_shrink_towards_the_end() -> None:
-    plan = Plan(1000, [(0, 1000)], (10, 100))
+    plan = SegmentPlan(1000, [(0, 1000)], (10, 100))
     taken = []
     while segment := plan.take(4):
         taken.append((segment.done, segment.end))
@@ -84,7 +83,7 @@ def test_segments_come_in_order_and_shrink_towards_the_end() -> None:
 
 
 def test_a_lane_without_work_divides_the_longest_segment() -> None:
-    plan = Plan(100, [(0, 100)], (60, 100))
+    plan = SegmentPlan(100, [(0, 100)], (60, 100))
     slow = plan.take(2)
     assert slow is not None
     plan.claim(slow, 10)
@@ -96,7 +95,7 @@ def test_a_lane_without_work_divides_the_longest_segment() -> None:
     assert not plan.work
 
 
-def bring(plan: Plan, segment: Segment, count: int) -> Segment:
+def bring(plan: SegmentPlan, segment: Segment, count: int) -> Segment:
     """So many bytes of a segment come; at its end it is through."""
     plan.claim(segment, count)
     plan.written(segment)
@@ -105,9 +104,9 @@ def bring(plan: Plan, segment: Segment, count: int) -> Segment:
     return segment
 
 
-def beside_a_fast_one(before: int, meanwhile: int) -> tuple[Plan, Segment, Segment]:
+def beside_a_fast_one(before: int, meanwhile: int) -> tuple[SegmentPlan, Segment, Segment]:
     """The first segment of 100 bytes, before and while a lane fetched another; and that one."""
-    plan = Plan(1000, [(0, 1000)], (40, 100))
+    plan = SegmentPlan(1000, [(0, 1000)], (40, 100))
     first = bring(plan, plan.take(2), before)
     fast = plan.take(2)
     bring(plan, first, meanwhile)
@@ -133,14 +132,14 @@ def test_a_segment_that_holds_up_nobody_stays_where_it_is(before: int, meanwhile
 
 
 def test_only_who_brought_enough_can_tell_that_another_is_slow() -> None:
-    plan = Plan(300, [(0, 100), (200, 239)], (40, 100))
+    plan = SegmentPlan(300, [(0, 100), (200, 239)], (40, 100))
     slow, other = plan.take(1), plan.take(1)
     assert plan.take(1, bring(plan, other, 39)).done == 50, "the longest is divided"
     assert not slow.outrun
 
 
 def test_what_has_to_be_fetched_again_comes_before_a_slow_segment() -> None:
-    plan = Plan(1000, [(0, 1000)], (40, 100))
+    plan = SegmentPlan(1000, [(0, 1000)], (40, 100))
     first, slow, fast = plan.take(2), plan.take(2), plan.take(2)
     bring(plan, first, 100)
     plan.open(0, 40)
@@ -149,17 +148,17 @@ def test_what_has_to_be_fetched_again_comes_before_a_slow_segment() -> None:
 
 
 def test_a_segment_grows_over_the_whole_only_when_it_is_alone() -> None:
-    plan = Plan(100, [(0, 100)], (10, 10))
+    plan = SegmentPlan(100, [(0, 100)], (10, 10))
     first = plan.take(2)
     assert first is not None
     assert plan.take_all(first)
     assert first.end == 100
-    plan = Plan(100, [(0, 100)], (10, 10))
+    plan = SegmentPlan(100, [(0, 100)], (10, 10))
     first, second = plan.take(2), plan.take(2)
     assert first is not None
     assert second is not None
     assert not plan.take_all(first)
-    resumed = Plan(100, [(50, 100)], (10, 10))
+    resumed = SegmentPlan(100, [(50, 100)], (10, 10))
     first = resumed.take(2)
     assert first is not None
     assert not resumed.take_all(first)
@@ -167,7 +166,7 @@ def test_a_segment_grows_over_the_whole_only_when_it_is_alone() -> None:
 
 def widths(speeds: list[int], *, limits: Limits = LIMITS) -> list[int]:
     """The lanes after each look, a second apart, when so many bytes came meanwhile."""
-    width = Width(limits)
+    width = ConnectionScaler(limits)
     width.answered()
     received, seen = 0, []
     for second, speed in enumerate([0, *speeds]):
@@ -194,7 +193,7 @@ def test_more_connections_while_they_bring_more(speeds: list[int], lanes: list[i
 
 
 def test_one_connection_until_a_range_was_answered() -> None:
-    width = Width(LIMITS)
+    width = ConnectionScaler(LIMITS)
     for second in range(5):
         width.look(second * 100, second, 1)
         assert width.lanes == 1
@@ -204,7 +203,7 @@ def test_one_connection_until_a_range_was_answered() -> None:
 
 
 def test_one_connection_after_a_refusal_whatever_comes() -> None:
-    width = Width(LIMITS)
+    width = ConnectionScaler(LIMITS)
     width.answered()
     width.refused()
     width.answered()
@@ -214,19 +213,19 @@ def test_one_connection_after_a_refusal_whatever_comes() -> None:
 
 
 def test_a_connection_that_was_outrun_is_done_without_for_a_while() -> None:
-    width = Width(LIMITS)
+    width = ConnectionScaler(LIMITS)
     width.answered()
     width.outrun(0.0)
     seen = []
     for second in range(9):
         width.look(100 * second, second, width.lanes)
         seen.append(width.lanes)
-    assert LIMITS.rest == 5.0
+    assert LIMITS.cooldown == 5.0
     assert seen == [3, 3, 3, 3, 3, 5, 5, 5, 5], "tried once more, and they bring no more"
 
 
 def test_after_a_refusal_no_rest_is_long_enough() -> None:
-    width = Width(LIMITS)
+    width = ConnectionScaler(LIMITS)
     width.answered()
     width.outrun(0.0)
     width.refused()
@@ -237,7 +236,7 @@ def test_after_a_refusal_no_rest_is_long_enough() -> None:
 
 
 def test_a_connection_that_came_to_nothing_is_done_without() -> None:
-    width = Width(LIMITS)
+    width = ConnectionScaler(LIMITS)
     width.answered()
     width.lost()
     for second in range(5):
@@ -246,7 +245,7 @@ def test_a_connection_that_came_to_nothing_is_done_without() -> None:
 
 
 def test_only_a_full_width_is_judged() -> None:
-    width = Width(LIMITS)
+    width = ConnectionScaler(LIMITS)
     width.answered()
     for second in range(5):
         width.look(second * 100, second, 3)

@@ -16,7 +16,7 @@ HALF = len(BODY) // 2
 PIECE = 10_000
 BAD = bytes(len(BODY))
 ONE = Limits()
-WIDE = Limits(wide=1, segment=(10_000, 20_000), gain=5_000)
+WIDE = Limits(parallel_threshold=1, segment=(10_000, 20_000), progress_bytes=5_000)
 CLOSED = "http://127.0.0.1:1"
 """Where no server listens."""
 
@@ -72,13 +72,17 @@ def test_S15_a_wrong_piece_and_then_no_more_answers(
     tmp_path: Path, limits: Limits, later: Behaviour
 ) -> None:
     """The piece that is asked for again never comes."""
-    limits = dataclasses.replace(limits, connections=1, first=1)
+    limits = dataclasses.replace(limits, connections=1, initial_connections=1)
     piece = answer(
         "206 Partial Content",
         BAD[:20_000],
         Content_Range=f"bytes 0-19999/{len(BODY)}",
     )
-    first = piece if limits.wide == 1 else raw(head("200 OK", Content_Length=len(BODY)) + BAD)
+    first = (
+        piece
+        if limits.parallel_threshold == 1
+        else raw(head("200 OK", Content_Length=len(BODY)) + BAD)
+    )
     with FaultServer([first, later]) as server:
         artifact = artifact_at(f"{server.url}/x", pieces=pieces_of(BODY, PIECE))
         error = caught(artifact, tmp_path, limits)
@@ -130,9 +134,9 @@ def test_S15_another_artifact_that_fails_meanwhile_hides_nothing(
         two = artifact_at(f"{refusing.url}/two", BODY[::-1])
         with Clock().network(mirrors=(both.url,)) as network:
             delivery = delivered([one, two], tmp_path, network)
-            arrivals = delivery.__enter__()
+            streams = delivery.__enter__()
             with pytest.raises(DownloadError) as first:
-                arrivals[1].wait()
+                streams[1].wait()
             with pytest.raises(DigestMismatch) as found:
                 delivery.__exit__(type(first.value), first.value, None)
     assert any("answered 403" in fact for fact in found.value.facts)

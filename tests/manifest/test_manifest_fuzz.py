@@ -22,8 +22,8 @@ from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, tex
 
 from tsuku_llm.archive.listing import Listing
 from tsuku_llm.errors import DownloadError, ManifestError, SelectionError, StoreError
-from tsuku_llm.fetch import addresses, fetch, present
-from tsuku_llm.fetch.index import parse_package_url
+from tsuku_llm.fetch import fetch, present, urls
+from tsuku_llm.fetch.pip_index import parse_package_url
 from tsuku_llm.manifest import Artifact, Release, parse_entry, parse_release
 from tsuku_llm.operations.space import Space
 from tsuku_llm.selection import Request, next_after, select
@@ -96,7 +96,7 @@ def use(release: Release) -> None:
 
 def use_artifact(artifact: Artifact) -> None:
     assert Listing(artifact)
-    assert addresses.shown(artifact.url).isprintable()
+    assert urls.shown(artifact.url).isprintable()
     if artifact.url.startswith("pkg:"):
         with contextlib.suppress(DownloadError):
             parse_package_url(artifact.url)

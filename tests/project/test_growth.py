@@ -351,7 +351,7 @@ LONG = {
         "    reader.feed(b'x' * 4_095 + b'\\n')\n"
     ),
     "S08_a_web_page_without_a_title": (
-        "from tsuku_llm.fetch.exchange import check_no_page\n"
+        "from tsuku_llm.fetch.http_get import check_no_page\n"
         "from tsuku_llm.errors import BodyError\n"
         "try:\n"
         "    check_no_page(b'<html' + b'<title' * 170_000, 'https://h.test/')\n"

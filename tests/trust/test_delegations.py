@@ -21,7 +21,7 @@ from tsuku_llm.errors import (
     StaleMetadata,
     TsukuError,
 )
-from tsuku_llm.fetch.local import local_chunks
+from tsuku_llm.fetch.small_files import local_chunks
 
 PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 

@@ -45,7 +45,7 @@ _NO_MORE = (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLZeroReturnError,
 """No data yet, or the end of the data, which the next read reports as well."""
 
 
-class Watch(threading.local):
+class ExchangeDeadline(threading.local):
     """The time and bytes that this thread's current exchange may still use.
 
     ``tell`` shows a line to the user. ``at_proxy``: the thread still talks to the proxy,
@@ -129,7 +129,7 @@ class Backend(httpcore.NetworkBackend):
     is 0 without a proxy, 1 with a proxy, 2 with a proxy that itself speaks TLS.
     """
 
-    def __init__(self, watch: Watch, resolver: Resolver, proxy_layers: int) -> None:
+    def __init__(self, watch: ExchangeDeadline, resolver: Resolver, proxy_layers: int) -> None:
         self._watch = watch
         self._resolver = resolver
         self._proxy_layers = proxy_layers
@@ -191,10 +191,12 @@ class Stream(httpcore.NetworkStream):
 
     It cannot be used after its first failed read or write. One thread uses it at a time:
     its pool lends it to one request. A later request may come from another thread, and then
-    that thread's values of the ``Watch`` count.
+    that thread's values of the ``ExchangeDeadline`` count.
     """
 
-    def __init__(self, inner: httpcore.NetworkStream, watch: Watch, proxy_layers: int) -> None:
+    def __init__(
+        self, inner: httpcore.NetworkStream, watch: ExchangeDeadline, proxy_layers: int
+    ) -> None:
         self._inner = inner
         self._watch = watch
         self._proxy_layers = proxy_layers

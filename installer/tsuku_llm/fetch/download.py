@@ -2,37 +2,89 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 
 from tsuku_llm.errors import DigestMismatch, DownloadError, Interrupted
-from tsuku_llm.fetch.addresses import is_http, shown, sources
-from tsuku_llm.fetch.arrival import Arrival
-from tsuku_llm.fetch.lanes import NoRanges, fetch_in_lanes
 from tsuku_llm.fetch.network import Network
+from tsuku_llm.fetch.parallel import NoRanges, fetch_in_parallel
 from tsuku_llm.fetch.partial import Part, finish, opened_part, verified
 from tsuku_llm.fetch.progress import Progress
-from tsuku_llm.fetch.segments import Plan
-from tsuku_llm.fetch.single import fetch_in_order
+from tsuku_llm.fetch.segments import SegmentPlan
+from tsuku_llm.fetch.sequential import fetch_in_order
+from tsuku_llm.fetch.stream import VerifiedStream
 from tsuku_llm.fetch.transfer import Transfer
+from tsuku_llm.fetch.urls import is_http, shown, sources
 from tsuku_llm.manifest import Artifact
+
+_SIDE_BY_SIDE = 2
+"""Artifacts that download at once: a variant has one or two. It limits the threads."""
+
+
+@contextlib.contextmanager
+def side_by_side(
+    artifacts: Sequence[Artifact], partials: Path, network: Network, progress: Progress
+) -> Iterator[list[VerifiedStream]]:
+    """Download artifacts in parallel, as ``tsuku_llm.fetch.delivered`` says."""
+    streams = [VerifiedStream(artifact.size) for artifact in artifacts]
+
+    # Runs in a thread of the pool, once for each artifact.
+    def bring(artifact: Artifact, stream: VerifiedStream) -> None:
+        try:
+            # Before any request: the network's client stays open until this download ends.
+            with network.used():
+                download(artifact, partials, network, progress, stream)
+        except BaseException as error:
+            # All streams, not only ours: a reader may wait for another artifact, which is
+            # useless without this one. Without this it would wait for ever.
+            for each in streams:
+                each.fail(error)
+            raise
+
+    with contextlib.ExitStack() as stack:
+        # The stack unwinds backwards: the pool waits for its threads, then the files are closed.
+        for stream in streams:
+            stack.callback(stream.close)
+        pool = stack.enter_context(ThreadPoolExecutor(_SIDE_BY_SIDE, "fetch"))
+        jobs = [pool.submit(bring, *each) for each in zip(artifacts, streams, strict=True)]
+        try:
+            yield streams  # this thread reads them here, while the pool's threads download
+            for job in as_completed(jobs):
+                job.result()
+        except DownloadError as error:
+            network.stop()  # first: otherwise wait() lasts until the other downloads are complete
+            wait(jobs)  # the others may have received wrong bytes, a worse error than this one
+            found = (job.exception() for job in jobs)
+            wrong = next((each for each in found if isinstance(each, DigestMismatch)), None)
+            if wrong is None:
+                raise
+            wrong.facts += (f"beside it: {error.message}",)
+            raise wrong from error
+        except BaseException:  # also Ctrl-C, and an error of the code that reads the streams
+            # Otherwise the pool's exit would wait until the downloads are complete.
+            network.stop()
+            raise
+
 
 _Failure = DownloadError | DigestMismatch
 
 
 def download(
-    artifact: Artifact, folder: Path, network: Network, progress: Progress, arrival: Arrival
+    artifact: Artifact, folder: Path, network: Network, progress: Progress, stream: VerifiedStream
 ) -> Path:
     """Download an artifact, as ``tsuku_llm.fetch.fetch`` says."""
     done = folder / artifact.sha256
     # Hashed in every run: another program may have changed the file since.
     if verified(done, artifact):
-        arrival.opened(done)
-        arrival.complete()
+        stream.opened(done)
+        stream.complete()
         return done
-    with opened_part(folder, artifact, arrival) as part, network.first_connection():
+    with opened_part(folder, artifact, stream) as part, network.first_connection():
         _Download(Transfer(artifact, part, network, progress), part).run()
         # The reader may begin to use the end of the file now; it has a descriptor for itself.
-        arrival.complete()
+        stream.complete()
     # After the block, which closes the part: Windows cannot rename an open file.
     return finish(folder, artifact)
 
@@ -46,7 +98,7 @@ class _Download:
     def __init__(self, transfer: Transfer, part: Part) -> None:
         self._transfer = transfer
         self._part = part
-        self._plan: Plan | None = None
+        self._plan: SegmentPlan | None = None
 
     def run(self) -> None:
         """Try the sources in turn; raise the last one's error, but a wrong digest first."""
@@ -66,9 +118,9 @@ class _Download:
         """Read what an earlier run left, and plan segments if the artifact is large."""
         size, limits = self._transfer.artifact.size, self._transfer.network.limits
         gaps = self._part.load()
-        if size is not None and size >= limits.wide:
+        if size is not None and size >= limits.parallel_threshold:
             # Not hashed here: the lanes hash from the start while the rest downloads.
-            self._plan = Plan(size, gaps, limits.segment)
+            self._plan = SegmentPlan(size, gaps, limits.segment)
             self._transfer.begin(size - self._plan.missing, gaps)
         else:
             # One connection appends to the hashed bytes, so all others must go.
@@ -121,7 +173,7 @@ class _Download:
         """Download what is missing; return whether the result is the artifact."""
         if self._plan and is_http(url):
             try:
-                fetch_in_lanes(self._transfer, self._plan, url)
+                fetch_in_parallel(self._transfer, self._plan, url)
             except NoRanges:  # all lanes have ended, so dropping their bytes is safe
                 self._start_over()
         elif self._plan:  # a file or pip: they give the bytes in order only

@@ -17,10 +17,10 @@ from typing import Any
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, NotWritable
-from tsuku_llm.fetch.addresses import shown
-from tsuku_llm.fetch.arrival import Arrival
-from tsuku_llm.fetch.prefix import Prefix, WrongPiece
+from tsuku_llm.fetch.pieces import PieceVerifier, WrongPiece
 from tsuku_llm.fetch.segments import Gap, gaps_of
+from tsuku_llm.fetch.stream import VerifiedStream
+from tsuku_llm.fetch.urls import shown
 from tsuku_llm.files import read_at, write_at
 from tsuku_llm.manifest import Artifact
 
@@ -111,7 +111,7 @@ class Part:
         self._descriptor = descriptor
         self._kept: dict[str, str] = {}
         self._grown = grown
-        self.prefix = Prefix(artifact)
+        self.prefix = PieceVerifier(artifact)
         self.mixed = False
 
     @property
@@ -306,15 +306,15 @@ def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:
 
 
 @contextlib.contextmanager
-def opened_part(folder: Path, artifact: Artifact, arrival: Arrival) -> Iterator[Part]:
+def opened_part(folder: Path, artifact: Artifact, stream: VerifiedStream) -> Iterator[Part]:
     """Open or create the partial file of an artifact; remove it at the end if it is empty."""
     path = folder / f"{artifact.sha256}.part"
     with disk_errors("opening a partial download", folder):
         folder.mkdir(0o755, parents=True, exist_ok=True)
         descriptor = _open(path)
-    part = Part(folder, artifact, descriptor, arrival.grow)
+    part = Part(folder, artifact, descriptor, stream.grow)
     try:
-        arrival.opened(path)
+        stream.opened(path)
         yield part
     finally:
         with disk_errors("closing a partial download", folder):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from tsuku_llm.errors import BodyError
-from tsuku_llm.fetch.addresses import host_of, shown
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.limits import Limits
 from tsuku_llm.fetch.network import Network
+from tsuku_llm.fetch.urls import host_of, shown
 
 _BASE = 0.5
 """Seconds of the first back-off; each further one is twice as long."""
@@ -60,13 +60,13 @@ class Retries:
     def _pause(self, failure: Transient, gained: int) -> float:
         """Compute the seconds until the next attempt; raise the error if none is left.
 
-        We obey the server's Retry-After up to ``Limits.wait``. If it is longer, we give up
-        the source: a user does not wait for hours at a prompt.
+        We obey the server's Retry-After up to ``Limits.max_retry_after``. If it is longer, we
+        give up the source: a user does not wait for hours at a prompt.
         """
         # A connection that breaks every few megabytes still gets the file, so it may go on.
-        self._failed = 1 if gained >= self._limits.gain else self._failed + 1
+        self._failed = 1 if gained >= self._limits.progress_bytes else self._failed + 1
         allowed = min(self._limits.tries, failure.tries or self._limits.tries)
-        if failure.wait is not None and failure.wait > self._limits.wait:
+        if failure.wait is not None and failure.wait > self._limits.max_retry_after:
             seconds = f"{failure.wait:.0f} seconds" if failure.wait < _YEAR else "more than a year"
             failure.error.facts += (f"it asks to wait {seconds}",)
             raise failure.error from failure

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import httpx
 
 from tsuku_llm.errors import BodyError, DigestMismatch
-from tsuku_llm.fetch.addresses import file_name, host_of, shown
-from tsuku_llm.fetch.exchange import check_no_page
+from tsuku_llm.fetch.http_get import check_no_page
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.partial import Part, wrong_piece
-from tsuku_llm.fetch.prefix import WrongPiece
+from tsuku_llm.fetch.pieces import WrongPiece
 from tsuku_llm.fetch.progress import Progress
 from tsuku_llm.fetch.retries import Pace
 from tsuku_llm.fetch.segments import Gap
+from tsuku_llm.fetch.urls import file_name, host_of, shown
 from tsuku_llm.manifest import Artifact
 
 

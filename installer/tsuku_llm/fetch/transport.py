@@ -19,13 +19,13 @@ import httpx
 
 from tsuku_llm import __version__
 from tsuku_llm.errors import BodyError, HostUnreachable, ProxyError
-from tsuku_llm.fetch.addresses import host_of, shown
-from tsuku_llm.fetch.connections import Backend, Watch
+from tsuku_llm.fetch.connections import Backend, ExchangeDeadline
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.proxies import proxy_for
 from tsuku_llm.fetch.race import Resolver
 from tsuku_llm.fetch.tls import client_context
+from tsuku_llm.fetch.urls import host_of, shown
 
 _OFFLINE_TRIES = 2
 """Attempts after a failed connection: usually the machine is offline, and retries are useless."""
@@ -52,7 +52,7 @@ def make_client(
             on_wait(text)
 
     return httpx.Client(
-        transport=_Transport(environ, Watch(timing, limits, tell)),
+        transport=_Transport(environ, ExchangeDeadline(timing, limits, tell)),
         # identity: the digests are of the files as they are, and ranges need the same bytes.
         headers={"User-Agent": f"tsuku-llm/{__version__}", "Accept-Encoding": "identity"},
         timeout=httpx.Timeout(limits.silence, connect=limits.connect, pool=None),
@@ -68,7 +68,7 @@ class _Transport(httpx.BaseTransport):
     is waiting. All threads of a run share the transport.
     """
 
-    def __init__(self, environ: Mapping[str, str], watch: Watch) -> None:
+    def __init__(self, environ: Mapping[str, str], watch: ExchangeDeadline) -> None:
         self._environ = environ
         self._watch = watch
         self._resolver = Resolver()
@@ -192,7 +192,9 @@ class _Body(httpx.SyncByteStream):
 class _Failures:
     """The meaning of one exchange's errors; ``known``: this host or proxy has answered before."""
 
-    def __init__(self, url: str, proxy: str | None, watch: Watch, *, known: bool) -> None:
+    def __init__(
+        self, url: str, proxy: str | None, watch: ExchangeDeadline, *, known: bool
+    ) -> None:
         self._url = url
         self._host = host_of(url)
         self._proxy = proxy

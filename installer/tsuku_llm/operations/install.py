@@ -399,7 +399,9 @@ def _put_together(attempt: _Attempt, staging: Staging) -> _Built:
 
 
 @contextmanager
-def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[list[fetch.Arrival]]:
+def _delivered(
+    attempt: _Attempt, artifacts: Sequence[Artifact]
+) -> Iterator[list[fetch.VerifiedStream]]:
     """Download archives in parallel for the block; each can be unpacked while it arrives.
 
     Only verified bytes can be read. At the end of the block every archive is verified as a whole.
@@ -424,7 +426,9 @@ def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[lis
         yield arrivals
 
 
-def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetch.Arrival]) -> int:
+def _threads(
+    arrival: fetch.VerifiedStream, artifact: Artifact, arrivals: Sequence[fetch.VerifiedStream]
+) -> int:
     """Return how many threads may unpack an archive: one while connections need threads, too."""
     if archive.in_order(artifact):
         return 1
@@ -434,7 +438,7 @@ def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetc
 
 
 def _unpack(
-    arrival: fetch.Arrival, artifact: Artifact, staging: Staging, threads: int
+    arrival: fetch.VerifiedStream, artifact: Artifact, staging: Staging, threads: int
 ) -> archive.Aside:
     """Unpack an archive with a signed list into the tree, and any other archive aside."""
     folder = staging.tree

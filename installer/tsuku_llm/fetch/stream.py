@@ -21,7 +21,7 @@ _LOOK = 0.5
 _FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-class Arrival:
+class VerifiedStream:
     """One artifact, shared by the thread that downloads it and the one that unpacks it.
 
     The reader may use the first ``verified`` bytes: all pieces that match their digests.
@@ -66,7 +66,7 @@ class Arrival:
     def fail(self, failure: BaseException) -> None:
         """Make the readers raise ``failure``. The first failure counts."""
         with self._changed:
-            # Every downloading thread fails all arrivals; the later errors follow from the first.
+            # Every downloading thread fails all streams; the later errors follow from the first.
             self._failure = self._failure or failure
             self._changed.notify_all()
 
@@ -129,10 +129,10 @@ class Arrival:
 
 
 class _Raw(io.RawIOBase):
-    """A file object that reads an ``Arrival``: it holds one reader's position."""
+    """A file object that reads an ``VerifiedStream``: it holds one reader's position."""
 
-    def __init__(self, arrival: Arrival) -> None:
-        self._arrival = arrival
+    def __init__(self, stream: VerifiedStream) -> None:
+        self._stream = stream
         self._position = 0
 
     def readable(self) -> bool:
@@ -142,7 +142,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._arrival.read_at(self._position, len(buffer))
+        data = self._stream.read_at(self._position, len(buffer))
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -150,5 +150,5 @@ class _Raw(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         # Only SEEK_END asks for the size, as that may wait for the end of the download.
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
-        self._position = offset + (self._arrival.size() if start is None else start)
+        self._position = offset + (self._stream.size() if start is None else start)
         return self._position

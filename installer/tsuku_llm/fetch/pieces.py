@@ -16,7 +16,7 @@ class WrongPiece(Exception):
         self.end = end
 
 
-class Prefix:
+class PieceVerifier:
     """The first ``size`` bytes of an artifact, hashed in order.
 
     If the manifest has digests of pieces, each piece is compared as soon as it is complete,

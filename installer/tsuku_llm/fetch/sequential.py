@@ -8,24 +8,30 @@ import httpx
 
 from tsuku_llm.disk import require_space
 from tsuku_llm.errors import BodyError, HttpStatusError
-from tsuku_llm.fetch.addresses import PACKAGE_SCHEME, host_of, is_http, scheme_of, shown
-from tsuku_llm.fetch.exchange import answered, check_framing, check_status
 from tsuku_llm.fetch.failures import Transient
-from tsuku_llm.fetch.index import download_package
-from tsuku_llm.fetch.local import local_chunks
+from tsuku_llm.fetch.http_get import (
+    answered,
+    check_framing,
+    check_range,
+    check_status,
+    range_headers,
+    validator_of,
+)
 from tsuku_llm.fetch.partial import wrong_piece
-from tsuku_llm.fetch.prefix import WrongPiece
-from tsuku_llm.fetch.ranges import check_range, range_headers, validator_of
+from tsuku_llm.fetch.pieces import WrongPiece
+from tsuku_llm.fetch.pip_index import download_package
 from tsuku_llm.fetch.retries import Retries
+from tsuku_llm.fetch.small_files import local_chunks
 from tsuku_llm.fetch.transfer import Transfer
+from tsuku_llm.fetch.urls import PACKAGE_SCHEME, host_of, is_http, scheme_of, shown
 
 
 def fetch_in_order(transfer: Transfer, url: str) -> None:
     """Download what is missing. All bytes of the part must be hashed."""
-    _Single(transfer, url).run()
+    _SequentialDownload(transfer, url).run()
 
 
-class _Single:
+class _SequentialDownload:
     """The download of one artifact from one source. One thread does all of it."""
 
     def __init__(self, transfer: Transfer, url: str) -> None:

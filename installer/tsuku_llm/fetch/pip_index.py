@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, PackageIndexError
-from tsuku_llm.fetch.addresses import printable
 from tsuku_llm.fetch.network import Network
+from tsuku_llm.fetch.urls import printable
 from tsuku_llm.manifest import Artifact
 
 if TYPE_CHECKING:
