@@ -43,18 +43,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
     "store": frozenset({"disk", "durable", "errors", "folders", "lazily", "ownership"})
     | {"process"},
-    "launch": frozenset({"errors", "lazily"}),
+    "launch": frozenset({"errors"}),
     "instances": frozenset({"disk", "durable", "errors", "folders", "launch", "process"})
     | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
-    | {"_version", "child", "disk", "durable", "instances", "local", "ownership", "standing"}
-    | {"revocations", "store", "trust"},
+    | {"_version", "child", "disk", "durable", "instances", "local", "ownership", "process"}
+    | {"revocations", "standing", "store", "trust"},
     "config": frozenset({"disk", "durable", "errors", "ownership"}),
     "cli": VALUES
-    | {"_version", "catalog", "chain", "config", "host", "instances", "local", "operations"}
-    | {"ownership", "revocations", "selection", "snapshot", "store"},
+    | {"_version", "catalog", "chain", "config", "host", "instances", "launch", "local"}
+    | {"operations", "ownership", "revocations", "selection", "snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
@@ -112,8 +112,10 @@ LIGHT = (
     "cli.commands.which",
     "cli.session",
     "config",
-    "launch",
+    "launch.monitor",
+    "launch.replace_process",
     "operations.serve",
+    "operations.start",
     "operations.tools",
     "store",
 )
