@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.instances import follow_log, open_log, read_log, turn
-from tsuku_llm.instances.log import older
+from tsuku_llm.instances.log import follow_log, older, open_log, read_log, turn
 
 
 @pytest.fixture

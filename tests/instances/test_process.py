@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from support.processes import gone
 
-from tsuku_llm.instances import Process, sample_activity
+from tsuku_llm.instances.idle import sample_activity
+from tsuku_llm.process import Process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sleep and signals of POSIX")
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tsuku_llm.launch import ListedDevice, parse_devices
-from tsuku_llm.launch.devices import choose, own_devices
+from tsuku_llm.launch.devices import ListedDevice, choose, own_devices, parse_devices
 
 MIB = 1024 * 1024
 

@@ -6,8 +6,8 @@ import signal
 import pytest
 from support.last_words import ROWS, Row
 
-from tsuku_llm.launch import diagnose
 from tsuku_llm.launch.causes import TABLE
+from tsuku_llm.launch.diagnosis import diagnose
 from tsuku_llm.launch.packages import family_of, package_of
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tsuku_llm.launch import driver_fingerprint
+from tsuku_llm.launch.fingerprint import driver_fingerprint
 
 
 def test_nothing_is_remembered_where_drivers_change_unseen() -> None:

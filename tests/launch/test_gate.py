@@ -17,7 +17,8 @@ from support.processes import gone
 from support.tools import require_tool
 
 from tsuku_llm.errors import GateFailed
-from tsuku_llm.launch import Build, GateReport, gate, list_devices
+from tsuku_llm.launch.gate import GateReport, gate, list_devices
+from tsuku_llm.launch.planning import Build
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch import ListedDevice, Signal, Verdict, refusal_in
-from tsuku_llm.launch.kernel import Sight, drm_memory, mapped_files
+from tsuku_llm.launch.devices import ListedDevice
+from tsuku_llm.launch.gpu_use import _WEIGHTS, Observed, backend_in_use, collect_signs, verdict
 from tsuku_llm.launch.log import LogFacts, LogReader, read_line
-from tsuku_llm.launch.signals import _WEIGHTS, Observed, backend_in_use, signals, verdict
+from tsuku_llm.launch.planning import refusal_in
+from tsuku_llm.launch.proc import ProcessSample, drm_memory, mapped_files
+from tsuku_llm.launch.report import Sign, Verdict
 
 LOGS = Path(__file__).parents[1] / "server_logs"
 GIB = 1 << 30
@@ -26,7 +28,7 @@ def read(name: str, size: int = 1 << 16) -> LogFacts:
 
 
 def judge(seen: Observed) -> Verdict:
-    return verdict(signals(seen))
+    return verdict(collect_signs(seen))
 
 
 VERSIONS = ("b10068", "b10092", "b10434")
@@ -58,7 +60,7 @@ def test_layers_are_offloaded_where_there_is_no_gpu_at_all(version: str) -> None
     facts = read(f"{version}-cpu")
     assert facts.layers == (3, 3)
     assert facts.device is None
-    (signal,) = signals(Observed(backend="vulkan", log=LogFacts(layers=facts.layers)))
+    (signal,) = collect_signs(Observed(backend="vulkan", log=LogFacts(layers=facts.layers)))
     assert (signal.name, signal.says) == ("layers", UNKNOWN)
 
 
@@ -140,11 +142,11 @@ def test_where_everything_is_seen_of_a_healthy_server() -> None:
         files=frozenset({"libggml-vulkan.so", "libggml-cpu.so", "llama-server"}),
         listed=(H200,),
         log=read("b10434-gpu"),
-        sight=Sight(("/dev/nvidia0",), frozenset({"libggml-vulkan.so", "llama-server"})),
+        sight=ProcessSample(("/dev/nvidia0",), frozenset({"libggml-vulkan.so", "llama-server"})),
         process_memory=8 * GIB,
         model_size=6 * GIB,
     )
-    found = signals(seen)
+    found = collect_signs(seen)
     assert {signal.name for signal in found} == {
         "device-list",
         "plugin",
@@ -158,7 +160,7 @@ def test_where_everything_is_seen_of_a_healthy_server() -> None:
 
 
 BARE = Observed(backend="cuda", files=frozenset({"libggml-cuda.so", "llama-server"}))
-SEEN_WITHOUT_PLUGIN = Sight(("/dev/nvidia0",), frozenset({"llama-server"}))
+SEEN_WITHOUT_PLUGIN = ProcessSample(("/dev/nvidia0",), frozenset({"llama-server"}))
 
 
 @pytest.mark.parametrize(
@@ -176,12 +178,12 @@ SEEN_WITHOUT_PLUGIN = Sight(("/dev/nvidia0",), frozenset({"llama-server"}))
             UNKNOWN,
         ),
         ({"sight": SEEN_WITHOUT_PLUGIN}, ON_CPU),
-        ({"sight": Sight((), frozenset({"dash"}))}, UNKNOWN),
-        ({"sight": Sight(())}, UNKNOWN),
-        ({"sight": Sight(("/dev/nvidia0",))}, UNKNOWN),
+        ({"sight": ProcessSample((), frozenset({"dash"}))}, UNKNOWN),
+        ({"sight": ProcessSample(())}, UNKNOWN),
+        ({"sight": ProcessSample(("/dev/nvidia0",))}, UNKNOWN),
         ({"log": LogFacts(loaded=("CPU",))}, UNKNOWN),
-        ({"log": LogFacts(loaded=("CPU",)), "sight": Sight(())}, ON_CPU),
-        ({"log": LogFacts(loaded=("CUDA", "CPU")), "sight": Sight(())}, UNKNOWN),
+        ({"log": LogFacts(loaded=("CPU",)), "sight": ProcessSample(())}, ON_CPU),
+        ({"log": LogFacts(loaded=("CUDA", "CPU")), "sight": ProcessSample(())}, UNKNOWN),
         ({"log": LogFacts(buffers=(("CUDA_Host", GIB), ("CPU_REPACK", GIB)))}, ON_CPU),
         ({"log": LogFacts(buffers=(("CUDA0", GIB), ("CPU", GIB)))}, ON_GPU),
         ({"log": LogFacts(buffers=(("CUDA0", 0), ("CPU", GIB)))}, ON_CPU),
@@ -219,8 +221,8 @@ SILENT = st.lists(
 FALSE_SIGNS = [key for key in _WEIGHTS if key[1] is ON_CPU and key[0] != "arguments"]
 
 
-def told(keys: list[tuple[str, Verdict]]) -> list[Signal]:
-    return [Signal(name, says, "") for name, says in keys]
+def told(keys: list[tuple[str, Verdict]]) -> list[Sign]:
+    return [Sign(name, says, "") for name, says in keys]
 
 
 @given(st.lists(st.sampled_from(TRUE_SIGNS), min_size=1, unique=True), SILENT, st.data())

@@ -8,28 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch import Address, address_of
-from tsuku_llm.launch.health import is_healthy
-from tsuku_llm.launch.planning import Plan
-from tsuku_llm.launch.watch import _model_size
+from tsuku_llm.launch.health import ServerAddress, address_of, is_healthy
+from tsuku_llm.launch.monitor import _model_size
+from tsuku_llm.launch.planning import LaunchPlan
 
 
 @pytest.mark.parametrize(
     ("words", "env", "address"),
     [
-        ("", {}, Address("127.0.0.1", 8080)),
-        ("--port 9 --host ::1", {}, Address("::1", 9)),
-        ("--port 9 --port 10", {}, Address("127.0.0.1", 10)),
-        ("", {"LLAMA_ARG_PORT": "9", "LLAMA_ARG_HOST": "h"}, Address("h", 9)),
-        ("--port 10", {"LLAMA_ARG_PORT": "9"}, Address("127.0.0.1", 10)),
-        ("--port x", {}, Address("127.0.0.1", 8080)),
-        ("--port", {}, Address("127.0.0.1", 8080)),
-        ("--api-prefix /v", {}, Address(prefix="/v")),
-        ("--ssl_cert_file c.pem", {}, Address(tls=True)),
-        ("--host /run/a.sock", {}, Address("/run/a.sock", 8080)),
+        ("", {}, ServerAddress("127.0.0.1", 8080)),
+        ("--port 9 --host ::1", {}, ServerAddress("::1", 9)),
+        ("--port 9 --port 10", {}, ServerAddress("127.0.0.1", 10)),
+        ("", {"LLAMA_ARG_PORT": "9", "LLAMA_ARG_HOST": "h"}, ServerAddress("h", 9)),
+        ("--port 10", {"LLAMA_ARG_PORT": "9"}, ServerAddress("127.0.0.1", 10)),
+        ("--port x", {}, ServerAddress("127.0.0.1", 8080)),
+        ("--port", {}, ServerAddress("127.0.0.1", 8080)),
+        ("--api-prefix /v", {}, ServerAddress(prefix="/v")),
+        ("--ssl_cert_file c.pem", {}, ServerAddress(tls=True)),
+        ("--host /run/a.sock", {}, ServerAddress("/run/a.sock", 8080)),
     ],
 )
-def test_where_a_server_listens(words: str, env: dict[str, str], address: Address) -> None:
+def test_where_a_server_listens(words: str, env: dict[str, str], address: ServerAddress) -> None:
     assert address_of(words.split(), env) == address
     assert address.is_unix == address.host.endswith(".sock")
 
@@ -67,7 +66,7 @@ def answering(listening: socket.socket, answer: bytes) -> Iterator[list[bytes]]:
 def test_only_a_good_answer_is_ready(answer: bytes, healthy: bool) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with answering(listening, answer) as requests:
-        address = Address("0.0.0.0", listening.getsockname()[1], "/v")  # noqa: S104
+        address = ServerAddress("0.0.0.0", listening.getsockname()[1], "/v")  # noqa: S104
         assert is_healthy(address) is healthy
     assert requests[0].startswith(b"GET /v/health HTTP/1.0\r\n")
 
@@ -77,15 +76,15 @@ def test_a_unix_socket_is_asked_too(tmp_path: Path) -> None:
     listening.bind(str(tmp_path / "a.sock"))
     listening.listen()
     with answering(listening, b"HTTP/1.1 200 OK\r\n\r\n"):
-        assert is_healthy(Address(str(tmp_path / "a.sock")))
+        assert is_healthy(ServerAddress(str(tmp_path / "a.sock")))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a..b", "x" * 70, "\udcff", "/absent.sock"])
 def test_nobody_there_is_not_ready(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert not is_healthy(Address(host, port))
-    assert not is_healthy(Address(host, 80000))
+    assert not is_healthy(ServerAddress(host, port))
+    assert not is_healthy(ServerAddress(host, 80000))
 
 
 def test_the_size_of_a_model_is_that_of_all_its_parts(tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_the_size_of_a_model_is_that_of_all_its_parts(tmp_path: Path) -> None:
     (tmp_path / "one.gguf").write_bytes(b"xx")
 
     def size(*words: str, **env: str) -> int | None:
-        return _model_size(Plan(("server", *words), tmp_path, env, "cpu"))
+        return _model_size(LaunchPlan(("server", *words), tmp_path, env, "cpu"))
 
     assert size("-m", str(tmp_path / "one.gguf")) == 2
     assert size("--model", str(tmp_path / "m-00001-of-00003.gguf")) == 6

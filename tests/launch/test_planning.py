@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch import Build, environment, plan
+from tsuku_llm.launch.planning import Build, environment, plan_server
 
 TREE = Path("/opt/llm/versions/b11429-vulkan")
 BUILD = Build(TREE, "bin/llama-server", "vulkan")
@@ -12,11 +12,11 @@ CWD = Path("/home/me/models")
 
 
 def arguments_for(*arguments: str, build: Build = BUILD, **environ: str) -> tuple[str, ...]:
-    return plan(build, arguments, cwd=CWD, environ=environ).argv[1:]
+    return plan_server(build, arguments, cwd=CWD, environ=environ).argv[1:]
 
 
 def test_X15_the_server_starts_in_its_own_folder() -> None:
-    made = plan(BUILD, (), cwd=CWD, environ={})
+    made = plan_server(BUILD, (), cwd=CWD, environ={})
     assert made.cwd == TREE / "bin"
     assert made.argv == (str(TREE / "bin/llama-server"),)
 
@@ -65,13 +65,13 @@ def test_paths_in_special_forms(words: tuple[str, ...], expected: tuple[str, ...
 
 
 def test_a_folder_with_a_comma_is_quoted_in_a_list() -> None:
-    made = plan(BUILD, ("--lora", "a"), cwd=Path("/x,y"), environ={})
+    made = plan_server(BUILD, ("--lora", "a"), cwd=Path("/x,y"), environ={})
     assert made.argv[1:] == ("--lora", '"/x,y/a"')
 
 
 def test_paths_in_the_servers_own_variables_are_made_absolute() -> None:
     environ = {"LLAMA_ARG_MODEL": "x.gguf", "LLAMA_ARG_HOST": "s.sock", "LLAMA_ARG_ALIAS": "x"}
-    env = plan(BUILD, (), cwd=CWD, environ=environ).env
+    env = plan_server(BUILD, (), cwd=CWD, environ=environ).env
     assert env["LLAMA_ARG_MODEL"] == f"{CWD}/x.gguf"
     assert env["LLAMA_ARG_HOST"] == f"{CWD}/s.sock"
     assert env["LLAMA_ARG_ALIAS"] == "x"
@@ -143,5 +143,5 @@ def test_X09_a_folder_that_cannot_be_listed_first_keeps_others_out() -> None:
 
 def test_the_given_environment_is_left_as_it_was() -> None:
     environ = {"LD_PRELOAD": "/x", "LLAMA_ARG_MODEL": "x"}
-    plan(BUILD, (), cwd=CWD, environ=environ)
+    plan_server(BUILD, (), cwd=CWD, environ=environ)
     assert environ == {"LD_PRELOAD": "/x", "LLAMA_ARG_MODEL": "x"}

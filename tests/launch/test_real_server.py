@@ -27,8 +27,8 @@ from support.tiny_model import write_tiny_model
 
 from ci.gpulab.model import write_model
 from tsuku_llm.errors import GateFailed
-from tsuku_llm.launch import Build, gate, list_devices
-from tsuku_llm.launch.planning import _ONE_PATH, _PATH_LISTS
+from tsuku_llm.launch.gate import gate, list_devices
+from tsuku_llm.launch.planning import _ONE_PATH, _PATH_LISTS, Build
 
 pytestmark = [
     pytest.mark.index,

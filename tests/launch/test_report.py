@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.launch import FallenBack, Leash, Signal, StartReport, Verdict
+from tsuku_llm.launch.report import FallenBack, Sign, StartReport, Verdict
+from tsuku_llm.launch.supervise import StopHandle
 
 TEXTS = st.text(max_size=12)
 COUNTS = st.integers(0, 1 << 50)
@@ -21,8 +22,8 @@ KINDS: dict[object, st.SearchStrategy[object]] = {
     int | None: st.none() | COUNTS,
     tuple[str, ...]: st.tuples(TEXTS, TEXTS) | st.just(()),
     Verdict: st.sampled_from(Verdict),
-    tuple[Signal, ...]: st.lists(
-        st.builds(Signal, TEXTS, st.sampled_from(Verdict), TEXTS), max_size=2
+    tuple[Sign, ...]: st.lists(
+        st.builds(Sign, TEXTS, st.sampled_from(Verdict), TEXTS), max_size=2
     ).map(tuple),
     tuple[FallenBack, ...]: st.lists(st.builds(FallenBack, TEXTS, TEXTS), max_size=2).map(tuple),
 }
@@ -57,7 +58,7 @@ def test_what_is_no_report_is_refused(data: bytes) -> None:
 
 def test_a_leash_is_pulled_once_also_where_the_server_comes_later() -> None:
     pulled: list[str] = []
-    leash = Leash()
+    leash = StopHandle()
     assert leash.reason is None
     leash.end("idle")
     leash.attach(lambda: pulled.append("server"))

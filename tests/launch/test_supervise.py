@@ -17,8 +17,9 @@ from support.processes import gone, ignores, only_child, stopped
 from support.tools import open_terminal
 
 from tsuku_llm.errors import LaunchError
-from tsuku_llm.launch import Build, Leash, Plan, supervise
-from tsuku_llm.launch.relay import Relay
+from tsuku_llm.launch.forwarding import SignalForwarder
+from tsuku_llm.launch.planning import Build, LaunchPlan
+from tsuku_llm.launch.supervise import StopHandle, supervise
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -281,16 +282,16 @@ def test_X14_a_server_that_cannot_be_started(
 
 
 def test_too_many_words_are_a_plain_error(tmp_path: Path) -> None:
-    plan = Plan((sys.executable, "y" * (1 << 21)), tmp_path, {}, "cpu")
+    plan = LaunchPlan((sys.executable, "y" * (1 << 21)), tmp_path, {}, "cpu")
     with pytest.raises(LaunchError, match="refused to start it: Argument list too long"):
         supervise(plan)
 
 
 def test_a_server_that_does_not_go_when_it_is_asked_is_killed(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    leash = Leash(grace=0.3)
+    leash = StopHandle(grace=0.3)
     leash.end("no longer needed")
-    plan = Plan(("/bin/sh", "-c", stubborn), tmp_path, {"PATH": os.environ["PATH"]}, "cpu")
+    plan = LaunchPlan(("/bin/sh", "-c", stubborn), tmp_path, {"PATH": os.environ["PATH"]}, "cpu")
     assert supervise(plan, leash=leash) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 
 
@@ -306,7 +307,7 @@ class _Child:
 
 def test_X17_one_event_is_one_signal_and_two_are_two() -> None:
     times = iter([0.0, 0.1, 0.15, 5.0])
-    relay, child = Relay(lambda: next(times)), _Child()
+    relay, child = SignalForwarder(lambda: next(times)), _Child()
     with relay:
         signal.raise_signal(signal.SIGINT)  # before there is a child: it waits
         assert relay.passed_on
@@ -319,6 +320,6 @@ def test_X17_one_event_is_one_signal_and_two_are_two() -> None:
 
 def test_the_handlers_are_put_back() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with Relay():
+    with SignalForwarder():
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     assert {number: signal.getsignal(number) for number in before} == before

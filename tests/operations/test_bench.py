@@ -6,7 +6,7 @@ import pytest
 from support.stored import install
 
 from tsuku_llm.cli.render.bench import lines, svg
-from tsuku_llm.launch import Speed
+from tsuku_llm.launch.speed import Speed
 from tsuku_llm.operations.bench import Course, Measured, Report, Skipped, _report
 from tsuku_llm.store import Store
 

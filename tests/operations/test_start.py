@@ -12,7 +12,7 @@ from support.last_words import ROWS, Row
 from support.servers import Starter, install_stand_in
 
 from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu, TamperedInstall
-from tsuku_llm.launch import Verdict
+from tsuku_llm.launch.report import Verdict
 from tsuku_llm.operations.device_check import check_devices
 from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.start import build_of

@@ -42,37 +42,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest"}),
     "archive": frozenset({"disk", "errors", "manifest"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "files", "errors", "folders", "lazily", "ownership"}) | {"process"},
-    "launch": frozenset({"backends", "errors", "lazily"}),
-    "instances": frozenset({"disk", "files", "errors", "folders", "launch", "process"}) | {"store"},
+    "store": frozenset({"disk", "errors", "files", "folders", "lazily", "ownership"}) | {"process"},
+    "launch": frozenset({"backends", "errors"}),
+    "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process"}) | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
-    | {"selection", "snapshot"}
-    | {
-        "_version",
-        "driver_child",
-        "disk",
-        "files",
-        "instances",
-        "local_host",
-        "ownership",
-        "metadata_status",
-    }
-    | {"revocations", "store", "trust"},
-    "config": frozenset({"backends", "disk", "files", "errors", "ownership"}),
+    | {"_version", "disk", "driver_child", "files", "instances", "local_host", "process"}
+    | {"metadata_status", "ownership", "revocations", "selection", "snapshot", "store", "trust"},
+    "config": frozenset({"backends", "disk", "errors", "files", "ownership"}),
     "cli": VALUES
-    | {
-        "_version",
-        "catalog",
-        "chain",
-        "config",
-        "files",
-        "host",
-        "instances",
-        "local_host",
-        "operations",
-    }
-    | {"ownership", "revocations", "selection", "snapshot", "store"},
+    | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
+    | {"local_host", "operations", "ownership", "revocations", "selection", "snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
@@ -130,8 +110,10 @@ LIGHT = (
     "cli.commands.which",
     "cli.session",
     "config",
-    "launch",
+    "launch.monitor",
+    "launch.replace_process",
     "operations.serve",
+    "operations.start",
     "operations.tools",
     "store",
 )

@@ -26,7 +26,9 @@ from tsuku_llm.errors import GateFailed, SelectionError
 from tsuku_llm.fetch import Silent
 from tsuku_llm.hardware import ApiState, GpuKind, Hardware
 from tsuku_llm.host import DriverAnswer, Host, LocalHost, Raw
-from tsuku_llm.launch import diagnose, gate, plan
+from tsuku_llm.launch.diagnosis import diagnose
+from tsuku_llm.launch.gate import gate
+from tsuku_llm.launch.planning import plan_server
 from tsuku_llm.manifest import Release, parse_release
 from tsuku_llm.operations.install import install
 from tsuku_llm.operations.session import Session
@@ -109,7 +111,7 @@ def handed_over(folder: Path, backend: str, expected: str, *listed: str) -> str:
     lines = ("out Available devices:", *(f"out   {line}" for line in listed))
     build = stand_in(folder / "tree", backend=backend, devices=lines)
     device = gate(build, ENVIRON, expected=expected).device
-    argv = plan(build._replace(device=device), (), cwd=folder, environ={}).argv
+    argv = plan_server(build._replace(device=device), (), cwd=folder, environ={}).argv
     return argv[argv.index("--device") + 1]
 
 

@@ -9,7 +9,8 @@ from support.builds import stand_in
 from support.stored import install
 
 from tsuku_llm.host import LocalHost
-from tsuku_llm.launch import Leash, StartReport
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import Serving
@@ -60,7 +61,7 @@ class Starter:
 
     def start(self, *arguments: str, require_gpu: bool = False, become: bool = False) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
-        leash = Leash()
+        leash = StopHandle()
 
         def told(report: StartReport) -> None:
             self.reports.append(report)

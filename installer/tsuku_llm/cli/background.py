@@ -13,7 +13,7 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.cli.render import unit as units
 from tsuku_llm.errors import LaunchError
-from tsuku_llm.instances import checked_name
+from tsuku_llm.instances.record import checked_name
 from tsuku_llm.operations import background
 from tsuku_llm.operations.credentials import handover, keep_credentials
 from tsuku_llm.operations.session import Session, working_folder

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from tsuku_llm.errors import CorruptStore, UsageError
-from tsuku_llm.launch import StartReport
+from tsuku_llm.launch.report import StartReport
 from tsuku_llm.process import Process
 
 FORMAT = 1
@@ -23,7 +23,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TEXT_LIMIT = 4096
 
 
-class State(str, Enum):
+class ServerState(str, Enum):
     """The state of a server in the background.
 
     ``STARTING``: it does not answer ``/health`` yet. ``UNWATCHED``: it runs although its
@@ -40,7 +40,7 @@ class State(str, Enum):
     @property
     def is_up(self) -> bool:
         """True if there is a process to stop."""
-        return self in (State.STARTING, State.RUNNING, State.UNWATCHED)
+        return self in (ServerState.STARTING, ServerState.RUNNING, ServerState.UNWATCHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +64,18 @@ class Record:
     reason: str = ""
 
     @property
-    def state(self) -> State:
+    def state(self) -> ServerState:
         """The state, by what the system says about the processes now."""
         # Only the supervisor writes an exit code, as the last thing that it does.
         if self.exit_code is not None:
-            return State.ENDED
+            return ServerState.ENDED
         # A process is known by its number and its start time. So an old record never means a
         # later process that got the same number.
         if self.supervisor.is_alive:
-            return State.RUNNING if self.report and self.report.ready else State.STARTING
-        return State.UNWATCHED if self.server and self.server.is_alive else State.LOST
+            return (
+                ServerState.RUNNING if self.report and self.report.ready else ServerState.STARTING
+            )
+        return ServerState.UNWATCHED if self.server and self.server.is_alive else ServerState.LOST
 
     @property
     def place(self) -> str:

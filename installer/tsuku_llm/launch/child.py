@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import IO, NamedTuple
 
-from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.planning import LaunchPlan
 
 TAIL_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
@@ -41,7 +41,7 @@ class Tail:
         return self._bytes.decode("utf-8", "replace")
 
 
-class Answer(NamedTuple):
+class ProcessResult(NamedTuple):
     """The child's end and output: ``code`` is negative for a signal, None after a timeout."""
 
     code: int | None
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
     stderr: str
 
 
-def ask(plan: Plan, limit: float) -> Answer:
+def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
     """Run ``plan`` to its end, or for ``limit`` seconds. Raises OSError if it cannot start.
 
     The child leads a new session, so that we can kill it together with every process that
@@ -72,7 +72,7 @@ def ask(plan: Plan, limit: float) -> Answer:
         # Kill first, on every way out: the readers end when the last writer is gone.
         end(child)
         stdout, stderr = (reader.finish() for reader in readers)
-    return Answer(code, stdout, stderr)
+    return ProcessResult(code, stdout, stderr)
 
 
 def end(child: subprocess.Popen[bytes]) -> None:

@@ -13,10 +13,10 @@ from tsuku_llm.errors import BackendFailed, LaunchError
 from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
 from tsuku_llm.launch.health import address_of, is_taken
 from tsuku_llm.launch.packages import distribution
-from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.planning import LaunchPlan
 
 
-def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
+def explain(plan: LaunchPlan, code: int, tail: str, *, oom_killed: bool) -> None:
     """Raise BackendFailed or LaunchError with the cause of an end; return if it is unknown."""
     diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
     if diagnosis is None:
@@ -32,7 +32,7 @@ def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
     )
 
 
-def _port_in_use(plan: Plan) -> Diagnosis | None:
+def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
     """Explain an end without a cause: a server that cannot listen may lose the end of its log."""
     address = address_of(plan.argv, plan.env)
     # Our server has ended, so it must be another program that accepts connections.
@@ -46,7 +46,7 @@ def _port_in_use(plan: Plan) -> Diagnosis | None:
     )
 
 
-def refuse(plan: Plan, error: OSError) -> NoReturn:
+def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
     """Raise LaunchError with the meaning of the system's error."""
     diagnosis = why_not_started(error, Path(plan.argv[0]))
     raise LaunchError(

@@ -24,7 +24,7 @@ _PORTS = 1 << 16
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
 
     ``port`` 0 is not known yet: the server chooses one. ``tls``: the server is not asked;
@@ -42,7 +42,7 @@ class Address(NamedTuple):
         return self.host.endswith(".sock")
 
 
-def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
+def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddress:
     """Return the address for these arguments and variables; an argument overrides a variable."""
 
     def chosen(option: str, variable: str) -> str | None:
@@ -53,7 +53,7 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
         return value
 
     port = chosen("--port", "LLAMA_ARG_PORT") or ""
-    return Address(
+    return ServerAddress(
         host=chosen("--host", "LLAMA_ARG_HOST") or "127.0.0.1",
         port=int(port) if port.isdecimal() else DEFAULT_PORT,
         prefix=chosen("--api-prefix", "LLAMA_ARG_API_PREFIX") or "",
@@ -61,7 +61,7 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
     )
 
 
-def is_healthy(address: Address) -> bool:
+def is_healthy(address: ServerAddress) -> bool:
     """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503.
 
     The server takes a port above 65535 modulo 65536, and so do we.
@@ -76,14 +76,14 @@ def is_healthy(address: Address) -> bool:
     return False
 
 
-def is_taken(address: Address) -> bool:
+def is_taken(address: ServerAddress) -> bool:
     """Tell whether a program accepts connections at this address now."""
     with suppress(OSError, UnicodeError), closing(_connected(address)):
         return True
     return False
 
 
-def _connected(address: Address) -> socket.socket:
+def _connected(address: ServerAddress) -> socket.socket:
     import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
 
     if address.is_unix and sys.platform != "win32":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tsuku_llm.launch.child import ask
-from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.planning import LaunchPlan
 
 _LIMIT = 10.0
 """Seconds for an answer: a library whose kernel module hangs never answers."""
@@ -45,7 +45,7 @@ def gpu_memory(env: Mapping[str, str], *, signs: Sequence[str] = SIGNS) -> GpuMe
     folder = str(Path(__file__).parent)
     argv = (sys.executable, "-I", "-S", "-E", "-c", _START, folder)
     try:
-        answer = ask(Plan(argv, Path(os.sep), env, "cuda"), _LIMIT)
+        answer = ask(LaunchPlan(argv, Path(os.sep), env, "cuda"), _LIMIT)
     except OSError:
         return None
     return parse_memory(answer.stdout)

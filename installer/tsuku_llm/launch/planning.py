@@ -1,6 +1,6 @@
 """The plan of a start: argument list, working folder and environment.
 
-Pure, except for the question whether this is WSL.
+Pure, except for two questions: whether this is WSL, and what is in a tool's working folder.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from __future__ import annotations
 import functools
 import os
 import re
+import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+from tsuku_llm.errors import UnsafeLocation
 
 # ruff: noqa: SIM905  (words read better than a column of quotes)
 
@@ -64,6 +68,13 @@ _DEVICE_VARIABLES = frozenset(
 )
 
 
+_PLUGIN = re.compile(r"(?:lib)?ggml-.*\.(?:so|dll|dylib)", re.IGNORECASE)
+"""The names that ``ggml_backend_load_best`` loads as plugins (ggml-backend-reg.cpp)."""
+
+_TOOL_DEVICE = "LLAMA_ARG_DEVICE"
+"""The variable that the other tools with llama-server's options read; some ignore it."""
+
+
 class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
@@ -82,7 +93,7 @@ class Build(NamedTuple):
         return self.tree / self.server
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """A start that can be made as it is; ``argv[0]`` is an absolute path."""
 
     argv: tuple[str, ...]
@@ -111,7 +122,9 @@ def environment(
     return kept
 
 
-def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> Plan:
+def plan_server(
+    build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
+) -> LaunchPlan:
     """Plan a start; relative paths are relative to ``cwd``, the user's folder.
 
     ggml also looks for plugins in the working folder. So the server's working folder is the
@@ -128,12 +141,55 @@ def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[
     # ``device`` is left out if the user or the variant has chosen.
     chosen = _names_device((*build.arguments, *user), env)
     device = () if build.device is None or chosen else ("--device", build.device)
-    return Plan(
+    return LaunchPlan(
         argv=(str(build.executable), *build.arguments, *device, *user),
         cwd=build.executable.parent,
         env=env,
         backend=build.backend,
     )
+
+
+def plan_tool(
+    build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
+) -> LaunchPlan:
+    """Plan the start of another of the build's tools; ``build.server`` is the tool.
+
+    A tool gets its arguments unchanged and stays in the user's folder: only the tool knows
+    which of them are paths (llama-quantize IN OUT).
+
+    The build's device is passed in the environment, because not every tool takes
+    ``--device``. A device on the command line overrides it.
+    """
+    env = environment(environ, build)
+    # A device that the user has set in the environment counts, too.
+    if build.device is not None:
+        env.setdefault(_TOOL_DEVICE, build.device)
+    return LaunchPlan((str(build.executable), *arguments), cwd, env, build.backend)
+
+
+def require_no_plugins(folder: Path) -> None:
+    """Refuse a working folder that contains ggml plugins, or to which every user can write.
+
+    ggml looks for plugins in the working folder, and for a tool that is the user's own.
+    Raises UnsafeLocation. A folder that cannot be listed is accepted: ggml cannot list it
+    either.
+    """
+    if sys.platform != "win32" and folder.stat().st_mode & stat.S_IWOTH:
+        raise UnsafeLocation(
+            f"every user can put a plugin for the tool into {folder}",
+            facts=(f"mode: {stat.filemode(folder.stat().st_mode)}",),
+            hint="change to a folder of your own, and give paths of files from there",
+        )
+    try:
+        found = sorted(filter(_PLUGIN.fullmatch, os.listdir(folder)))  # noqa: PTH208  # names
+    except PermissionError:
+        return
+    if found:
+        raise UnsafeLocation(
+            f"the tool would load {found[0]} from the folder that you are in",
+            facts=(f"folder: {folder}",),
+            hint="change to another folder, and give paths of files from there",
+        )
 
 
 def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:

@@ -25,7 +25,7 @@ class Verdict(str, enum.Enum):
     UNKNOWN = "unknown"
 
 
-class Signal(NamedTuple):
+class Sign(NamedTuple):
     """One sign of where the server computes, independent of the others.
 
     ``name`` is its source (``device-list``, ``buffers``, …). ``evidence`` is one line with
@@ -72,7 +72,7 @@ class StartReport(NamedTuple):
     ready: bool = False
     backend: str | None = None
     verdict: Verdict = Verdict.UNKNOWN
-    signals: tuple[Signal, ...] = ()
+    signals: tuple[Sign, ...] = ()
     device: str | None = None
     driver: str | None = None
     memory_total: int | None = None
@@ -108,7 +108,7 @@ With ``--exec`` it is called once, in the main thread, just before the exec.
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (Signal, FallenBack)):
+    if isinstance(value, (Sign, FallenBack)):
         return value._asdict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -170,10 +170,10 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
     return value if type(value) is dict else _refuse(value, name)
 
 
-def _signals(value: Any, name: str) -> tuple[Signal, ...]:
+def _signals(value: Any, name: str) -> tuple[Sign, ...]:
     objects = (_object(item, name) for item in _items(value, name))
     return tuple(
-        Signal(
+        Sign(
             _text(item.get("name"), name),
             _verdict(item.get("says"), name),
             _text(item.get("evidence"), name),

@@ -19,27 +19,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tsuku_llm import launch
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
-from tsuku_llm.instances import (
-    IdleWatch,
-    Instances,
-    Process,
-    Record,
-    State,
-    checked_name,
-    follow_log,
-    open_log,
-    read_log,
-    sample_activity,
-    turn,
-)
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.idle import IdleWatch, sample_activity
+from tsuku_llm.instances.log import follow_log, open_log, read_log, turn
+from tsuku_llm.instances.record import Record, ServerState, checked_name
+from tsuku_llm.launch.health import address_of
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import Serving
 from tsuku_llm.operations.vouching import Told
+from tsuku_llm.process import Process
 
 GRACE = 15.0
 """Seconds that a server gets to end after SIGTERM before it is killed."""
@@ -70,7 +64,7 @@ def watch_over(
     ``serve``.
     """
     instances = Instances(session.state)
-    address = launch.address_of(arguments, session.environ)
+    address = address_of(arguments, session.environ)
     record = Record(
         name=checked_name(how.name),
         supervisor=_ourselves(),
@@ -124,14 +118,14 @@ class _Watch:
     """
 
     def __init__(self, instances: Instances, record: Record, ready: Callable[[], None]) -> None:
-        self.leash = launch.Leash()
+        self.leash = StopHandle()
         self._instances = instances
         self._record = record
         self._ready = ready
         self._over = threading.Event()
         self._ticks = threading.Thread(target=self._look_now_and_then, daemon=True)
 
-    def told(self, report: launch.StartReport) -> None:
+    def told(self, report: StartReport) -> None:
         """Write the new state of the start into the record."""
         # The thread of a launch.Watch calls this. With a fallback there are several starts, each
         # with a thread; only the start that becomes ready starts the ticker.
@@ -327,7 +321,7 @@ def _reading(instances: Instances, name: str, path: Path) -> Iterator[bytes]:
 def _ended(instances: Instances, record: Record, grace: float) -> bool:
     """End a server that is up; return True if it ended without a kill."""
     # Signal the supervisor, which ends its server in order; only without one signal the server.
-    alone = record.server if record.state is State.UNWATCHED else None
+    alone = record.server if record.state is ServerState.UNWATCHED else None
     if _goes(alone or record.supervisor, signal.SIGTERM, grace) and not _left(instances, record):
         return True
     # The supervisor did not end its server in time, or is gone: kill what is left.

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tsuku_llm import launch
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
-from tsuku_llm.launch import Speed
+from tsuku_llm.launch.fingerprint import driver_fingerprint
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
+from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.asking import asked_catalog
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.operations.fallback import choice_beside, installed_variant
@@ -35,7 +37,7 @@ _MAGIC = b"GGUF"
 _TAIL = 2000
 """Bytes at the end of a server's output in which an error is looked for."""
 _LAST_LINES = 3
-_BEFORE = ("-c", str(launch.SPEED_CONTEXT), "-np", "1")
+_BEFORE = ("-c", str(SPEED_CONTEXT), "-np", "1")
 """Put before the user's arguments, so that these can override them."""
 _AFTER = ("--host", "127.0.0.1", "--port", "0")
 """Put after the user's arguments, as the server must listen here and on a free port."""
@@ -199,15 +201,15 @@ def _installed_on_consent(
 
 def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
     """Start the server, measure it and end it; a failure counts for this variant only."""
-    leash = launch.Leash()
+    leash = StopHandle()
 
     # Runs in the thread that follows the start, while the main thread waits for the server.
-    def told(report: launch.StartReport) -> None:
+    def told(report: StartReport) -> None:
         if not report.ready or report.port is None:
             return
         course.device = report.device
         try:
-            course.speeds.append(launch.measure(report.host, report.port))
+            course.speeds.append(measure(report.host, report.port))
         except LaunchError as error:
             course.failure = error
         # This sends SIGTERM to the server; then ``make`` returns in the main thread.
@@ -215,7 +217,7 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
 
     gpu = course.installed.receipt.backend != "cpu"
     how = Serving(name="bench", require_gpu=gpu, sink=told, leash=leash)
-    memory = Memory(session.state, launch.driver_fingerprint(session.environ))
+    memory = Memory(session.state, driver_fingerprint(session.environ))
     start = Start(_alike(session), (*_BEFORE, *words, *_AFTER), how, course.installed, memory, ())
     with tempfile.TemporaryFile() as said:
         try:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tsuku_llm import launch
 from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
 from tsuku_llm.errors import TsukuError, UnsafeLocation
+from tsuku_llm.launch.gate import gate
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.serve import wanted
@@ -83,7 +83,7 @@ def _listed(session: Session, installed: Installed, subject: Subject) -> Listed 
     """Ask the installed server for its devices; return them, or the error."""
     expected = subject.gpu.name if subject.gpu else None
     try:
-        report = launch.gate(build_of(installed), session.environ, expected=expected)
+        report = gate(build_of(installed), session.environ, expected=expected)
     except TsukuError as error:
         return error
     devices = tuple(f"{device.name}: {device.description}" for device in report.devices)

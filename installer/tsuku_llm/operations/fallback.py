@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
 from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
 from tsuku_llm.store import Installed, Shelf
 
-if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
+if TYPE_CHECKING:  # types that a start that succeeds does without
     from tsuku_llm.catalog import Catalog
+    from tsuku_llm.launch.report import FallenBack
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.selection import Candidate
 
 
 def remembered(
     session: Session, memory: Memory, preferred: Installed, *, gpu_only: bool
-) -> tuple[Installed, list[launch.FallenBack]]:
+) -> tuple[Installed, list[FallenBack]]:
     """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
     If another version is returned, the list says which one it replaces, and why.
@@ -36,7 +36,9 @@ def remembered(
         # The version that ran instead may have been removed meanwhile.
         instead = session.shelf.find(failure.instead)
         if instead and not (gpu_only and instead.receipt.backend == "cpu"):
-            failed = launch.FallenBack(preferred.receipt.variant, failure.reason)
+            from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
+
+            failed = FallenBack(preferred.receipt.variant, failure.reason)
             session.note(
                 f"{failed.variant} failed on these drivers: {failed.reason}; "
                 f"using {instead.receipt.variant} until they or the release change"
@@ -49,7 +51,7 @@ def next_version(
     session: Session,
     memory: Memory,
     preferred: Installed,
-    failed: Sequence[launch.FallenBack],
+    failed: Sequence[FallenBack],
     *,
     gpu_only: bool,
 ) -> Installed | None:
@@ -72,7 +74,7 @@ def _next(
     session: Session,
     memory: Memory,
     preferred: Installed,
-    failed: Sequence[launch.FallenBack],
+    failed: Sequence[FallenBack],
     *,
     gpu_only: bool,
 ) -> Installed | None:
@@ -119,7 +121,7 @@ def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | N
 
 
 def _agreed(
-    session: Session, last: launch.FallenBack, candidate: Candidate, found: Installed | None
+    session: Session, last: FallenBack, candidate: Candidate, found: Installed | None
 ) -> bool:
     """Return whether to go on with the candidate: the settings decide, or the user."""
     name, size = candidate.variant.name, candidate.variant.download_size

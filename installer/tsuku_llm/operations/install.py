@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm import __version__, archive, fetch, launch
+from tsuku_llm import __version__, archive, fetch
 from tsuku_llm.disk import require_space
 from tsuku_llm.errors import (
     DigestMismatch,
@@ -25,6 +25,8 @@ from tsuku_llm.errors import (
     TsukuError,
 )
 from tsuku_llm.files import drop_tree
+from tsuku_llm.launch.gate import gate
+from tsuku_llm.launch.planning import Build
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.asking import asked_catalog
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary, way_out
@@ -461,8 +463,8 @@ def _gate(attempt: _Attempt, tree: Path, server: str) -> str | None:
     """
     check_path(tree)  # again, as unpacking takes time: never run another user's file
     variant, gpu = attempt.candidate.variant, attempt.candidate.gpu
-    build = launch.Build(tree, server, variant.backend, variant.arguments)
-    report = launch.gate(build, attempt.session.environ, expected=gpu.name if gpu else None)
+    build = Build(tree, server, variant.backend, variant.arguments)
+    report = gate(build, attempt.session.environ, expected=gpu.name if gpu else None)
     return report.device
 
 

@@ -11,11 +11,13 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tsuku_llm import launch
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import make_folder, read_small, replace_file
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.devices import ListedDevice
 
 _LIMIT = 1 << 20
 _MOST = 16
@@ -41,19 +43,21 @@ class Memory:
         self._state = state
         self._drivers = drivers
 
-    def devices(self, version: str) -> tuple[launch.ListedDevice, ...] | None:
+    def devices(self, version: str) -> tuple[ListedDevice, ...] | None:
         """Return a version's list if nothing has changed since; None if the build must be asked."""
         found = self._read("devices.json")
         if self._drivers is None or found.get("version") != version:
             return None
         if found.get("drivers") != list(self._drivers):
             return None
+        from tsuku_llm.launch.devices import ListedDevice  # noqa: PLC0415 - only with a list
+
         # Another version of this program may have written other fields.
         with suppress(TypeError):
-            return tuple(launch.ListedDevice(**device) for device in found.get("devices", ()))
+            return tuple(ListedDevice(**device) for device in found.get("devices", ()))
         return None
 
-    def keep_devices(self, version: str, devices: tuple[launch.ListedDevice, ...]) -> None:
+    def keep_devices(self, version: str, devices: tuple[ListedDevice, ...]) -> None:
         """Keep a list that has the backend's devices; one without them may soon be wrong."""
         self._write(
             "devices.json", {"version": version, "devices": [each._asdict() for each in devices]}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm import launch
+from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.credentials import masked
 from tsuku_llm.operations.serve import wanted
@@ -41,7 +41,7 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
     installed = wanted(session.shelf, session)
     build = build_of(installed)
-    plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.environ)
+    plan = plan_server(build, arguments, cwd=working_folder(), environ=session.environ)
     return _shown(session, installed, plan)
 
 
@@ -52,7 +52,7 @@ def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Plann
     return _shown(session, installed, plan)
 
 
-def _shown(session: Session, installed: Installed, plan: launch.Plan) -> Planned:
+def _shown(session: Session, installed: Installed, plan: LaunchPlan) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     for line in vouching.known(session, verify=False).of(installed.receipt).lines:
         session.note(f"{installed.receipt.release}: {line}")

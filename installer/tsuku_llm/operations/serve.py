@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tsuku_llm import launch
 from tsuku_llm.errors import BackendFailed, NotInstalled, SilentCpu
-from tsuku_llm.operations.fallback import next_version, remembered
-from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving, Start
 from tsuku_llm.store import Installed, Receipt, Shelf
+
+if TYPE_CHECKING:
+    from tsuku_llm.operations.start import Serving
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
@@ -23,8 +23,14 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
     ``require_gpu``, ``SilentCpu``.
     """
+    # Here, as ``which`` and ``list`` import this module and start nothing.
+    from tsuku_llm.launch.fingerprint import driver_fingerprint  # noqa: PLC0415
+    from tsuku_llm.operations.fallback import next_version, remembered  # noqa: PLC0415
+    from tsuku_llm.operations.memory import Memory  # noqa: PLC0415
+    from tsuku_llm.operations.start import Start  # noqa: PLC0415
+
     preferred = wanted(session.shelf, session)
-    memory = Memory(session.state, launch.driver_fingerprint(session.environ))
+    memory = Memory(session.state, driver_fingerprint(session.environ))
     installed, failed = remembered(session, memory, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
@@ -32,7 +38,9 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
         try:
             return start.make()
         except (BackendFailed, SilentCpu) as error:
-            failed.append(launch.FallenBack(installed.receipt.variant, error.message))
+            from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
+
+            failed.append(FallenBack(installed.receipt.variant, error.message))
             other = next_version(session, memory, preferred, failed, gpu_only=how.require_gpu)
             if other:
                 installed = other

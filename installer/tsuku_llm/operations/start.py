@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm import launch
 from tsuku_llm.errors import SilentCpu
+from tsuku_llm.launch.planning import Build, LaunchPlan, plan_server, refusal_in
+from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.store import Installed
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.report import FallenBack, Sink, StartReport
+    from tsuku_llm.launch.supervise import StopHandle
 
 
 class Serving(NamedTuple):
@@ -30,8 +35,8 @@ class Serving(NamedTuple):
     require_gpu: bool = False
     verify: bool = False
     one_stream: bool = False
-    sink: launch.Sink | None = None
-    leash: launch.Leash | None = None
+    sink: Sink | None = None
+    leash: StopHandle | None = None
 
 
 class Start(NamedTuple):
@@ -45,7 +50,7 @@ class Start(NamedTuple):
     how: Serving
     installed: Installed
     memory: Memory
-    failed: tuple[launch.FallenBack, ...]
+    failed: tuple[FallenBack, ...]
     insist: bool = False
 
     def make(self) -> int:
@@ -62,20 +67,24 @@ class Start(NamedTuple):
             check = check_devices(
                 build_of(installed), installed.id, self.memory, self.session.environ
             )
-            plan = launch.plan(
+            plan = plan_server(
                 check.build, self.arguments, cwd=working_folder(), environ=self.session.environ
             )
             self._require_devices(check, plan)
             return self._run(check, plan, () if held is None else (held,))
 
-    def _run(self, check: Check, plan: launch.Plan, keep: tuple[int, ...]) -> int:
+    def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:
         # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
             self._recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft())
-            return launch.replace(plan, keep=keep)
-        start = launch.Start(
+            return replace_process(plan, keep=keep)
+        # A start with --exec does without threads and child processes, so these come late.
+        from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
+        from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415
+
+        start = StartContext(
             build=check.build,
             plan=plan,
             draft=self._draft(),
@@ -88,8 +97,8 @@ class Start(NamedTuple):
             warn=self._warn if check.problem is None else lambda _: None,
         )
         leash = self._own_leash()
-        followed = launch.Watch(start, self.how.sink or _nobody, leash)
-        code = launch.supervise(
+        followed = StartMonitor(start, self.how.sink or _nobody, leash)
+        code = supervise(
             plan, keep=keep, leash=leash, observer=followed, one_stream=self.how.one_stream
         )
         # The caller reads this from the leash that it gave us.
@@ -99,15 +108,17 @@ class Start(NamedTuple):
             raise followed.failure
         return code
 
-    def _own_leash(self) -> launch.Leash:
+    def _own_leash(self) -> StopHandle:
         """Return a leash for this start only.
 
         The end of this start must not end the next variant's, which shares the outer leash.
         """
+        from tsuku_llm.launch.supervise import StopHandle  # noqa: PLC0415 - as in ``_run``
+
         outer = self.how.leash
         if outer is None:
-            return launch.Leash()
-        own = launch.Leash(outer.grace)
+            return StopHandle()
+        own = StopHandle(outer.grace)
         # If the outer leash was pulled before, this ends the start as soon as it begins.
         outer.attach(lambda: own.end(outer.reason or ""))
         return own
@@ -120,10 +131,12 @@ class Start(NamedTuple):
     def _recheck(self) -> None:
         self.session.shelf.check(self.installed)
 
-    def _draft(self) -> launch.StartReport:
+    def _draft(self) -> StartReport:
         """Return the report as it is before anything runs."""
+        from tsuku_llm.launch.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
+
         receipt = self.installed.receipt
-        return launch.StartReport(
+        return StartReport(
             name=self.how.name,
             release=receipt.release,
             version=self.installed.id,
@@ -147,14 +160,14 @@ class Start(NamedTuple):
                 hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
             )
 
-    def _require_devices(self, check: Check, plan: launch.Plan) -> None:
+    def _require_devices(self, check: Check, plan: LaunchPlan) -> None:
         """Refuse an unwanted start on the CPU; print a warning for one that is allowed.
 
         Raises ``SilentCpu``.
         """
         if check.complaint:
             self.session.note(f"warning: {check.complaint}")
-        refusal = launch.refusal_in(plan.argv, plan.env)
+        refusal = refusal_in(plan.argv, plan.env)
         if refusal and self.how.require_gpu:
             raise SilentCpu(
                 "a GPU is required, and the arguments keep the server from it",
@@ -163,11 +176,13 @@ class Start(NamedTuple):
             )
         if check.problem is None or refusal:
             return
+        from tsuku_llm.launch.causes import CPU_OVERRIDE  # noqa: PLC0415 - only then
+
         facts, fix = explain(self.session, check.build.backend)
         error = SilentCpu(
             f"the {check.build.backend} build would run on the CPU: {check.problem.cause}",
             facts=(*facts, *check.facts),
-            hint=f"{fix or check.problem.fix}; or run on the CPU: {launch.CPU_OVERRIDE}",
+            hint=f"{fix or check.problem.fix}; or run on the CPU: {CPU_OVERRIDE}",
         )
         if self.how.require_gpu or (self.session.fallback != "off" and not self.insist):
             raise error
@@ -177,14 +192,14 @@ class Start(NamedTuple):
         self.session.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
 
 
-def _nobody(_report: launch.StartReport) -> None:
+def _nobody(_report: StartReport) -> None:
     """Do nothing with a report."""
 
 
-def build_of(installed: Installed) -> launch.Build:
+def build_of(installed: Installed) -> Build:
     """Return what ``launch`` needs to know of an installed version."""
     receipt = installed.receipt
-    return launch.Build(
+    return Build(
         tree=installed.tree,
         server=receipt.server,
         backend=receipt.backend,

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
+from tsuku_llm.launch.planning import LaunchPlan, plan_tool, require_no_plugins
+from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
@@ -34,17 +35,17 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         vouch(session, installed.receipt)
         # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
-        launch.require_no_plugins(plan.cwd)
+        require_no_plugins(plan.cwd)
         session.note(installed.receipt.line)
-        return launch.replace(plan, keep=() if held is None else (held,))
+        return replace_process(plan, keep=() if held is None else (held,))
 
 
 def plan_of(
     session: Session, installed: Installed, tool: str, arguments: Sequence[str]
-) -> launch.Plan:
+) -> LaunchPlan:
     """Return the plan to become ``tool``. Raises ``NotInstalled``."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
-    return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)
+    return plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)
 
 
 def path_of(session: Session, tool: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tsuku_llm.cli.render.revoked import told_data, told_lines
 from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.instances import Record
+from tsuku_llm.instances.record import Record
 from tsuku_llm.operations.background import Servers, Stopped
 
 

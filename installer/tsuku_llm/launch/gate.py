@@ -11,18 +11,12 @@ from typing import NoReturn
 
 from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import GateFailed
-from tsuku_llm.launch.child import Answer, ask
-from tsuku_llm.launch.devices import (
-    ListedDevice,
-    choose,
-    has_list,
-    own_devices,
-    parse_devices,
-)
+from tsuku_llm.launch.child import ProcessResult, ask
+from tsuku_llm.launch.devices import ListedDevice, choose, has_list, own_devices, parse_devices
 from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
 from tsuku_llm.launch.failure import why_not_started
 from tsuku_llm.launch.packages import distribution
-from tsuku_llm.launch.planning import Build, Plan, environment
+from tsuku_llm.launch.planning import Build, LaunchPlan, environment
 
 GATE_LIMIT = 60.0
 """Seconds for each question. The first start after a boot loads a driver from disk."""
@@ -31,7 +25,7 @@ _LAST_LINES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class DeviceListing:
     """The answer to ``--list-devices``; ``code`` is None after a timeout."""
 
     devices: tuple[ListedDevice, ...]
@@ -53,12 +47,14 @@ class GateReport:
     device: str | None = None
 
 
-def list_devices(build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT) -> Listing:
+def list_devices(
+    build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT
+) -> DeviceListing:
     """Ask the server for its devices. Raises GateFailed if it cannot be started."""
     answer = _ask(build, ("--list-devices",), environ, limit)
     # Versions differ in the stream on which they print the list.
     devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
-    return Listing(devices, answer.code, f"{answer.stderr}{answer.stdout}")
+    return DeviceListing(devices, answer.code, f"{answer.stderr}{answer.stdout}")
 
 
 def gate(
@@ -90,7 +86,7 @@ def gate(
 
 def _ask(
     build: Build, arguments: Sequence[str], environ: Mapping[str, str], limit: float
-) -> Answer:
+) -> ProcessResult:
     """Ask one question, without the user's settings for a server (LLAMA_*).
 
     A setting could make a good build fail (LLAMA_ARG_DEVICE), or leave files in the build's
@@ -98,7 +94,7 @@ def _ask(
     """
     argv = (str(build.executable), *arguments)
     env = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
-    plan = Plan(argv, build.executable.parent, environment(env, build), build.backend)
+    plan = LaunchPlan(argv, build.executable.parent, environment(env, build), build.backend)
     try:
         return ask(plan, limit)
     except OSError as exc:
@@ -125,7 +121,7 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
     return diagnose(code, text, distribution=distribution()) or unknown
 
 
-def no_device(build: Build, listing: Listing) -> Diagnosis:
+def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
     """Explain why a list lacks the backend's devices: what is listed instead, and the cause.
 
     The cause comes from the driver's output, if that has a known complaint.

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 
-from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.planning import LaunchPlan
 
 
-def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
+def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> int:
     """Replace this process by the server; do not return, except on Windows.
 
     The server keeps the descriptors in ``keep``. On Windows exec returns the terminal to the
@@ -19,7 +19,7 @@ def replace(plan: Plan, *, keep: Collection[int] = ()) -> int:
     the server cannot be started.
     """
     if sys.platform == "win32":
-        from tsuku_llm.launch.run import supervise  # noqa: PLC0415 - elsewhere nobody is left to
+        from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415 - elsewhere nobody is left to
 
         return supervise(plan, keep=keep)
     flush()

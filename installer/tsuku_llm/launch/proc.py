@@ -31,7 +31,7 @@ An integrated GPU has only these.
 """
 
 
-class Sight(NamedTuple):
+class ProcessSample(NamedTuple):
     """The facts about one process. None: not permitted, or not on this system.
 
     ``nodes`` are the GPU device nodes that it has open. ``libraries`` are the names of the
@@ -44,10 +44,10 @@ class Sight(NamedTuple):
     memory: int | None = None
 
 
-def look_at(pid: int) -> Sight:
+def sample_process(pid: int) -> ProcessSample:
     """Read the facts about a process of this user; a fact that cannot be read is None."""
     if sys.platform != "linux":
-        return Sight()
+        return ProcessSample()
     nodes: tuple[str, ...] | None = None
     libraries: frozenset[str] | None = None
     # Each fact alone: the process may end between two of them, or forbid only one.
@@ -55,7 +55,7 @@ def look_at(pid: int) -> Sight:
         nodes = tuple(sorted(set(filter(_NODE.match, _open_files(pid)))))
     with suppress(OSError):
         libraries = mapped_files(_read(f"/proc/{pid}/maps"))
-    return Sight(nodes, libraries, drm_memory(_descriptors(pid)))
+    return ProcessSample(nodes, libraries, drm_memory(_descriptors(pid)))
 
 
 def mapped_files(maps: str) -> frozenset[str]:

@@ -22,7 +22,7 @@ interrupt makes the server exit without cleaning up.
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
-class Relay:
+class SignalForwarder:
     """A context that forwards signals to the child, once each.
 
     A signal that arrives before the child exists is kept until ``attach``. A signal that is
@@ -44,7 +44,7 @@ class Relay:
         self._wake: _Wake | None = None
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
-    def __enter__(self) -> Relay:  # noqa: PYI034 (typing.Self is 3.11's)
+    def __enter__(self) -> SignalForwarder:  # noqa: PYI034 (typing.Self is 3.11's)
         if threading.current_thread() is threading.main_thread():
             if sys.platform != "win32":
                 # The pipe before the handlers: from the first handled signal on, each one

@@ -17,13 +17,13 @@ from typing import NamedTuple
 from tsuku_llm.errors import SilentCpu, TsukuError
 from tsuku_llm.launch import health, nvml
 from tsuku_llm.launch.devices import ListedDevice, own_devices
-from tsuku_llm.launch.health import Address, address_of
-from tsuku_llm.launch.kernel import Sight, look_at
-from tsuku_llm.launch.leash import Leash
+from tsuku_llm.launch.gpu_use import Observed, backend_in_use, collect_signs, verdict
+from tsuku_llm.launch.health import ServerAddress, address_of
 from tsuku_llm.launch.log import LogReader
-from tsuku_llm.launch.planning import Build, Plan, refusal_in
+from tsuku_llm.launch.planning import Build, LaunchPlan, refusal_in
+from tsuku_llm.launch.proc import ProcessSample, sample_process
 from tsuku_llm.launch.report import Sink, StartReport, Verdict
-from tsuku_llm.launch.signals import Observed, backend_in_use, signals, verdict
+from tsuku_llm.launch.supervise import StopHandle
 
 _SHORTEST, _LONGEST = 0.02, 0.5
 """Seconds between two questions for the server's health: the first and the longest pause."""
@@ -35,7 +35,7 @@ Until then the answer may come from another server, on a port that ours could no
 """
 
 
-class Start(NamedTuple):
+class StartContext(NamedTuple):
     """The facts about a start before it is made.
 
     ``draft`` is the report as far as it can be filled in. ``listed`` is the build's own list
@@ -47,7 +47,7 @@ class Start(NamedTuple):
     """
 
     build: Build
-    plan: Plan
+    plan: LaunchPlan
     draft: StartReport
     listed: tuple[ListedDevice, ...] | None = None
     require_gpu: bool = False
@@ -57,10 +57,10 @@ class Start(NamedTuple):
     beside: Callable[[], None] = lambda: None
 
 
-class Watch:
+class StartMonitor:
     """The observer of one start; ``failure`` is why it ended the server, None if it did not."""
 
-    def __init__(self, start: Start, sink: Sink, leash: Leash) -> None:
+    def __init__(self, start: StartContext, sink: Sink, leash: StopHandle) -> None:
         # The follower thread writes these three once the server runs. The others read
         # ``ready``, and the rest after ``ended``: single assignments, so without a lock.
         self.ready = False
@@ -139,7 +139,7 @@ class Watch:
             pause = min(pause * 1.25, _LONGEST)
         return False
 
-    def _address(self) -> Address:
+    def _address(self) -> ServerAddress:
         # One look at the facts: the copying thread replaces them as a whole.
         plan, facts = self._start.plan, self._log.facts
         address = address_of(plan.argv, plan.env)
@@ -176,7 +176,7 @@ class Watch:
 
     def _observed(self, before: nvml.GpuMemory | None, after: nvml.GpuMemory | None) -> Observed:
         start = self._start
-        sight = look_at(self.report.pid)
+        sight = sample_process(self.report.pid)
         return Observed(
             backend=start.build.backend,
             files=frozenset(start.files),
@@ -206,7 +206,7 @@ def _silent_cpu(report: StartReport) -> SilentCpu:
 
 
 def _judged(report: StartReport, seen: Observed, after: nvml.GpuMemory | None) -> StartReport:
-    found = signals(seen)
+    found = collect_signs(seen)
     decided = verdict(found)
     own = own_devices(seen.listed or (), seen.backend)
     device = seen.log.device or ", ".join(f"{each.name}: {each.description}" for each in own)
@@ -225,7 +225,7 @@ def _judged(report: StartReport, seen: Observed, after: nvml.GpuMemory | None) -
     )
 
 
-def _own_memory(pid: int, after: nvml.GpuMemory | None, sight: Sight) -> int | None:
+def _own_memory(pid: int, after: nvml.GpuMemory | None, sight: ProcessSample) -> int | None:
     # NVIDIA's library first: its driver does not appear in the kernel's own count.
     counted = after.processes.get(pid) if after else None
     return counted if counted is not None else sight.memory
@@ -235,7 +235,7 @@ _MODEL = ("-m", "--model")
 _FIRST_PART = re.compile(r"-0*1-of-(\d+)\.gguf$")
 
 
-def _model_size(plan: Plan) -> int | None:
+def _model_size(plan: LaunchPlan) -> int | None:
     """Return the size of the given model in bytes, with all its parts; None if unknown."""
     # An argument before the variable, as the server has it.
     words = [*pairwise(plan.argv), ("-m", plan.env.get("LLAMA_ARG_MODEL", ""))]

@@ -14,14 +14,12 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Protocol
+from typing import IO, Protocol
 
-from tsuku_llm.launch.becoming import flush
-from tsuku_llm.launch.child import end
-from tsuku_llm.launch.leash import Leash
-from tsuku_llm.launch.passage import Passage
-from tsuku_llm.launch.planning import Plan
-from tsuku_llm.launch.relay import Relay
+from tsuku_llm.launch.child import Tail, end
+from tsuku_llm.launch.forwarding import SignalForwarder
+from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.replace_process import flush
 
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_EXIT = 128
@@ -58,10 +56,10 @@ class Nobody:
 
 
 def supervise(
-    plan: Plan,
+    plan: LaunchPlan,
     *,
     keep: Collection[int] = (),
-    leash: Leash | None = None,
+    leash: StopHandle | None = None,
     observer: Observer | None = None,
     one_stream: bool = False,
 ) -> int:
@@ -76,18 +74,18 @@ def supervise(
     cause is known. Once it serves, or when it was told to end, its exit code is returned as
     it is.
     """
-    leash, observer = leash or Leash(), observer or Nobody()
+    leash, observer = leash or StopHandle(), observer or Nobody()
     # Before the start: a count that rises later points at this server.
     killed, ending = _oom_kills(), _Ending()
     # Handlers first: a signal from here on is kept for the server and does not end us alone.
-    with Relay() as relay:
+    with SignalForwarder() as relay:
         # Before any thread of ours: the kernel ties the server to us only while this process
         # has one thread (``_tied_to_us``).
         child = _start(plan, keep, one_stream=one_stream)
         # At once, as the server runs: a signal that came during the fork is forwarded now.
         relay.attach(child)
         # The first thread of ours. The server may write already; the pipe keeps it until then.
-        stderr = Passage(child.stdout if one_stream else child.stderr, observer.heard)
+        stderr = StderrTee(child.stdout if one_stream else child.stderr, observer.heard)
         try:
             # Another thread may have called ``leash.end`` before: then this ends the server.
             leash.attach(lambda: ending.begin(child, leash.grace))
@@ -151,7 +149,7 @@ class _Ending:
             self._killer.join()
 
 
-def _start(plan: Plan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:
+def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:
     """Start the server in a new session: signals reach it only through us, and only once."""
     # Our own lines come before the server's.
     flush()
@@ -173,7 +171,7 @@ def _start(plan: Plan, keep: Collection[int], *, one_stream: bool) -> subprocess
         refuse(plan, exc)
 
 
-def _coloured(plan: Plan) -> dict[str, str]:
+def _coloured(plan: LaunchPlan) -> dict[str, str]:
     """Turn the server's log colours on if our stderr is a terminal behind the pipe."""
     env = dict(plan.env)
     # If stdout is a terminal too, the server sees that itself.
@@ -214,3 +212,123 @@ def _oom_kills() -> int:
     with suppress(OSError, ValueError), open("/proc/vmstat", encoding="utf-8") as file:  # noqa: PTH123
         return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
     return 0
+
+
+# --- the stop handle ---
+
+
+GRACE = 10.0
+"""Seconds that a server gets to finish its current requests and exit."""
+
+
+class StopHandle:
+    """The stop handle of one server: ``end`` stops it now, or as soon as it runs.
+
+    The supervisor sends the server SIGTERM, and SIGKILL if it still runs after
+    ``grace`` seconds. Then ``supervise`` returns as for any other end.
+    """
+
+    def __init__(self, grace: float = GRACE) -> None:
+        self.grace = grace
+        self.signalled: int | None = None
+        """The last signal that the supervisor forwarded; None for none. Set after the end."""
+        # Guards the two fields below: ``end`` and ``attach`` run in different threads.
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._pull: Callable[[], None] | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The reason for which the server was asked to end; None if it was not."""
+        return self._reason
+
+    def end(self, reason: str) -> None:
+        """Ask the server to end, once: the first reason counts. Safe from any thread."""
+        with self._lock:
+            # Another thread may have called before us: then it ends the server.
+            if self._reason is not None:
+                return
+            self._reason = reason
+            # None: ``attach`` was not called yet. It takes the lock after us, sees the
+            # reason, and ends the server itself.
+            pull = self._pull
+        # Outside the lock: ``pull`` takes locks of the supervisor or of another leash.
+        if pull:
+            pull()
+
+    def attach(self, pull: Callable[[], None]) -> None:
+        """Set the function that ends the server; call it now if ``end`` was called before.
+
+        The supervisor calls this once the server runs. A leash that outlives several starts
+        is attached to each of them in turn.
+        """
+        with self._lock:
+            # Both in one step: an ``end`` in another thread either sees ``pull``, or was
+            # here before and left its reason. So ``pull`` is called by exactly one of us.
+            self._pull = pull
+            asked = self._reason is not None
+        # Outside the lock, as in ``end``.
+        if asked:
+            pull()
+
+
+# --- the copy of stderr ---
+
+
+_READY = (b"model loaded", b"listening on")
+"""What the server logs once it serves; every version so far logs one of the two."""
+
+_CHUNK = 64 * 1024
+_LIMIT = 5.0
+"""Seconds to wait for the thread when the reader of our stderr has stopped reading."""
+
+
+class StderrTee(threading.Thread):
+    """The thread that copies the child's stderr to ours as it arrives, and keeps its end.
+
+    It goes on reading when our stderr is closed: a closed terminal must not end a server
+    that never wrote to it. ``heard`` gets a copy of everything, in this thread.
+    """
+
+    def __init__(self, source: IO[bytes] | None, heard: Callable[[bytes], None]) -> None:
+        # Daemon: a write to a stopped terminal can block forever and must not keep us alive.
+        super().__init__(daemon=True)
+        # Only this thread writes these two. The supervisor reads them after ``finish``; a
+        # thread that is still alive then costs at most the newest bytes.
+        self.tail = Tail()
+        self.ready = False
+        self._source = source
+        self._heard = heard
+        self.start()
+
+    def run(self) -> None:
+        """Copy until the child and every process that it started have closed the pipe."""
+        if self._source is None:
+            return
+        # Unbuffered: a line reaches the terminal when the server writes it, not 64 KiB later.
+        while data := os.read(self._source.fileno(), _CHUNK):
+            # Ignore a closed stderr of ours: without a reader the pipe fills up, and the
+            # server blocks in its next log line.
+            with suppress(OSError):
+                _write_all(2, data)
+            self.tail.feed(data)
+            self.ready = self.ready or self.tail.has_late(_READY, len(data))
+            # The observer's code runs in this thread: nothing is copied until it returns.
+            self._heard(data)
+
+    def finish(self) -> None:
+        """Wait until everything is copied, for 5 seconds at most."""
+        # The child has ended, so the pipe usually ends too. The thread stays alive if the
+        # reader of our stderr has stopped, or if a grandchild still holds the pipe open.
+        self.join(_LIMIT)
+        # Close only what the thread no longer reads: the number of a closed descriptor can
+        # be given to another file, which the thread would then read.
+        if self._source is not None and not self.is_alive():
+            self._source.close()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    # A write to a pipe or terminal may take only a part.
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
-from tsuku_llm.launch.kernel import Sight
 from tsuku_llm.launch.log import LogFacts
-from tsuku_llm.launch.report import Signal, Verdict
+from tsuku_llm.launch.proc import ProcessSample
+from tsuku_llm.launch.report import Sign, Verdict
 
 # Names of ggml's buffers: in the machine's memory ("CPU", "CPU_Mapped", "CUDA_Host"), and on
 # another machine ("RPC0[...]").
@@ -61,18 +61,18 @@ class Observed(NamedTuple):
     refusal: str | None = None
     listed: tuple[ListedDevice, ...] | None = None
     log: LogFacts = LogFacts()
-    sight: Sight = Sight()
+    sight: ProcessSample = ProcessSample()
     process_memory: int | None = None
     risen: int | None = None
     model_size: int | None = None
 
 
-def signals(seen: Observed) -> tuple[Signal, ...]:
+def collect_signs(seen: Observed) -> tuple[Sign, ...]:
     """Collect every sign, also those that say unknown."""
     return tuple(signal for sign in _SIGNS for signal in sign(seen))
 
 
-def verdict(found: Iterable[Signal]) -> Verdict:
+def verdict(found: Iterable[Sign]) -> Verdict:
     """Weigh the signs and return the verdict."""
     weight = {Verdict.ON_GPU: 0, Verdict.ON_CPU: 0, Verdict.UNKNOWN: 0}
     for signal in found:
@@ -95,26 +95,26 @@ def backend_in_use(seen: Observed, decided: Verdict) -> str | None:
     return next(filter(None, places), seen.backend)
 
 
-def _arguments(seen: Observed) -> Iterator[Signal]:
+def _arguments(seen: Observed) -> Iterator[Sign]:
     if seen.refusal:
-        yield Signal("arguments", Verdict.ON_CPU, seen.refusal)
+        yield Sign("arguments", Verdict.ON_CPU, seen.refusal)
 
 
-def _device_list(seen: Observed) -> Iterator[Signal]:
+def _device_list(seen: Observed) -> Iterator[Sign]:
     if seen.listed is None:
         return
     own = own_devices(seen.listed, seen.backend)
     hardware = [device for device in own if not _SOFTWARE.search(device.description)]
     if not hardware:
         names = ", ".join(f"{each.name}: {each.description}" for each in seen.listed)
-        yield Signal("device-list", Verdict.ON_CPU, f"--list-devices: {names or 'no device'}")
+        yield Sign("device-list", Verdict.ON_CPU, f"--list-devices: {names or 'no device'}")
         return
     # A listed device proves only that it could be used. A model that does not fit, or the
     # user's own argument, keeps the server from it.
     fits = seen.refusal is None and _has_room(hardware, seen.model_size)
     says = Verdict.ON_GPU if fits else Verdict.UNKNOWN
     names = ", ".join(f"{each.name}: {each.description}" for each in hardware)
-    yield Signal("device-list", says, f"--list-devices: {names}")
+    yield Sign("device-list", says, f"--list-devices: {names}")
 
 
 def _has_room(devices: Sequence[ListedDevice], model_size: int | None) -> bool:
@@ -123,7 +123,7 @@ def _has_room(devices: Sequence[ListedDevice], model_size: int | None) -> bool:
     return model_size is None or not free or sum(free) > model_size
 
 
-def _plugin(seen: Observed) -> Iterator[Signal]:
+def _plugin(seen: Observed) -> Iterator[Sign]:
     """Check that the backend's plugin is mapped; without it the server cannot use the backend."""
     # Imported here: a start needs the table only once its server is watched.
     from tsuku_llm.backends import facts_of  # noqa: PLC0415
@@ -134,9 +134,9 @@ def _plugin(seen: Observed) -> Iterator[Signal]:
     if not own or seen.sight.libraries is None or not _shows_a_server(seen):
         return
     if own & seen.sight.libraries:
-        yield Signal("plugin", Verdict.UNKNOWN, f"mapped: {min(own & seen.sight.libraries)}")
+        yield Sign("plugin", Verdict.UNKNOWN, f"mapped: {min(own & seen.sight.libraries)}")
     else:
-        yield Signal("plugin", Verdict.ON_CPU, f"not mapped: {min(own)}")
+        yield Sign("plugin", Verdict.ON_CPU, f"not mapped: {min(own)}")
 
 
 def _shows_a_server(seen: Observed) -> bool:
@@ -144,17 +144,17 @@ def _shows_a_server(seen: Observed) -> bool:
     return bool(seen.files & (seen.sight.libraries or frozenset()))
 
 
-def _buffers(seen: Observed) -> Iterator[Signal]:
+def _buffers(seen: Observed) -> Iterator[Sign]:
     if not seen.log.buffers:
         return
     text = ", ".join(f"{name} {size / (1 << 20):.2f} MiB" for name, size in seen.log.buffers)
     # A single buffer on a device is enough: with few layers offloaded, most are on the host.
     if any(size for _, size in _on_devices(seen.log.buffers)):
-        yield Signal("buffers", Verdict.ON_GPU, text)
+        yield Sign("buffers", Verdict.ON_GPU, text)
     elif any(_ELSEWHERE.match(name) for name, _ in seen.log.buffers):
-        yield Signal("buffers", Verdict.UNKNOWN, text)
+        yield Sign("buffers", Verdict.UNKNOWN, text)
     else:
-        yield Signal("buffers", Verdict.ON_CPU, text)
+        yield Sign("buffers", Verdict.ON_CPU, text)
 
 
 def _on_devices(buffers: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -165,50 +165,50 @@ def _on_devices(buffers: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     ]
 
 
-def _layers(seen: Observed) -> Iterator[Signal]:
+def _layers(seen: Observed) -> Iterator[Sign]:
     if seen.log.layers:
         offloaded, total = seen.log.layers
         # Upstream prints "33/33" without a GPU too: only 0 proves something.
         says = Verdict.UNKNOWN if offloaded else Verdict.ON_CPU
-        yield Signal("layers", says, f"offloaded {offloaded}/{total} layers to GPU")
+        yield Sign("layers", says, f"offloaded {offloaded}/{total} layers to GPU")
 
 
-def _loaded(seen: Observed) -> Iterator[Signal]:
+def _loaded(seen: Observed) -> Iterator[Sign]:
     if seen.log.loaded:
         own = any(backend_named(name) == seen.backend for name in seen.log.loaded)
         # A name that we do not know may be a new name of the backend: then say unknown.
         others = all(backend_named(name) or name.lower() in _NO_GPU for name in seen.log.loaded)
         says = Verdict.ON_CPU if others and not own else Verdict.UNKNOWN
-        yield Signal("loaded", says, f"loaded backends: {', '.join(seen.log.loaded)}")
+        yield Sign("loaded", says, f"loaded backends: {', '.join(seen.log.loaded)}")
 
 
 _NO_GPU = ("cpu", "blas", "rpc")
 
 
-def _complaint(seen: Observed) -> Iterator[Signal]:
+def _complaint(seen: Observed) -> Iterator[Sign]:
     if seen.log.complaint:
-        yield Signal("complaint", Verdict.ON_CPU, seen.log.complaint)
+        yield Sign("complaint", Verdict.ON_CPU, seen.log.complaint)
 
 
-def _device_nodes(seen: Observed) -> Iterator[Signal]:
+def _device_nodes(seen: Observed) -> Iterator[Sign]:
     nodes = seen.sight.nodes
     if nodes is not None:
         # Open nodes prove nothing: drivers open them to list devices.
         says = Verdict.UNKNOWN if nodes else Verdict.ON_CPU
-        yield Signal("device-nodes", says, f"open: {', '.join(nodes) or 'no GPU device node'}")
+        yield Sign("device-nodes", says, f"open: {', '.join(nodes) or 'no GPU device node'}")
 
 
-def _process_memory(seen: Observed) -> Iterator[Signal]:
+def _process_memory(seen: Observed) -> Iterator[Sign]:
     if seen.process_memory is not None:
         text = f"{seen.process_memory:,} bytes of GPU memory are this process's"
-        yield Signal("process-memory", _holds_the_model(seen.process_memory, seen), text)
+        yield Sign("process-memory", _holds_the_model(seen.process_memory, seen), text)
 
 
-def _device_memory(seen: Observed) -> Iterator[Signal]:
+def _device_memory(seen: Observed) -> Iterator[Sign]:
     # Weaker than the process's own memory: another program may have taken it.
     if seen.risen is not None and seen.process_memory is None:
         text = f"{seen.risen:,} bytes more of the GPU's memory are used since the start"
-        yield Signal("device-memory", _holds_the_model(seen.risen, seen), text)
+        yield Sign("device-memory", _holds_the_model(seen.risen, seen), text)
 
 
 def _holds_the_model(memory: int, seen: Observed) -> Verdict:
