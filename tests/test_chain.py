@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support import machines
 
-from tsuku_llm.chain import Chain, Link, Listed, Place, State, diagnose, subject_of
+from tsuku_llm.chain.judging import diagnose
+from tsuku_llm.chain.links import Chain, Link, Listed, Place, State, subject_of
 from tsuku_llm.errors import CorruptStore, GateFailed, NotInstalled, TamperedInstall, TsukuError
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.manifest import parse_release

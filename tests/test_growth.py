@@ -19,12 +19,12 @@ import pytest
 from support.archives import Tar, Zip, artifact_for, pax, tar, tar_gz, zipped
 from support.growth import Copied, CopiedFile, grows_linearly, steps
 
-from tsuku_llm.archive import Aside, Budget, UnpackedFile, inflating, place, unpack
+from tsuku_llm.archive import Aside, Budget, UnpackedFile, gzips, place, unpack
 from tsuku_llm.archive.budget import MEMBERS, Spending
-from tsuku_llm.archive.directory import read_directory
 from tsuku_llm.archive.gzips import GzipReader
 from tsuku_llm.archive.names import MOST_FOLDERS, Names
 from tsuku_llm.archive.tars import _pax, tar_members
+from tsuku_llm.archive.zip_directory import read_directory
 from tsuku_llm.errors import UnsafeArchive
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.launch.log import LogReader
@@ -138,7 +138,7 @@ def test_S08_tiny_gzip_members_are_not_each_given_a_whole_block(
             return getattr(self._real, name)
 
     counting = SimpleNamespace(decompressobj=Counting, error=real.error)
-    monkeypatch.setattr(inflating, "LIBRARY", counting)
+    monkeypatch.setattr(gzips, "LIBRARY", counting)
     members = 3000
     data = gzip.compress(b"", mtime=0) * members + tar_gz([Tar(name="f", data=b"x")])
     found = [*tar_members(GzipReader(CopiedFile(data), Spending(WIDE)), Spending(WIDE))]  # type: ignore[arg-type]

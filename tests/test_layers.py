@@ -123,7 +123,7 @@ LIGHT = (
     "launch",
     "operations.serve",
     "operations.tools",
-    "store",
+    "store.reader",
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.stored import make_receipt
 
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.store import ArtifactRecord, FileRecord, LinkRecord, Receipt, Store, version_id
+from tsuku_llm.store.receipt import ArtifactRecord, FileRecord, LinkRecord, Receipt, version_id
+from tsuku_llm.store.store import Store
 
 PARTS = st.from_regex(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,8}", fullmatch=True)
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)

@@ -9,7 +9,9 @@ from support.stored import FILES, install, make_receipt
 from test_store_tampering import LIBRARY, rewrite, rewrite_with_times_restored
 
 from tsuku_llm.errors import TamperedInstall
-from tsuku_llm.store import Installed, Staging, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
 
 RECEIPT = make_receipt("b200", links={})
 

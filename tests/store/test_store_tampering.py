@@ -8,8 +8,9 @@ import pytest
 from support.stored import FILES, install
 
 from tsuku_llm.errors import TamperedInstall
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.integrity import read_stamps, stamp_of
+from tsuku_llm.store.store import Store
 
 LIBRARY = "libggml-base.so.0.9.5"
 

@@ -8,8 +8,8 @@ import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
 from tsuku_llm.errors import CorruptStore, InUse, NotInstalled, TamperedInstall
-from tsuku_llm.store import Store
-from tsuku_llm.store.holds import alone_with
+from tsuku_llm.store.in_use import alone_with
+from tsuku_llm.store.store import Store
 
 
 def test_looking_creates_nothing(store: Store) -> None:

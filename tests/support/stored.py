@@ -6,15 +6,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.store import (
-    ArtifactRecord,
-    FileRecord,
-    Installed,
-    LinkRecord,
-    Receipt,
-    Store,
-    version_id,
-)
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import ArtifactRecord, FileRecord, LinkRecord, Receipt, version_id
+from tsuku_llm.store.store import Store
 
 FILES = {
     "llama-server": b"#!/bin/sh\necho server\n",

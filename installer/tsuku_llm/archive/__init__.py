@@ -7,10 +7,16 @@ and 3.14. The filters of ``tarfile`` do not protect (CVE-2025-4517) or are absen
 """
 
 from tsuku_llm.archive.budget import Budget
-from tsuku_llm.archive.linking import make_links
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.placing import Aside, as_it_is, place
-from tsuku_llm.archive.unpack import Unpacked, UnpackedFile, UnpackedLink, in_order, unpack
+from tsuku_llm.archive.unpack import (
+    Unpacked,
+    UnpackedFile,
+    UnpackedLink,
+    in_order,
+    make_links,
+    unpack,
+)
 from tsuku_llm.archive.writing import THREADS
 
 __all__ = [

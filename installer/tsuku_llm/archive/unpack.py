@@ -1,4 +1,4 @@
-"""Unpack one archive into one folder."""
+"""Unpack one archive into one folder, or only make its links if its files are installed."""
 
 from __future__ import annotations
 
@@ -158,3 +158,24 @@ def _finished(file: _Writing, listing: Listing) -> UnpackedFile:
     size, digest = file.written()
     listing.check(file.path, digest)
     return UnpackedFile(file.path, size, digest, file.executable)
+
+
+def make_links(artifact: Artifact, into: Path) -> tuple[UnpackedLink, ...]:
+    """Make the links that the manifest lists for an artifact, as unpacking it would.
+
+    Its listed files must be in ``into``. Raises ``UnsafeArchive`` for links that its archive
+    must not have, before it makes the first one, and the errors of the disk.
+    """
+    if not artifact.links:
+        return ()
+    # The same checks as for an archive's members, with the listed files as its members.
+    names = Names()
+    for file in artifact.files or ():
+        names.add(checked_parts(file.path), "file")
+    for link in artifact.links:
+        names.link(checked_parts(link.path), link.target)
+    names.check_links()
+    with disk_errors("linking", into), opened_tree(into) as tree:
+        for link in artifact.links:
+            tree.link(checked_parts(link.path), link.target)
+    return tuple(UnpackedLink(link.path, link.target) for link in artifact.links)

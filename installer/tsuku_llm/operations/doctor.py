@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tsuku_llm import launch
-from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
+from tsuku_llm.chain.judging import diagnose
+from tsuku_llm.chain.links import Chain, Listed, Subject, subject_of
 from tsuku_llm.errors import TsukuError, UnsafeLocation
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.choice import Choice, choose
@@ -17,7 +18,8 @@ from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import Told
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
-from tsuku_llm.store import Installed, Shelf
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import Shelf
 
 
 @dataclass(frozen=True, slots=True)

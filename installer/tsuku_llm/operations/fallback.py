@@ -14,10 +14,11 @@ from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
 from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Installed, Shelf
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import Shelf
 
 if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
-    from tsuku_llm.catalog import Catalog
+    from tsuku_llm.catalog.loading import Catalog
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.selection import Candidate
 

@@ -34,16 +34,10 @@ from tsuku_llm.operations.supplying import confirmed, supplied
 from tsuku_llm.operations.vouching import note_metadata_status, revoked
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
-from tsuku_llm.store import (
-    ArtifactRecord,
-    FileRecord,
-    Installed,
-    LinkRecord,
-    Receipt,
-    Staging,
-    Store,
-    version_id,
-)
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import ArtifactRecord, FileRecord, LinkRecord, Receipt, version_id
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

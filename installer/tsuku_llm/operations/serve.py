@@ -11,7 +11,9 @@ from tsuku_llm.operations.fallback import next_version, remembered
 from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import Serving, Start
-from tsuku_llm.store import Installed, Receipt, Shelf
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import Shelf
+from tsuku_llm.store.receipt import Receipt
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:

@@ -12,7 +12,7 @@ from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.vouching import vouch
-from tsuku_llm.store import Installed
+from tsuku_llm.store.installed import Installed
 
 
 class Serving(NamedTuple):

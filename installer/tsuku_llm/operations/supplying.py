@@ -7,7 +7,9 @@ from itertools import chain
 
 from tsuku_llm.archive import Unpacked, UnpackedFile, make_links
 from tsuku_llm.manifest import Artifact
-from tsuku_llm.store import FileRecord, Staging, Store
+from tsuku_llm.store.receipt import FileRecord
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
 
 
 def supplied(store: Store, staging: Staging, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:

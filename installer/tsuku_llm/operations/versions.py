@@ -11,7 +11,9 @@ from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.vouching import Told
-from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.legacy import LegacyAddon, find_legacy
+from tsuku_llm.store.reader import Shelf
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import flush_folder, make_folder, unique
 from tsuku_llm.folders import Folder, opened, temporaries
-from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.installed import read_version
 from tsuku_llm.store.integrity import TREE, expected_kinds, list_tree, read_stamps
 from tsuku_llm.store.layout import (

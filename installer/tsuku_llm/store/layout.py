@@ -17,7 +17,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore, StoreError
 from tsuku_llm.files import make_folder, read_small, write_new
 from tsuku_llm.folders import Folder, opened, temporaries
-from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.integrity import FINGERPRINT
 from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tsuku_llm.chain import Chain, Fault, Link, Place
+from tsuku_llm.chain.links import Chain, Fault, Link, Place
 from tsuku_llm.cli.answer import Failure
 from tsuku_llm.cli.render.choice import decision, head
 from tsuku_llm.cli.render.hardware import named

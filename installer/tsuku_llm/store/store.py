@@ -27,20 +27,26 @@ from tsuku_llm.errors import (
 from tsuku_llm.files import flush_folder, make_folder, replace_file
 from tsuku_llm.folders import Folder, opened
 from tsuku_llm.ownership import check_path
+from tsuku_llm.store.finalize import seal
 from tsuku_llm.store.foreign import set_aside
-from tsuku_llm.store.holds import alone_with, users_of
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.in_use import alone_with, users_of
+from tsuku_llm.store.installed import Installed, pointer_or_none, read_pointer, write_pointer
 from tsuku_llm.store.integrity import Stamp
 from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, adopt, require_ours
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
-from tsuku_llm.store.pointer import pointer_or_none, read_pointer, write_pointer
+from tsuku_llm.store.reader import Shelf
 from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt, is_version_id
-from tsuku_llm.store.sealing import seal
-from tsuku_llm.store.sharing import donors, inodes_of, refresh_sharers
-from tsuku_llm.store.shelf import Shelf
+from tsuku_llm.store.reuse import (
+    can_supply,
+    confirm,
+    donors,
+    inodes_of,
+    refresh_sharers,
+    supply,
+    withdraw,
+)
 from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
-from tsuku_llm.store.supplying import can_supply, confirm, supply, withdraw
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another one, which may be downloading large archives."""

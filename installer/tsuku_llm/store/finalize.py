@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.files import FOLDER_MODE, flush_folder, seal_file, write_new
-from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.integrity import (
     FINGERPRINT,
     Stamp,
@@ -18,7 +18,7 @@ from tsuku_llm.store.integrity import (
     tampered,
 )
 from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt
-from tsuku_llm.store.sharing import Content, share
+from tsuku_llm.store.reuse import Content, share
 from tsuku_llm.store.staging import Staging
 
 _PROGRAM_MODE = 0o755
