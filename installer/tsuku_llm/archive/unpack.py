@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from tsuku_llm.archive.budget import Budget, Spending
 from tsuku_llm.archive.gzips import GzipReader
-from tsuku_llm.archive.listing import Listing
+from tsuku_llm.archive.listing import SignedList
 from tsuku_llm.archive.member import Member, unsafe
 from tsuku_llm.archive.names import Names, Parts, checked_parts
 from tsuku_llm.archive.tars import tar_members
@@ -94,7 +94,7 @@ def _write_all(
     members: Iterator[Member], artifact: Artifact, tree: Tree, threads: int
 ) -> tuple[Unpacked, ...]:
     names = Names()
-    listing = Listing(artifact)
+    listing = SignedList(artifact)
     files: list[_Writing] = []
     links: list[tuple[Parts, str]] = []
     # This thread reads the archive and makes all checks. The writer's threads write the files.
@@ -148,13 +148,13 @@ class _Writing:
     written: Callable[[], Written]
 
 
-def _begin(member: Member, parts: Parts, listing: Listing, writer: Writer) -> _Writing:
+def _begin(member: Member, parts: Parts, listing: SignedList, writer: Writer) -> _Writing:
     path = "/".join(parts)
     executable = listing.expect(path, member)
     return _Writing(path, executable, writer.write(member, parts, executable=executable))
 
 
-def _finished(file: _Writing, listing: Listing) -> UnpackedFile:
+def _finished(file: _Writing, listing: SignedList) -> UnpackedFile:
     size, digest = file.written()
     listing.check(file.path, digest)
     return UnpackedFile(file.path, size, digest, file.executable)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, UpdaterCopy
-from tsuku_llm.catalog.copy_store import keep
+from tsuku_llm.catalog.copy_store import commit
 from tsuku_llm.catalog.loading import (
     Catalog,
     Loaded,
@@ -95,7 +95,7 @@ def refresh(
             for each, here in zip(known, counted, strict=True)
         )
         if unusable or not here_already:
-            keep(folder, _files(repository, fresh, known, download))
+            commit(folder, _files(repository, fresh, known, download))
     return load(repository, data)
 
 

@@ -11,7 +11,7 @@ from tsuku_llm.manifest import Variant
 from tsuku_llm.selection import API_OF_BACKEND, BACKENDS, Selection, best_gpu
 
 
-class Place(str, enum.Enum):
+class Stage(str, enum.Enum):
     """The links in their order."""
 
     PCI = "pci"
@@ -24,7 +24,7 @@ class Place(str, enum.Enum):
     LIST = "server-list"
 
 
-class State(str, enum.Enum):
+class LinkState(str, enum.Enum):
     """The state of a link; ``UNKNOWN`` does not count as a fault."""
 
     OK = "ok"
@@ -51,8 +51,8 @@ class Fault:
 class Link:
     """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken."""
 
-    place: Place
-    state: State
+    stage: Stage
+    state: LinkState
     evidence: tuple[str, ...] = ()
     fault: Fault | None = None
 

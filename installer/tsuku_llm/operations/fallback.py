@@ -15,7 +15,7 @@ from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, Unk
 from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
 from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.reader import Shelf
+from tsuku_llm.store.reader import StoreReader
 
 if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
     from tsuku_llm.catalog.loading import Catalog
@@ -109,7 +109,7 @@ def choice_beside(
         return choose(session, catalog=catalog)
 
 
-def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | None:
+def installed_variant(shelf: StoreReader, variant: str, release: str) -> Installed | None:
     """Return the newest installed version of a variant; a version of ``release`` comes first."""
     found = [each for each in shelf.installed() if each.receipt.variant == variant]
 

@@ -12,7 +12,7 @@ from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import Serving, Start
 from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.reader import Shelf
+from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
 
 
@@ -57,7 +57,7 @@ def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Install
     return shelf.installed(), shelf.active()
 
 
-def wanted(shelf: Shelf, session: Session) -> Installed:
+def wanted(shelf: StoreReader, session: Session) -> Installed:
     """Return the active version, or another installed one if only that has the requested backend.
 
     The user's choice is never replaced by another backend that happens to be installed. Raises

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a start does without most of what they import
     from tsuku_llm.fetch import Progress
     from tsuku_llm.host import Host
     from tsuku_llm.store.locks import Holder
-    from tsuku_llm.store.reader import Shelf
+    from tsuku_llm.store.reader import StoreReader
     from tsuku_llm.store.store import Store
 
 DEFAULT_CHANNEL = "stable"
@@ -72,11 +72,11 @@ class Session(NamedTuple):
     fallback: str = "ask"
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> StoreReader:
         """The installed versions, to be read and used."""
-        from tsuku_llm.store.reader import Shelf  # noqa: PLC0415 - ``probe`` does without
+        from tsuku_llm.store.reader import StoreReader  # noqa: PLC0415 - ``probe`` does without
 
-        return Shelf(self.data)
+        return StoreReader(self.data)
 
     @property
     def store(self) -> Store:

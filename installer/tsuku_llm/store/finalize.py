@@ -28,10 +28,12 @@ _FLUSHES = 8
 """The number of files that are flushed in parallel."""
 
 
-def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> dict[Stamp, str]:
+def finalize(
+    staging: Staging, receipt: Receipt, sources: Mapping[Content, Path]
+) -> dict[Stamp, str]:
     """Write a staged tree and its receipt durably; return the digests of shared files.
 
-    ``donors`` are files of other versions: they are linked, and the copies removed. Raises
+    ``sources`` are files of other versions: they are linked, and the copies removed. Raises
     TamperedInstall if the tree does not hold exactly what the receipt lists.
     """
     tree = staging.tree
@@ -43,7 +45,7 @@ def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> 
         if found:
             raise tampered(f"the unpacked {receipt.id}", found)
         # Link before flushing: the copies that links replace are removed unflushed.
-        digests = share(staging, receipt.files, donors)
+        digests = share(staging, receipt.files, sources)
         _seal_files(tree, receipt.files)
         # The file that servers lock must be there before the version has its name.
         write_new(staging.path / IN_USE, b"")

@@ -36,7 +36,7 @@ Stamp = tuple[int, ...]
 Stamps = dict[str, Stamp]
 
 
-class Listing(NamedTuple):
+class TreeListing(NamedTuple):
     """The content of a tree: the kind of each name, the files' stamps, the links' targets."""
 
     kinds: Mapping[str, str]
@@ -44,7 +44,7 @@ class Listing(NamedTuple):
     links: Mapping[str, str]
 
 
-def list_tree(tree: Path) -> Listing:
+def list_tree(tree: Path) -> TreeListing:
     """Read the names and stamps of a tree without following links. Raises ``OSError``."""
     if not stat.S_ISDIR(os.lstat(tree).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(tree))
@@ -58,7 +58,7 @@ def list_tree(tree: Path) -> Listing:
             files[name] = stamp_of(status)
         elif kinds[name] == "link":
             links[name] = os.readlink(path)  # noqa: PTH115  # hot: no Path per name
-    return Listing(kinds, files, links)
+    return TreeListing(kinds, files, links)
 
 
 def _walk(tree: Path) -> Iterator[tuple[str, str]]:
@@ -122,11 +122,11 @@ def find_differences(
     return found
 
 
-def _list(tree: Path, receipt: Receipt) -> tuple[list[str], Listing]:
+def _list(tree: Path, receipt: Receipt) -> tuple[list[str], TreeListing]:
     try:
         listing = list_tree(tree)
     except (FileNotFoundError, NotADirectoryError):
-        return [f"missing: {tree.name}"], Listing({}, {}, {})
+        return [f"missing: {tree.name}"], TreeListing({}, {}, {})
     return differences(listing, receipt), listing
 
 
@@ -148,7 +148,7 @@ def _write_stamps(version: Path, stamps: Stamps) -> None:
             replace_file(version / FINGERPRINT, stamps_to_json(stamps))
 
 
-def differences(listing: Listing, receipt: Receipt) -> list[str]:
+def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
     """Describe every name that differs from the receipt, for people; pure."""
     kinds = expected_kinds(receipt)
     found = [f"missing: {name}" for name in sorted(kinds.keys() - listing.kinds.keys())]

@@ -20,7 +20,7 @@ from tsuku_llm.store.integrity import check_version, find_differences
 from tsuku_llm.store.receipt import is_version_id
 
 
-class Shelf:
+class StoreReader:
     """The versions in the folder ``data``, as ``Store`` left them.
 
     Every method raises StoreError or a subclass if the file system reports an error.

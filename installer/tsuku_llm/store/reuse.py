@@ -4,7 +4,7 @@ There are two occasions. Before a download, ``supply`` links all files of an arc
 need not be downloaded. At the commit, ``share`` replaces extracted files by links. If the file
 system has no hard links, or refuses one more, the extracted copy stays.
 
-A donor is the same file in another version. It is hashed again before it is trusted, because
+A source is the same file in another version. It is hashed again before it is trusted, because
 its version was verified long ago. Hashing can take as long as downloading other archives, so
 ``supply`` links, and ``confirm`` hashes later.
 """
@@ -32,7 +32,7 @@ Content = tuple[str, bool]
 """SHA-256 and the executable flag of a file: files with both equal can be shared."""
 
 
-def donors(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Content, Path]:
+def find_sources(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Content, Path]:
     """Find the same files in other versions; empty files are left out."""
     wanted = {(file.sha256, file.executable) for file in files if file.size}
     return {
@@ -43,17 +43,17 @@ def donors(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Con
     }
 
 
-def can_supply(files: Sequence[FileRecord], donors: Mapping[Content, Path]) -> bool:
-    """Tell whether all of these files have donors; empty files need none."""
-    return bool(files) and donors.keys() >= {(f.sha256, f.executable) for f in files if f.size}
+def can_supply(files: Sequence[FileRecord], sources: Mapping[Content, Path]) -> bool:
+    """Tell whether all of these files have sources; empty files need none."""
+    return bool(files) and sources.keys() >= {(f.sha256, f.executable) for f in files if f.size}
 
 
-def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Path]) -> bool:
+def supply(tree: Path, files: Sequence[FileRecord], sources: Mapping[Content, Path]) -> bool:
     """Link all of these files into ``tree``, or none; return whether they are linked.
 
-    None are linked if a file has no donor, its name is taken, or linking fails.
+    None are linked if a file has no source, its name is taken, or linking fails.
     """
-    if not can_supply(files, donors):
+    if not can_supply(files, sources):
         return False
     linked: list[FileRecord] = []
     with suppress(OSError, StoreError):
@@ -61,7 +61,7 @@ def supply(tree: Path, files: Sequence[FileRecord], donors: Mapping[Content, Pat
             target = tree / file.path
             make_folder(target.parent)
             if file.size:
-                target.hardlink_to(donors[file.sha256, file.executable])
+                target.hardlink_to(sources[file.sha256, file.executable])
             else:
                 # Empty files are created: a hard link would only save its own cost.
                 target.touch(exist_ok=False)
@@ -96,11 +96,11 @@ def withdraw(tree: Path, files: Sequence[FileRecord]) -> None:
 
 
 def share(
-    staging: Staging, files: Sequence[FileRecord], donors: Mapping[Content, Path]
+    staging: Staging, files: Sequence[FileRecord], sources: Mapping[Content, Path]
 ) -> dict[Stamp, str]:
-    """Replace files of a staged tree by links to their donors; return the links' digests.
+    """Replace files of a staged tree by links to their sources; return the links' digests.
 
-    The extracted copies are kept aside until the donors are hashed. If a donor differs, its copy
+    The extracted copies are kept aside until the sources are hashed. If a source differs, its copy
     is put back. A file that ``supply`` linked already was hashed then; it is hashed again only
     if it was touched since. Raises ``OSError`` if a copy cannot be put back, TamperedInstall if
     a differing file has no copy.
@@ -109,14 +109,14 @@ def share(
     aside.mkdir()
     linked: dict[str, tuple[FileRecord, Path | None]] = {}
     for number, file in enumerate(files):
-        donor = donors.get((file.sha256, file.executable))
-        if donor and _same(donor, tree / file.path):
+        source = sources.get((file.sha256, file.executable))
+        if source and _same(source, tree / file.path):
             # ``supply`` linked it before: there is no copy to put back.
             linked[file.path] = file, None
-        elif donor and _link(donor, tree / file.path, aside / str(number)):
+        elif source and _link(source, tree / file.path, aside / str(number)):
             linked[file.path] = file, aside / str(number)
     records = [file for file, _ in linked.values()]
-    # Hash after linking: another process may damage or remove a donor's version at any time, and
+    # Hash after linking: another process may damage or remove a source's version at any time, and
     # only the file that is now in our tree counts.
     stamps, changed = verify_files(tree, records, staging.hashed)
     for path, (_, copy) in linked.items():
@@ -131,18 +131,18 @@ def share(
     return {stamps[file.path]: file.sha256 for file in records if file.path not in changed}
 
 
-def _same(donor: Path, target: Path) -> bool:
+def _same(source: Path, target: Path) -> bool:
     try:
-        return donor.samefile(target)
+        return source.samefile(target)
     except OSError:
         return False
 
 
-def _link(donor: Path, target: Path, copy: Path) -> bool:
-    """Move ``target`` to ``copy`` and link ``donor`` in its place; undo it if linking fails."""
+def _link(source: Path, target: Path, copy: Path) -> bool:
+    """Move ``target`` to ``copy`` and link ``source`` in its place; undo it if linking fails."""
     target.replace(copy)
     try:
-        target.hardlink_to(donor)
+        target.hardlink_to(source)
     except OSError:
         copy.replace(target)
         return False

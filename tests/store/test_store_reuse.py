@@ -41,7 +41,7 @@ def test_nothing_is_supplied_that_no_version_has(store: Store, old: Installed) -
         assert [path.name for path in staging.tree.glob("*") if path.is_file()] == [LIBRARY]
 
 
-def test_X01_what_a_donor_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
+def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
     rewrite(old.tree / LIBRARY)
     with store.staging() as staging:
         assert store.supply(staging, RECEIPT.files)
