@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "lazily": frozenset(),
     "process": frozenset(),
+    "tree_entry": frozenset(),
     "hardware": frozenset(),
     "driver_child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
@@ -33,22 +34,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"errors", "hardware", "host", "local_host"}),
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"errors", "trust"}),
+    "manifest": frozenset({"errors", "tree_entry", "trust"}),
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest"}),
-    "archive": frozenset({"disk", "errors", "manifest"}),
-    "packing": frozenset({"archive", "disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "files", "errors", "folders", "lazily", "ownership"}) | {"process"},
+    "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
+    "packing": frozenset({"archive", "disk", "errors", "manifest", "tree_entry"}),
+    "store": frozenset({"disk", "files", "errors", "folders", "ownership", "process"})
+    | {"tree_entry"},
     "launch": frozenset({"errors", "lazily"}),
     "instances": frozenset({"disk", "files", "errors", "folders", "launch", "process"}) | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
     | {"_version", "disk", "driver_child", "files", "instances", "local_host"}
-    | {"metadata_status", "ownership", "revocations", "store", "trust"},
+    | {"metadata_status", "ownership", "revocations", "store", "tree_entry", "trust"},
     "config": frozenset({"disk", "files", "errors", "ownership"}),
     "cli": VALUES
     | {

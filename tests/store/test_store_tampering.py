@@ -182,7 +182,7 @@ def test_removing_a_version_keeps_the_fingerprints_of_its_sharers_fresh(store: S
     store.check(new, full=True)
 
 
-def test_a_damaged_donor_is_not_linked(store: Store) -> None:
+def test_a_damaged_source_is_not_linked(store: Store) -> None:
     old = install(store, "b100")
     rewrite(old.tree / LIBRARY)
     new = install(store, "b200")

@@ -17,9 +17,10 @@ from tsuku_llm.store.integrity import (
     stamps_to_json,
     tampered,
 )
-from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt
+from tsuku_llm.store.receipt import RECEIPT, Receipt
 from tsuku_llm.store.reuse import Content, share
 from tsuku_llm.store.staging import Staging
+from tsuku_llm.tree_entry import FileEntry
 
 _PROGRAM_MODE = 0o755
 _FILE_MODE = 0o644
@@ -58,7 +59,7 @@ def finalize(
     return digests
 
 
-def _seal_files(tree: Path, files: Sequence[FileRecord]) -> None:
+def _seal_files(tree: Path, files: Sequence[FileEntry]) -> None:
     """Set the modes and flush, 8 files in parallel: the disk serves waiting flushes together."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # not at a start
 
@@ -69,7 +70,7 @@ def _seal_files(tree: Path, files: Sequence[FileRecord]) -> None:
             pass
 
 
-def _mode(file: FileRecord) -> int:
+def _mode(file: FileEntry) -> int:
     return _PROGRAM_MODE if file.executable else _FILE_MODE
 
 

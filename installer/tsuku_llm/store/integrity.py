@@ -19,7 +19,8 @@ from typing import NamedTuple
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import StoreError, TamperedInstall
 from tsuku_llm.files import open_to_read, read_small, replace_file
-from tsuku_llm.store.receipt import FileRecord, Receipt, parse_object
+from tsuku_llm.store.receipt import Receipt, parse_object
+from tsuku_llm.tree_entry import FileEntry
 
 FINGERPRINT = "fingerprint.json"
 TREE = "tree"
@@ -180,7 +181,7 @@ def expected_kinds(receipt: Receipt) -> dict[str, str]:
 
 
 def verify_files(
-    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+    tree: Path, files: Sequence[FileEntry], known: Mapping[Stamp, str]
 ) -> tuple[Stamps, list[str]]:
     """Hash files, return their stamps and the names of those that differ.
 
@@ -196,7 +197,7 @@ def verify_files(
 
 
 def _digests(
-    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+    tree: Path, files: Sequence[FileEntry], known: Mapping[Stamp, str]
 ) -> dict[str, tuple[Stamp, str]]:
     """Hash files in this thread and one more, the largest first."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415

@@ -25,14 +25,14 @@ from tsuku_llm.store.integrity import (
     tampered,
     verify_files,
 )
-from tsuku_llm.store.receipt import FileRecord
 from tsuku_llm.store.staging import ASIDE, Staging
+from tsuku_llm.tree_entry import FileEntry
 
 Content = tuple[str, bool]
 """SHA-256 and the executable flag of a file: files with both equal can be shared."""
 
 
-def find_sources(files: Iterable[FileRecord], others: Iterable[Installed]) -> dict[Content, Path]:
+def find_sources(files: Iterable[FileEntry], others: Iterable[Installed]) -> dict[Content, Path]:
     """Find the same files in other versions; empty files are left out."""
     wanted = {(file.sha256, file.executable) for file in files if file.size}
     return {
@@ -43,19 +43,19 @@ def find_sources(files: Iterable[FileRecord], others: Iterable[Installed]) -> di
     }
 
 
-def can_supply(files: Sequence[FileRecord], sources: Mapping[Content, Path]) -> bool:
+def can_supply(files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
     """Tell whether all of these files have sources; empty files need none."""
     return bool(files) and sources.keys() >= {(f.sha256, f.executable) for f in files if f.size}
 
 
-def supply(tree: Path, files: Sequence[FileRecord], sources: Mapping[Content, Path]) -> bool:
+def supply(tree: Path, files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
     """Link all of these files into ``tree``, or none; return whether they are linked.
 
     None are linked if a file has no source, its name is taken, or linking fails.
     """
     if not can_supply(files, sources):
         return False
-    linked: list[FileRecord] = []
+    linked: list[FileEntry] = []
     with suppress(OSError, StoreError):
         for file in files:
             target = tree / file.path
@@ -73,7 +73,7 @@ def supply(tree: Path, files: Sequence[FileRecord], sources: Mapping[Content, Pa
     return False
 
 
-def confirm(staging: Staging, files: Sequence[FileRecord]) -> list[str]:
+def confirm(staging: Staging, files: Sequence[FileEntry]) -> list[str]:
     """Hash the linked files; return the names of those that differ.
 
     The digests are remembered for the commit, which hashes a file again only if it was touched
@@ -88,7 +88,7 @@ def confirm(staging: Staging, files: Sequence[FileRecord]) -> list[str]:
     return changed
 
 
-def withdraw(tree: Path, files: Sequence[FileRecord]) -> None:
+def withdraw(tree: Path, files: Sequence[FileEntry]) -> None:
     """Remove linked files from ``tree``; a file that cannot be removed stays."""
     for file in files:
         with suppress(OSError):
@@ -96,7 +96,7 @@ def withdraw(tree: Path, files: Sequence[FileRecord]) -> None:
 
 
 def share(
-    staging: Staging, files: Sequence[FileRecord], sources: Mapping[Content, Path]
+    staging: Staging, files: Sequence[FileEntry], sources: Mapping[Content, Path]
 ) -> dict[Stamp, str]:
     """Replace files of a staged tree by links to their sources; return the links' digests.
 
@@ -107,7 +107,7 @@ def share(
     """
     tree, aside = staging.tree, staging.path / ASIDE
     aside.mkdir()
-    linked: dict[str, tuple[FileRecord, Path | None]] = {}
+    linked: dict[str, tuple[FileEntry, Path | None]] = {}
     for number, file in enumerate(files):
         source = sources.get((file.sha256, file.executable))
         if source and _same(source, tree / file.path):

@@ -36,7 +36,7 @@ from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, adopt, require_ours
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
 from tsuku_llm.store.reader import StoreReader
-from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt, is_version_id
+from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
 from tsuku_llm.store.reuse import (
     can_supply,
     confirm,
@@ -47,6 +47,7 @@ from tsuku_llm.store.reuse import (
     withdraw,
 )
 from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
+from tsuku_llm.tree_entry import FileEntry
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another one, which may be downloading large archives."""
@@ -110,22 +111,22 @@ class Store(StoreReader):
         """Make a folder to extract into, removed at the end of the block unless committed."""
         return staged(self._made(self._staging))
 
-    def can_supply(self, files: Sequence[FileRecord]) -> bool:
+    def can_supply(self, files: Sequence[FileEntry]) -> bool:
         """Tell whether other versions have all of these files, by their receipts."""
         return can_supply(files, find_sources(files, self.installed()))
 
-    def supply(self, staging: Staging, files: Sequence[FileRecord]) -> bool:
+    def supply(self, staging: Staging, files: Sequence[FileEntry]) -> bool:
         """Link files of other versions into a staged tree; call ``confirm`` afterwards.
 
         Returns False if a file cannot be linked; the tree is then as it was.
         """
         return supply(staging.tree, files, find_sources(files, self.installed()))
 
-    def confirm(self, staging: Staging, files: Sequence[FileRecord]) -> list[str]:
+    def confirm(self, staging: Staging, files: Sequence[FileEntry]) -> list[str]:
         """Hash the files that ``supply`` linked; return the names of those that differ."""
         return confirm(staging, files)
 
-    def withdraw(self, staging: Staging, files: Sequence[FileRecord]) -> None:
+    def withdraw(self, staging: Staging, files: Sequence[FileEntry]) -> None:
         """Remove the files that ``supply`` linked into a staged tree."""
         withdraw(staging.tree, files)
 
