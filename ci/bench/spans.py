@@ -21,10 +21,10 @@ PHASES = {
     "fetched and verified": "tsuku_llm.fetch.download:download",
     "files unpacked": "tsuku_llm.archive.tree:Tree.write",
     "trial start": "tsuku_llm.operations.install:_gate",
-    "files flushed": "tsuku_llm.store.sealing:seal_file",
-    "commit": "tsuku_llm.store.versions:Store.commit",
-    "activation": "tsuku_llm.store.versions:Store.activate",
-    "archives removed": "tsuku_llm.store.versions:Store.drop_downloads",
+    "files flushed": "tsuku_llm.store.finalize:seal_file",
+    "commit": "tsuku_llm.store.store:Store.commit",
+    "activation": "tsuku_llm.store.store:Store.activate",
+    "archives removed": "tsuku_llm.store.store:Store.drop_downloads",
 }
 """The phases that are measured, and the function that does each."""
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from support.archives import Tar, Zip, artifact_for, gnu_long, pax, tar, tar_gz, zipped
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
-from tsuku_llm.archive import UnpackedFile, unpack
+from tsuku_llm.archive import unpack
 from tsuku_llm.errors import TsukuError
+from tsuku_llm.tree_entry import FileEntry
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
 """More on demand: half a million take about ten minutes."""
@@ -76,7 +77,7 @@ def unpacked(data: bytes, kind: str) -> dict[str, bytes] | None:
         assert all(path.resolve().is_relative_to(into) for path in into.rglob("*"))
         if done is None:
             return None
-        files = [item.path for item in done if isinstance(item, UnpackedFile)]
+        files = [item.path for item in done if isinstance(item, FileEntry)]
         return {path: (into / path).read_bytes() for path in files}
 
 

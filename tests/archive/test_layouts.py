@@ -17,8 +17,9 @@ from support.builds import NO_DEVICE_STEPS, Packed, stand_in
 from support.folder_shop import FolderShop
 from support.serving import serving
 
-from tsuku_llm.archive import Aside, Unpacked, as_it_is, place, unpack
+from tsuku_llm.archive import Aside, as_it_is, place, unpack
 from tsuku_llm.errors import UnsafeArchive
+from tsuku_llm.tree_entry import TreeEntry
 
 SERVER = {"llama-server": b"server", "libllama.so": b"lib"}
 RUNTIME = {"libcudart.so.13": b"cuda"}
@@ -176,7 +177,7 @@ def test_S41_beside_a_listed_build_a_companion_goes_to_its_server(tmp_path: Path
     tree = tmp_path / "tree"
     data = tar_gz([Tar(name="top/bin/llama-server", data=b"server")])
     listed = artifact_for(data, "tar.gz", "top", files=(file_entry("bin/llama-server", b"server"),))
-    present: dict[str, Unpacked] = {
+    present: dict[str, TreeEntry] = {
         item.path: item for item in unpack(io.BytesIO(data), listed, tree)
     }
     companion = aside(tmp_path / "aside", below("cudart", RUNTIME))

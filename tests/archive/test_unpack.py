@@ -23,9 +23,9 @@ from support.archives import (
 )
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
-from tsuku_llm.archive import Budget, UnpackedFile, UnpackedLink, unpack
+from tsuku_llm.archive import Budget, unpack
 from tsuku_llm.errors import DigestMismatch, NoSpace, StoreError, TsukuError, UnsafeArchive
-from tsuku_llm.manifest import LinkEntry
+from tsuku_llm.tree_entry import FileEntry, LinkEntry
 
 BODY = b"\x7fELF" + bytes(range(256)) * 9
 
@@ -53,11 +53,11 @@ def upstream_like() -> list[Tar]:
 def test_upstreams_layout_is_unpacked_and_reported(tmp_path: Path) -> None:
     done = unpack_bytes(tar_gz(upstream_like()), "tar.gz", tmp_path / "t", "llama-b1")
     assert done == (
-        UnpackedFile("LICENSE", 3, sha(b"MIT"), executable=False),
-        UnpackedLink("libllama.so", "libllama.so.0"),
-        UnpackedLink("libllama.so.0", "libllama.so.0.1"),
-        UnpackedFile("libllama.so.0.1", len(BODY), sha(BODY[::-1]), executable=False),
-        UnpackedFile("llama-server", len(BODY), sha(BODY), executable=True),
+        FileEntry("LICENSE", 3, sha(b"MIT"), executable=False),
+        LinkEntry("libllama.so", "libllama.so.0"),
+        LinkEntry("libllama.so.0", "libllama.so.0.1"),
+        FileEntry("libllama.so.0.1", len(BODY), sha(BODY[::-1]), executable=False),
+        FileEntry("llama-server", len(BODY), sha(BODY), executable=True),
     )
     assert (tmp_path / "t/libllama.so").read_bytes() == BODY[::-1]
     assert (tmp_path / "t/libllama.so").readlink() == Path("libllama.so.0")
@@ -85,7 +85,7 @@ def test_a_wheel_gives_its_root_only(tmp_path: Path) -> None:
         ]
     )
     done = unpack_bytes(data, "wheel", tmp_path / "t", "pkg/bin")
-    assert done == (UnpackedFile("llama-server", len(BODY), sha(BODY), executable=True),)
+    assert done == (FileEntry("llama-server", len(BODY), sha(BODY), executable=True),)
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["llama-server"]
 
 

@@ -10,7 +10,8 @@ from support.packaged import packaged
 from support.program import Result, environment, run_program
 from support.repository import FrozenCopy, RepositorySimulator, release_document, signer
 
-from tsuku_llm import catalog, embedded, trust
+from tsuku_llm import embedded, trust
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.errors import MetadataError
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -50,7 +51,7 @@ def honest(first: RepositorySimulator) -> RepositorySimulator:
     return rotated(first, ROTATIONS, "honest")
 
 
-def newest(found: catalog.Catalog) -> str:
+def newest(found: loading.Catalog) -> str:
     return found.entries[0].release
 
 
@@ -86,7 +87,7 @@ def test_T01_a_package_whose_chain_is_broken_is_refused(
     broken = honest.freeze()
     broken.files["metadata/3.root.json"] = forked(first, 3).files["metadata/3.root.json"]
     with pytest.raises(MetadataError, match="root"):
-        catalog.load(honest.repository(embedded=broken), tmp_path)
+        loading.load(honest.repository(embedded=broken), tmp_path)
 
 
 # --- keys that were replaced ------------------------------------------------------------------
@@ -100,11 +101,11 @@ def test_T01_keys_that_were_replaced_do_not_own_a_first_refresh(
     evil = forked(first, version)
     for _ in range(2):
         with pytest.raises(MetadataError):
-            catalog.refresh(repository, tmp_path, evil.download)
-        found = catalog.load(repository, tmp_path)
+            refreshing.refresh(repository, tmp_path, evil.download)
+        found = loading.load(repository, tmp_path)
         assert (found.source, newest(found), found.notes) == ("embedded", "b1", ())
     honest.publish(release_document("b2"))
-    assert newest(catalog.refresh(repository, tmp_path, honest.download)) == "b2"
+    assert newest(refreshing.refresh(repository, tmp_path, honest.download)) == "b2"
 
 
 @pytest.mark.parametrize("version", [1 + ROTATIONS, 2 + ROTATIONS])
@@ -113,7 +114,7 @@ def test_T01_a_host_with_another_root_of_a_known_version_is_named(
 ) -> None:
     repository = honest.repository(embedded=honest.freeze())
     with pytest.raises(MetadataError, match="the served root 6 is not the root 6") as caught:
-        catalog.refresh(repository, tmp_path, forked(first, version).download)
+        refreshing.refresh(repository, tmp_path, forked(first, version).download)
     assert len([fact for fact in caught.value.facts if "sha256" in fact]) == 2
     assert "publisher" in caught.value.hint
 
@@ -123,7 +124,7 @@ def test_T01_an_update_starts_at_the_newest_root_of_the_package(
 ) -> None:
     repository = honest.repository(embedded=honest.freeze())
     honest.bump()
-    catalog.refresh(repository, tmp_path, honest.download)
+    refreshing.refresh(repository, tmp_path, honest.download)
     assert honest.requests[:2] == ["metadata/7.root.json", "metadata/timestamp.json"]
     roots = {path.name for path in kept_copy(tmp_path).glob("metadata/*.root.json")}
     assert roots == {f"{version}.root.json" for version in range(1, 7)}, "as older packages need"
@@ -169,15 +170,15 @@ def test_T02_an_updated_copy_with_another_known_root_is_passed_over(
 ) -> None:
     """An older package, which knew the first root only, was led to another chain."""
     evil = forked(first, 3)
-    catalog.refresh(first.repository(embedded=first.freeze()), tmp_path, evil.download)
+    refreshing.refresh(first.repository(embedded=first.freeze()), tmp_path, evil.download)
     repository = honest.repository(embedded=honest.freeze())
-    found = catalog.load(repository, tmp_path)
+    found = loading.load(repository, tmp_path)
     assert (found.source, newest(found)) == ("embedded", "b1")
     (note,) = found.notes
     assert "its root 2 is not the root 2 that this machine knows" in note
     assert "tsuku-llm repository refresh simulator" in note
     honest.publish(release_document("b2"))
-    cured = catalog.refresh(repository, tmp_path, honest.download)
+    cured = refreshing.refresh(repository, tmp_path, honest.download)
     assert (newest(cured), cured.notes) == ("b2", ())
 
 
@@ -185,16 +186,16 @@ def test_T02_an_updated_copy_with_another_known_root_is_passed_over(
 def test_T02_a_refresh_ends_the_note_though_the_host_has_only_what_the_package_has(
     first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path, damage: str
 ) -> None:
-    catalog.refresh(first.repository(), tmp_path, first.download)
+    refreshing.refresh(first.repository(), tmp_path, first.download)
     if damage == "no copy":
         shutil.rmtree(kept_copy(tmp_path))
     elif damage == "no name":
         (place(tmp_path) / "current").write_bytes(b"../..")
     repository = honest.repository(embedded=honest.freeze())
-    (note,) = catalog.load(repository, tmp_path).notes
+    (note,) = loading.load(repository, tmp_path).notes
     assert note.endswith("tsuku-llm repository refresh simulator")
-    assert catalog.refresh(repository, tmp_path, honest.download).notes == ()
-    assert catalog.load(repository, tmp_path).source == "embedded"
+    assert refreshing.refresh(repository, tmp_path, honest.download).notes == ()
+    assert loading.load(repository, tmp_path).source == "embedded"
 
 
 def test_T02_one_other_byte_in_a_known_root_of_the_updated_copy(
@@ -203,10 +204,10 @@ def test_T02_one_other_byte_in_a_known_root_of_the_updated_copy(
     """Also below the anchor, where no signature is looked at any more."""
     repository = honest.repository(embedded=honest.freeze())
     honest.publish(release_document("b2"))
-    catalog.refresh(repository, tmp_path, honest.download)
+    refreshing.refresh(repository, tmp_path, honest.download)
     root = kept_copy(tmp_path) / "metadata" / "2.root.json"
     root.write_bytes(root.read_bytes() + b"\n")
-    found = catalog.load(repository, tmp_path)
+    found = loading.load(repository, tmp_path)
     assert found.source == "embedded"
     assert "its root 2 is not" in found.notes[0]
 
@@ -226,7 +227,7 @@ def test_T02_other_roots_in_the_updaters_state_are_replaced(
         (history.parent / f"{role}.json").write_bytes(data)
     repository = honest.repository(embedded=honest.freeze())
     honest.publish(release_document("b2"))
-    assert newest(catalog.refresh(repository, tmp_path, honest.download)) == "b2"
+    assert newest(refreshing.refresh(repository, tmp_path, honest.download)) == "b2"
     for version in range(1, 2 + ROTATIONS):
         name = f"{version}.root.json"
         assert (history / name).read_bytes() == honest.files[f"metadata/{name}"]
@@ -272,12 +273,12 @@ def test_T03_a_root_that_was_verified_stays_what_it_was(
 ) -> None:
     repository = first.repository()
     later = rotated(first, 2, "honest")
-    catalog.refresh(repository, tmp_path, later.download)
+    refreshing.refresh(repository, tmp_path, later.download)
     loss(tmp_path)
     with pytest.raises(MetadataError):
-        catalog.refresh(repository, tmp_path, forked(first, version).download)
+        refreshing.refresh(repository, tmp_path, forked(first, version).download)
     later.publish(release_document("b2"))
-    found = catalog.refresh(repository, tmp_path, later.download)
+    found = refreshing.refresh(repository, tmp_path, later.download)
     assert (newest(found), found.notes) == ("b2", ())
     assert found.trusted.roles["root"].version == 3
 
@@ -286,16 +287,16 @@ def test_T03_a_root_stays_known_where_the_rest_was_refused(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = first.repository()
-    catalog.refresh(repository, tmp_path, first.download)
+    refreshing.refresh(repository, tmp_path, first.download)
     later = rotated(first, 1, "honest")
     later.signers["timestamp"] = [signer("a mistake")]
     later.sign_timestamp()
     with pytest.raises(MetadataError):
-        catalog.refresh(repository, tmp_path, later.download)
+        refreshing.refresh(repository, tmp_path, later.download)
     lose_client(tmp_path)
     with pytest.raises(MetadataError, match="the served root 2 is not"):
-        catalog.refresh(repository, tmp_path, forked(first, 2).download)
-    found = catalog.load(repository, tmp_path)
+        refreshing.refresh(repository, tmp_path, forked(first, 2).download)
+    found = loading.load(repository, tmp_path)
     assert (newest(found), found.notes) == ("b1", ()), "what was trusted before still is"
 
 
@@ -303,11 +304,11 @@ def test_T03_an_updated_copy_with_another_known_root(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = first.repository()
-    catalog.refresh(repository, tmp_path, rotated(first, 2, "honest").download)
+    refreshing.refresh(repository, tmp_path, rotated(first, 2, "honest").download)
     root = kept_copy(tmp_path) / "metadata" / "2.root.json"
     root.write_bytes(foreign_root(first, 2))
     with pytest.raises(MetadataError, match="no valid metadata") as caught:
-        catalog.load(repository, tmp_path)
+        loading.load(repository, tmp_path)
     assert "its root 2 is not" in text(caught.value)
 
 
@@ -317,7 +318,7 @@ def test_T03_what_lies_in_the_place_of_a_known_root_is_replaced(
     first: RepositorySimulator, tmp_path: Path, kind: str
 ) -> None:
     repository = first.repository()
-    catalog.refresh(repository, tmp_path, rotated(first, 1, "honest").download)
+    refreshing.refresh(repository, tmp_path, rotated(first, 1, "honest").download)
     roots = place(tmp_path) / "roots"
     (roots / "2.root.json").unlink()
     if kind == "pipe":
@@ -329,7 +330,9 @@ def test_T03_what_lies_in_the_place_of_a_known_root_is_replaced(
     else:
         shutil.rmtree(roots)
         roots.touch()
-    found = catalog.refresh(repository, tmp_path, rotated(first, 1, "honest").download, alone=True)
+    found = refreshing.refresh(
+        repository, tmp_path, rotated(first, 1, "honest").download, alone=True
+    )
     assert found.trusted.roles["root"].version == 2
     assert (roots / "2.root.json").is_file()
 
@@ -337,20 +340,20 @@ def test_T03_what_lies_in_the_place_of_a_known_root_is_replaced(
 def test_T03_a_pinned_root_that_was_replaced_is_refused_until_it_is_added_again(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
-    catalog.refresh(first.install(tmp_path, "company"), tmp_path, first.download)
+    refreshing.refresh(first.install(tmp_path, "company"), tmp_path, first.download)
     other = RepositorySimulator(name="other")
     other.publish(release_document("b9"))
     (place(tmp_path, "company") / "root.json").write_bytes(other.pinned_root)
-    swapped = catalog.repository(tmp_path, "company")
+    swapped = repositories.repository(tmp_path, "company")
     for ask in (
-        lambda: catalog.load(swapped, tmp_path),
-        lambda: catalog.refresh(swapped, tmp_path, other.download),
+        lambda: loading.load(swapped, tmp_path),
+        lambda: refreshing.refresh(swapped, tmp_path, other.download),
     ):
         with pytest.raises(MetadataError, match="the pinned root 1 is not the root 1") as caught:
             ask()
         assert "tsuku-llm repository remove company" in caught.value.hint
-    catalog.remove_repository(tmp_path, "company")
-    found = catalog.refresh(other.install(tmp_path, "company"), tmp_path, other.download)
+    repositories.remove_repository(tmp_path, "company")
+    found = refreshing.refresh(other.install(tmp_path, "company"), tmp_path, other.download)
     assert newest(found) == "b9"
 
 
@@ -358,11 +361,11 @@ def test_T03_a_damaged_known_root_does_not_count_against_the_pinned_one(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = first.install(tmp_path, "company")
-    catalog.refresh(repository, tmp_path, first.download)
+    refreshing.refresh(repository, tmp_path, first.download)
     kept = place(tmp_path, "company") / "roots" / "1.root.json"
     kept.write_bytes(b"{}")
-    assert newest(catalog.load(repository, tmp_path)) == "b1"
-    catalog.refresh(repository, tmp_path, first.download)
+    assert newest(loading.load(repository, tmp_path)) == "b1"
+    refreshing.refresh(repository, tmp_path, first.download)
     assert kept.read_bytes() == first.pinned_root
 
 
@@ -370,12 +373,12 @@ def test_T03_a_repository_that_is_added_again_starts_at_its_new_root(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
     added = first.install(tmp_path, "company")
-    catalog.refresh(added, tmp_path, rotated(first, 1, "honest").download)
-    catalog.remove_repository(tmp_path, "company")
+    refreshing.refresh(added, tmp_path, rotated(first, 1, "honest").download)
+    repositories.remove_repository(tmp_path, "company")
     stranger = RepositorySimulator(name="stranger")
     stranger.publish(release_document("b5"))
     added = stranger.install(tmp_path, "company")
-    assert newest(catalog.refresh(added, tmp_path, stranger.download)) == "b5"
+    assert newest(refreshing.refresh(added, tmp_path, stranger.download)) == "b5"
 
 
 # --- an updated copy that an older package kept -----------------------------------------------
@@ -392,10 +395,10 @@ def test_T04_an_older_packages_copy_goes_on_where_its_keys_are_still_good(
     package.adopt_signers()
     package.sign_root([*before, *package.signers["root"]])
     first.publish(release_document("b2"))
-    catalog.refresh(first.repository(embedded=first.fork().freeze()), tmp_path, first.download)
+    refreshing.refresh(first.repository(embedded=first.fork().freeze()), tmp_path, first.download)
     first.publish(release_document("b3"))
-    catalog.refresh(first.repository(), tmp_path, first.download)
-    found = catalog.load(package.repository(embedded=package.freeze()), tmp_path)
+    refreshing.refresh(first.repository(), tmp_path, first.download)
+    found = loading.load(package.repository(embedded=package.freeze()), tmp_path)
     assert (found.source, newest(found), found.notes) == ("updated", "b3", ())
     assert found.trusted.roles["root"].version == 2
 
@@ -408,9 +411,9 @@ def test_T04_an_older_packages_copy_is_passed_over_where_its_keys_were_replaced(
     package.rotate(role)
     for _ in range(5):
         first.publish(release_document("b2"))
-    catalog.refresh(first.repository(), tmp_path, first.download)
+    refreshing.refresh(first.repository(), tmp_path, first.download)
     repository = package.repository(embedded=package.freeze())
-    found = catalog.load(repository, tmp_path)
+    found = loading.load(repository, tmp_path)
     assert (found.source, newest(found)) == ("embedded", "b1")
     (note,) = found.notes
     assert f"the {role} metadata is not trusted" in note
@@ -419,5 +422,5 @@ def test_T04_an_older_packages_copy_is_passed_over_where_its_keys_were_replaced(
     for signed in (package.targets, package.snapshot, package.timestamp):
         signed.version = 10
     package.publish(release_document("b3"))
-    cured = catalog.refresh(repository, tmp_path, package.download)
+    cured = refreshing.refresh(repository, tmp_path, package.download)
     assert (newest(cured), cured.notes) == ("b3", ())

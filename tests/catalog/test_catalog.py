@@ -22,7 +22,8 @@ from support.repository import (
 )
 from tuf.api.metadata import MetaFile
 
-from tsuku_llm import catalog, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.errors import (
     BodyError,
     CorruptStore,
@@ -51,21 +52,21 @@ def simulator() -> RepositorySimulator:
     return simulator
 
 
-def refresh(simulator: RepositorySimulator, data: Path) -> catalog.Catalog:
-    return catalog.refresh(simulator.repository(), data, simulator.download)
+def refresh(simulator: RepositorySimulator, data: Path) -> loading.Catalog:
+    return refreshing.refresh(simulator.repository(), data, simulator.download)
 
 
 def refused(simulator: RepositorySimulator, data: Path) -> MetadataError:
     """A refresh that must be refused and must leave the catalog as it was."""
-    before = versions(catalog.load(simulator.repository(), data))
+    before = versions(loading.load(simulator.repository(), data))
     with pytest.raises(MetadataError) as caught:
         refresh(simulator, data)
     assert caught.value.exit_code == 5
-    assert versions(catalog.load(simulator.repository(), data)) == before
+    assert versions(loading.load(simulator.repository(), data)) == before
     return caught.value
 
 
-def versions(found: catalog.Catalog) -> dict[str, int]:
+def versions(found: loading.Catalog) -> dict[str, int]:
     return {role: state.version for role, state in found.trusted.roles.items()}
 
 
@@ -77,11 +78,11 @@ def text(error: TsukuError) -> str:
 
 
 @pytest.fixture
-def offered(simulator: RepositorySimulator, tmp_path: Path) -> catalog.Catalog:
+def offered(simulator: RepositorySimulator, tmp_path: Path) -> loading.Catalog:
     return refresh(simulator, tmp_path)
 
 
-def test_channels_and_releases_newest_first(offered: catalog.Catalog) -> None:
+def test_channels_and_releases_newest_first(offered: loading.Catalog) -> None:
     assert offered.channels == ("nightly", "stable")
     assert [entry.release for entry in offered.entries] == ["b3", "b2", "b1"]
     assert [entry.release for entry in offered.releases("stable")] == ["b2", "b1"]
@@ -97,25 +98,25 @@ def test_newest_is_by_number_and_not_by_text(
 
 
 @pytest.mark.parametrize("name", ["b1", "v0.1.0", "0.1.0", "V0.1.0", "B1"])
-def test_a_release_is_found_by_tag_and_by_version(offered: catalog.Catalog, name: str) -> None:
+def test_a_release_is_found_by_tag_and_by_version(offered: loading.Catalog, name: str) -> None:
     assert offered.read(offered.entry(name)).release == "b1"
 
 
 @pytest.mark.parametrize("name", ["b9", "0.9.0", "v", "", "vb1", "None"])
-def test_an_unknown_release_lists_what_exists(offered: catalog.Catalog, name: str) -> None:
+def test_an_unknown_release_lists_what_exists(offered: loading.Catalog, name: str) -> None:
     with pytest.raises(UnknownRequest) as caught:
         offered.read(offered.entry(name))
     assert "b3, b2 (v0.2.0), b1 (v0.1.0)" in text(caught.value)
     assert caught.value.hint
 
 
-def test_an_unknown_channel_lists_what_exists(offered: catalog.Catalog) -> None:
+def test_an_unknown_channel_lists_what_exists(offered: loading.Catalog) -> None:
     with pytest.raises(UnknownRequest) as caught:
         offered.releases("weekly")[0]
     assert "nightly, stable" in text(caught.value)
 
 
-def test_age_and_expiry(offered: catalog.Catalog) -> None:
+def test_age_and_expiry(offered: loading.Catalog) -> None:
     freshness = offered.freshness
     assert (freshness.signed, freshness.expires) == (ISSUED, EXPIRES)
     assert freshness.age(ISSUED + timedelta(days=3)) == "signed on 2026-11-20 (3 days ago)"
@@ -179,14 +180,14 @@ def test_targets_that_are_no_release_are_left_alone(
     assert len(refresh(simulator, tmp_path).entries) == 3
 
 
-def test_a_release_file_that_vanished(offered: catalog.Catalog, tmp_path: Path) -> None:
+def test_a_release_file_that_vanished(offered: loading.Catalog, tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/targets/releases/*.b1.json")
     kept.unlink()
     with pytest.raises(MetadataError, match="b1 is missing"):
         offered.read(offered.entry("b1"))
 
 
-def test_a_release_file_that_changed(offered: catalog.Catalog, tmp_path: Path) -> None:
+def test_a_release_file_that_changed(offered: loading.Catalog, tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/targets/releases/*.b1.json")
     kept.write_bytes(kept.read_bytes().replace(b"simulator", b"simulatoR"))
     with pytest.raises(DigestMismatch):
@@ -197,7 +198,7 @@ def test_a_release_file_that_changed(offered: catalog.Catalog, tmp_path: Path) -
 
 
 def test_the_embedded_copy_is_enough(simulator: RepositorySimulator, tmp_path: Path) -> None:
-    found = catalog.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
+    found = loading.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
     assert (found.source, found.notes) == ("embedded", ())
     assert found.releases("stable")[0].release == "b2"
 
@@ -205,14 +206,14 @@ def test_the_embedded_copy_is_enough(simulator: RepositorySimulator, tmp_path: P
 def test_M30_a_newer_updated_copy_wins(simulator: RepositorySimulator, tmp_path: Path) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
     simulator.publish(release_document("b4"))
-    assert catalog.refresh(repository, tmp_path, simulator.download).source == "updated"
-    assert catalog.load(repository, tmp_path).releases("stable")[0].release == "b4"
+    assert refreshing.refresh(repository, tmp_path, simulator.download).source == "updated"
+    assert loading.load(repository, tmp_path).releases("stable")[0].release == "b4"
 
 
 def test_M30_a_newer_embedded_copy_wins(simulator: RepositorySimulator, tmp_path: Path) -> None:
     refresh(simulator, tmp_path)
     simulator.publish(release_document("b4"))
-    found = catalog.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
+    found = loading.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
     assert (found.source, found.releases("stable")[0].release) == ("embedded", "b4")
 
 
@@ -220,7 +221,7 @@ def test_M30_equal_copies_are_the_embedded_one(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
-    assert catalog.refresh(repository, tmp_path, simulator.download).source == "embedded"
+    assert refreshing.refresh(repository, tmp_path, simulator.download).source == "embedded"
 
 
 def current(data: Path) -> Path:
@@ -307,14 +308,14 @@ def test_a_damaged_updated_copy_is_passed_over_with_a_note_and_healed(
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
     simulator.publish(release_document("b4"))
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     damage(tmp_path)
-    found = catalog.load(repository, tmp_path)
+    found = loading.load(repository, tmp_path)
     assert (found.source, found.releases("stable")[0].release) == ("embedded", "b2")
     assert len(found.notes) == 1
     assert found.notes[0].startswith("the updated metadata of simulator is not used: ")
 
-    healed = catalog.refresh(repository, tmp_path, simulator.download)
+    healed = refreshing.refresh(repository, tmp_path, simulator.download)
     assert (healed.source, healed.notes) == ("updated", ())
 
 
@@ -324,9 +325,9 @@ def test_M30_another_owners_copy_is_passed_over(
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
     simulator.publish(release_document("b4"))
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     os.chown(current(tmp_path) / "metadata" / "timestamp.json", 12345, 12345)
-    found = catalog.load(repository, tmp_path)
+    found = loading.load(repository, tmp_path)
     assert found.source == "embedded"
     assert found.notes
 
@@ -335,12 +336,12 @@ def test_without_an_embedded_copy_a_valid_one_is_needed(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     with pytest.raises(MetadataError, match="no valid metadata") as caught:
-        catalog.load(simulator.repository(), tmp_path)
+        loading.load(simulator.repository(), tmp_path)
     assert "tsuku-llm repository refresh simulator" in caught.value.hint
     refresh(simulator, tmp_path)
     corrupt(tmp_path)
     with pytest.raises(MetadataError) as caught:
-        catalog.load(simulator.repository(), tmp_path)
+        loading.load(simulator.repository(), tmp_path)
     assert "snapshot" in text(caught.value)
 
 
@@ -349,7 +350,7 @@ def test_a_broken_embedded_copy_is_a_broken_package(
 ) -> None:
     simulator.flip("metadata/timestamp.json", 400)
     with pytest.raises(MetadataError):
-        catalog.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
+        loading.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
 
 
 # --- refresh ------------------------------------------------------------------------------
@@ -378,7 +379,7 @@ def test_a_first_refresh_takes_release_files_from_the_package(
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
     simulator.bump()
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     assert not [name for name in simulator.requests if name.startswith("targets/")]
 
 
@@ -446,8 +447,8 @@ def test_M12_rollback_below_the_embedded_copy(
     simulator.publish(release_document("b4"))
     repository = simulator.repository(embedded=simulator.freeze())
     with pytest.raises(MetadataError, match="older than what this machine has"):
-        catalog.refresh(repository, tmp_path, old.download)
-    assert catalog.load(repository, tmp_path).releases("stable")[0].release == "b4"
+        refreshing.refresh(repository, tmp_path, old.download)
+    assert loading.load(repository, tmp_path).releases("stable")[0].release == "b4"
 
 
 def test_M15_the_targets_are_removed_from_the_snapshot(
@@ -489,12 +490,12 @@ def test_M17_fast_forward_recovers_after_a_rotation(
     repository = simulator.repository(embedded=embedded)
     getattr(simulator, role).version = 100
     simulator.bump()
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     for name, version in before.items():
         getattr(simulator, name).version = version
     simulator.targets.version = 4
     simulator.rotate("timestamp", "snapshot", "targets")
-    found = catalog.refresh(repository, tmp_path, simulator.download)
+    found = refreshing.refresh(repository, tmp_path, simulator.download)
     assert versions(found)["root"] == 2
     assert versions(found)[role] < 100
     assert (found.source, found.notes) == ("updated", ())
@@ -510,7 +511,7 @@ def test_an_old_timestamp_below_a_new_root_is_still_a_rollback(
     simulator.publish(release_document("b5"))
     repository = simulator.repository(embedded=simulator.freeze())
     with pytest.raises(MetadataError, match="older than what this machine has"):
-        catalog.refresh(repository, tmp_path, old.download)
+        refreshing.refresh(repository, tmp_path, old.download)
 
 
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets"])
@@ -542,10 +543,10 @@ def test_M19_an_expired_copy_gives_way_to_a_fresh_one(
     simulator.timestamp.expires = datetime(2020, 1, 1, tzinfo=timezone.utc)
     simulator.sign()
     repository = simulator.repository(embedded=simulator.freeze())
-    assert catalog.load(repository, tmp_path).trusted.expired(PACKAGE_DAY) == ("timestamp",)
+    assert loading.load(repository, tmp_path).trusted.expired(PACKAGE_DAY) == ("timestamp",)
     simulator.timestamp.expires = EXPIRES
     simulator.bump()
-    assert catalog.refresh(repository, tmp_path, simulator.download).source == "updated"
+    assert refreshing.refresh(repository, tmp_path, simulator.download).source == "updated"
 
 
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets"])
@@ -584,7 +585,7 @@ def test_a_rotation_is_walked_from_the_oldest_root(
         simulator.rotate("root", "targets", generation=generation)
     found = refresh(simulator, tmp_path)
     assert versions(found)["root"] == 6
-    assert catalog.load(simulator.repository(), tmp_path).notes == ()
+    assert loading.load(simulator.repository(), tmp_path).notes == ()
 
 
 def test_M06_a_root_that_python_tuf_takes_and_this_program_does_not(
@@ -628,9 +629,9 @@ def test_an_http_status_keeps_the_old_catalog(
         return simulator.download(url, limit)
 
     with pytest.raises(HttpStatusError) as caught:
-        catalog.refresh(simulator.repository(), tmp_path, download)
+        refreshing.refresh(simulator.repository(), tmp_path, download)
     assert caught.value.status == status
-    found = catalog.load(simulator.repository(), tmp_path)
+    found = loading.load(simulator.repository(), tmp_path)
     assert (found.releases("stable")[0].release, found.notes) == ("b2", ())
     assert refresh(simulator, tmp_path).releases("stable")[0].release == "b4"
 
@@ -652,8 +653,8 @@ def test_H35_a_host_that_goes_away_keeps_the_old_catalog(
         return simulator.download(url, limit)
 
     with pytest.raises(HostUnreachable):
-        catalog.refresh(simulator.repository(), tmp_path, download)
-    found = catalog.load(simulator.repository(), tmp_path)
+        refreshing.refresh(simulator.repository(), tmp_path, download)
+    found = loading.load(simulator.repository(), tmp_path)
     assert (found.releases("stable")[0].release, found.notes) == ("b2", ())
     assert refresh(simulator, tmp_path).releases("stable")[0].release == "b4"
 
@@ -665,7 +666,7 @@ def test_M22_every_download_has_a_limit(simulator: RepositorySimulator, tmp_path
         limits[url.rpartition("/")[2]] = limit
         return simulator.download(url, limit)
 
-    catalog.refresh(simulator.repository(), tmp_path, download)
+    refreshing.refresh(simulator.repository(), tmp_path, download)
     sizes = {name.rpartition("/")[2]: len(data) for name, data in simulator.files.items()}
     for name, limit in limits.items():
         exact = name not in ("timestamp.json", "2.root.json")
@@ -681,7 +682,7 @@ def test_M22_a_download_over_its_limit_is_refused(
         return bytes(limit + 1)
 
     with pytest.raises(BodyError):
-        catalog.refresh(simulator.repository(), tmp_path, download)
+        refreshing.refresh(simulator.repository(), tmp_path, download)
 
 
 def test_a_release_file_that_is_not_the_signed_one(
@@ -692,7 +693,7 @@ def test_a_release_file_that_is_not_the_signed_one(
     with pytest.raises(DigestMismatch):
         refresh(simulator, tmp_path)
     with pytest.raises(MetadataError, match="no valid metadata"):
-        catalog.load(simulator.repository(), tmp_path)
+        loading.load(simulator.repository(), tmp_path)
 
 
 @pytest.mark.parametrize("state", ["file", "folder in the way"])
@@ -725,16 +726,16 @@ def test_an_added_repository_is_kept_and_can_be_fetched(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     added = simulator.install(tmp_path, "company", URL.rstrip("/"))
-    assert added == catalog.repository(tmp_path, "company")
+    assert added == repositories.repository(tmp_path, "company")
     assert added.url == URL
-    assert [each.name for each in catalog.repositories(tmp_path)] == ["official", "company"]
-    found = catalog.refresh(added, tmp_path, simulator.download)
+    assert [each.name for each in repositories.repositories(tmp_path)] == ["official", "company"]
+    found = refreshing.refresh(added, tmp_path, simulator.download)
     assert found.releases("stable")[0].release == "b2"
 
 
 def test_the_official_repository_has_a_url_that_can_be_overridden(tmp_path: Path) -> None:
-    assert catalog.repository(tmp_path).url == "https://releases.tsuku.dev/tsuku-llm/"
-    mirror = catalog.repository(tmp_path, catalog.OFFICIAL, "https://mirror.example/llm")
+    assert repositories.repository(tmp_path).url == "https://releases.tsuku.dev/tsuku-llm/"
+    mirror = repositories.repository(tmp_path, repositories.OFFICIAL, "https://mirror.example/llm")
     assert mirror.url == "https://mirror.example/llm/"
     assert mirror.embedded is not None
 
@@ -743,7 +744,10 @@ def test_the_url_of_an_added_repository_can_be_overridden(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.install(tmp_path, "company")
-    assert catalog.repository(tmp_path, "company", "https://m.example/").url == "https://m.example/"
+    assert (
+        repositories.repository(tmp_path, "company", "https://m.example/").url
+        == "https://m.example/"
+    )
 
 
 def test_an_unknown_repository_lists_what_exists(
@@ -752,7 +756,7 @@ def test_an_unknown_repository_lists_what_exists(
     simulator.install(tmp_path, "company")
     for name in ("other", "../company", ""):
         with pytest.raises(UnknownRequest) as caught:
-            catalog.repository(tmp_path, name)
+            repositories.repository(tmp_path, name)
         assert "official, company" in text(caught.value)
 
 
@@ -785,7 +789,7 @@ def test_a_bad_name(simulator: RepositorySimulator, tmp_path: Path, name: str) -
 )
 def test_a_bad_url(simulator: RepositorySimulator, tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError) as caught:
-        catalog.add_repository(tmp_path, "company", url, simulator.pinned_root)
+        repositories.add_repository(tmp_path, "company", url, simulator.pinned_root)
     assert "secret" not in text(caught.value)
 
 
@@ -796,26 +800,26 @@ def test_a_root_that_is_not_signed_by_itself(
     with pytest.raises(MetadataError, match="root"):
         simulator.install(tmp_path, "company")
     with pytest.raises(TrustError):
-        catalog.add_repository(tmp_path, "company", URL, b"not a root")
-    assert len(catalog.repositories(tmp_path)) == 1
+        repositories.add_repository(tmp_path, "company", URL, b"not a root")
+    assert len(repositories.repositories(tmp_path)) == 1
 
 
 def test_a_name_is_given_once(simulator: RepositorySimulator, tmp_path: Path) -> None:
     simulator.install(tmp_path, "company")
     with pytest.raises(UsageError, match="already"):
         simulator.install(tmp_path, "company", "https://other.example/")
-    assert catalog.repository(tmp_path, "company").url == URL
+    assert repositories.repository(tmp_path, "company").url == URL
 
 
 def test_a_removed_repository_is_gone(simulator: RepositorySimulator, tmp_path: Path) -> None:
     added = simulator.install(tmp_path, "company")
-    catalog.refresh(added, tmp_path, simulator.download)
-    catalog.remove_repository(tmp_path, "company")
+    refreshing.refresh(added, tmp_path, simulator.download)
+    repositories.remove_repository(tmp_path, "company")
     assert list((tmp_path / "metadata").iterdir()) == []
     with pytest.raises(UnknownRequest):
-        catalog.remove_repository(tmp_path, "company")
+        repositories.remove_repository(tmp_path, "company")
     with pytest.raises(UsageError):
-        catalog.remove_repository(tmp_path, "official")
+        repositories.remove_repository(tmp_path, "official")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"url": 5}', '{"url": "http://h/"}', "null"])
@@ -825,24 +829,24 @@ def test_damaged_settings_of_a_repository(
     simulator.install(tmp_path, "company")
     (tmp_path / "metadata" / "company" / "repository.json").write_text(content)
     with pytest.raises(CorruptStore) as caught:
-        catalog.repository(tmp_path, "company")
+        repositories.repository(tmp_path, "company")
     assert "delete" in caught.value.hint
 
 
 def test_a_changed_pinned_root_is_refused(simulator: RepositorySimulator, tmp_path: Path) -> None:
     added = simulator.install(tmp_path, "company")
-    catalog.refresh(added, tmp_path, simulator.download)
+    refreshing.refresh(added, tmp_path, simulator.download)
     stranger = RepositorySimulator(name="stranger")
     (tmp_path / "metadata" / "company" / "root.json").write_bytes(stranger.pinned_root)
     with pytest.raises(MetadataError):
-        catalog.load(catalog.repository(tmp_path, "company"), tmp_path)
+        loading.load(repositories.repository(tmp_path, "company"), tmp_path)
 
 
 # --- the embedded repository ----------------------------------------------------------------
 
 
 def test_the_package_embeds_a_valid_repository(tmp_path: Path) -> None:
-    found = catalog.load(catalog.repository(tmp_path), tmp_path)
+    found = loading.load(repositories.repository(tmp_path), tmp_path)
     assert found.source == "embedded"
     assert found.channels == ("index", "nightly", "stable")
     assert found.trusted.expired(PACKAGE_DAY) == ()
@@ -860,10 +864,10 @@ def test_the_embedded_repository_is_found_in_a_zipped_package(tmp_path: Path) ->
             package.write(path, Path("tsuku_llm") / path.relative_to(root))
     code = (
         f"import sys; sys.path[:0] = [{str(archive)!r}];"
-        "from pathlib import Path; from tsuku_llm import catalog;"
+        "from pathlib import Path; from tsuku_llm.catalog import loading, repositories;"
         f"data = Path({str(tmp_path)!r});"
-        "found = catalog.load(catalog.repository(data), data);"
-        "print(catalog.__file__, found.releases('stable')[0].release)"
+        "found = loading.load(repositories.repository(data), data);"
+        "print(loading.__file__, found.releases('stable')[0].release)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -873,11 +877,12 @@ def test_the_embedded_repository_is_found_in_a_zipped_package(tmp_path: Path) ->
 
 def test_a_catalog_loads_no_network_and_importing_it_loads_no_tuf() -> None:
     code = (
-        "import sys; from pathlib import Path; from tsuku_llm import catalog\n"
+        "import sys; from pathlib import Path\n"
+        "from tsuku_llm.catalog import loading, refreshing, repositories\n"
         "heavy = ('tuf', 'securesystemslib', 'cryptography', 'msgspec', 'httpx', 'urllib3')\n"
         "print([m for m in heavy if m in sys.modules])\n"
         "data = Path('nowhere')\n"
-        "catalog.load(catalog.repository(data), data).releases('stable')[0]\n"
+        "loading.load(repositories.repository(data), data).releases('stable')[0]\n"
         "print([m for m in ('httpx', 'urllib3', 'tuf.ngclient') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

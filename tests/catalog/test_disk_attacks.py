@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.repository import URL, RepositorySimulator, release_document
 
-from tsuku_llm import catalog
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.catalog.copies import FolderCopy
 from tsuku_llm.errors import ManifestError, MetadataError, TsukuError
 
@@ -37,11 +37,11 @@ def _waited(*_: object) -> None:
     raise AssertionError("it waits for something that never comes")
 
 
-def refresh(simulator: RepositorySimulator, data: Path) -> catalog.Catalog:
-    return catalog.refresh(simulator.repository(), data, simulator.download, alone=True)
+def refresh(simulator: RepositorySimulator, data: Path) -> loading.Catalog:
+    return refreshing.refresh(simulator.repository(), data, simulator.download, alone=True)
 
 
-def newest(found: catalog.Catalog) -> str:
+def newest(found: loading.Catalog) -> str:
     return found.releases("stable")[0].release
 
 
@@ -145,7 +145,7 @@ def test_M12_an_updater_without_its_state_does_not_go_back(
         pipe(tmp_path / "metadata" / "simulator" / "client" / name)
     with pytest.raises(MetadataError, match="older"):
         refresh(old, tmp_path)
-    assert newest(catalog.load(simulator.repository(), tmp_path)) == "b3"
+    assert newest(loading.load(simulator.repository(), tmp_path)) == "b3"
 
 
 def test_what_a_crash_of_the_updater_left_goes_away(
@@ -198,7 +198,7 @@ def test_an_entry_that_cannot_be_read_leaves_what_was_trusted(
     for _ in range(2):
         with pytest.raises(ManifestError, match=r"releases/b9\.json"):
             refresh(simulator, tmp_path)
-        assert newest(catalog.load(simulator.repository(), tmp_path)) == "b2"
+        assert newest(loading.load(simulator.repository(), tmp_path)) == "b2"
     del simulator.targets.targets["releases/b9.json"]
     simulator.publish(release_document("b3"))
     assert newest(refresh(simulator, tmp_path)) == "b3"
@@ -210,13 +210,13 @@ def test_an_updated_copy_of_a_newer_program_is_passed_over(
     embedded = simulator.freeze()
     repository = simulator.repository(embedded=embedded)
     simulator.publish(release_document("b3"))
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     simulator.add_target("releases/b9.json", b"{}", {"format": 2})
     simulator.sign()
     (copy,) = (tmp_path / "metadata" / "simulator" / "copies").iterdir()
     for name in ("timestamp", "3.snapshot", "3.targets"):
         (copy / f"metadata/{name}.json").write_bytes(simulator.files[f"metadata/{name}.json"])
-    found = catalog.load(repository, tmp_path)
+    found = loading.load(repository, tmp_path)
     assert (found.source, newest(found)) == ("embedded", "b2")
     assert "b9" in found.notes[0]
 
@@ -260,7 +260,7 @@ def test_a_target_with_a_hostile_name_is_refused(
     kept = {name: content for name, content in before.items() if "/client/" not in name}
     assert kept.items() <= everything(tmp_path).items()
     assert b"hostile" not in everything(tmp_path).values()
-    assert newest(catalog.load(simulator.repository(), data)) == "b2"
+    assert newest(loading.load(simulator.repository(), data)) == "b2"
 
 
 def test_a_root_with_the_highest_version_that_can_be_signed(
@@ -269,9 +269,9 @@ def test_a_root_with_the_highest_version_that_can_be_signed(
     simulator.root.version = 2**53 - 1
     simulator.sign_root()
     root = simulator.files[f"metadata/{2**53 - 1}.root.json"]
-    added = catalog.add_repository(tmp_path, "company", URL, root)
-    assert newest(catalog.refresh(added, tmp_path, simulator.download)) == "b2"
-    assert newest(catalog.load(added, tmp_path)) == "b2"
+    added = repositories.add_repository(tmp_path, "company", URL, root)
+    assert newest(refreshing.refresh(added, tmp_path, simulator.download)) == "b2"
+    assert newest(loading.load(added, tmp_path)) == "b2"
 
 
 def test_a_repository_of_many_roots(simulator: RepositorySimulator, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from support.folder_shop import NOW, FolderShop
 from support.release_server import NAME
 from support.repository import ISSUED, release_document
 
-from tsuku_llm import catalog, embedded, metadata_status
+from tsuku_llm import embedded, metadata_status
+from tsuku_llm.catalog import repositories
 from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleMetadata
 from tsuku_llm.metadata_status import SKEW, Freshness, MetadataStatus
 from tsuku_llm.operations.choice import load_catalog
@@ -247,7 +248,7 @@ def test_a_refresh_notes_what_the_metadata_says(shop: FolderShop, tmp_path: Path
 
 def test_a_repository_in_a_folder_needs_no_network(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home")
-    added = catalog.repository(session.data, NAME)
+    added = repositories.repository(session.data, NAME)
     assert added.url == shop.root.joinpath("repository").as_uri() + "/"
     (shop.root / "repository" / "metadata" / "timestamp.json").unlink()
     with pytest.raises(HttpStatusError, match="no file timestamp"):

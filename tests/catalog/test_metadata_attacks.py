@@ -13,7 +13,8 @@ from support.http_faults import Exchange, FaultServer, head
 from support.metadata_attacks import ATTACKS, NEEDS_MEMORY
 from support.repository import FrozenCopy, RepositorySimulator, release_document
 
-from tsuku_llm import catalog, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.catalog.copies import LARGEST_FILE
 from tsuku_llm.errors import BodyError, DownloadError, HostUnreachable, MetadataError
 from tsuku_llm.fetch import Limits, Network, get
@@ -48,13 +49,13 @@ def test_a_host_under_attack_is_refused(
     simulator: RepositorySimulator, tmp_path: Path, attack: str, embedded: bool
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze() if embedded else None)
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     attacked = newer(simulator)
     ATTACKS[attack](attacked)
     for _ in range(2):
         with pytest.raises((MetadataError, BodyError)):  # a longer one is not even taken whole
-            catalog.refresh(repository, tmp_path, attacked.download)
-        found = catalog.load(repository, tmp_path)
+            refreshing.refresh(repository, tmp_path, attacked.download)
+        found = loading.load(repository, tmp_path)
         assert ([entry.release for entry in found.entries], found.notes) == (["b1"], ())
     if attack.startswith("M11"):
         return  # whoever signed all that cannot be believed any more
@@ -62,7 +63,7 @@ def test_a_host_under_attack_is_refused(
     if attack.startswith("M03"):  # that root was signed as it must be: the cure is the next one
         cured = attacked
         cured.rotate()
-    assert catalog.refresh(repository, tmp_path, cured.download).entries[0].release == "b2"
+    assert refreshing.refresh(repository, tmp_path, cured.download).entries[0].release == "b2"
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name.startswith(NEEDS_MEMORY)])
@@ -73,9 +74,9 @@ def test_a_copy_rolled_back_on_the_disk_gives_way_to_the_embedded_one(
     repository = simulator.repository(embedded=later.freeze())
     attacked = later.fork()
     ATTACKS[attack](attacked)
-    catalog.refresh(simulator.repository(), tmp_path, attacked.download)
-    assert catalog.load(simulator.repository(), tmp_path).entries[0].release == "b2"
-    assert catalog.load(repository, tmp_path).source == "embedded"
+    refreshing.refresh(simulator.repository(), tmp_path, attacked.download)
+    assert loading.load(simulator.repository(), tmp_path).entries[0].release == "b2"
+    assert loading.load(repository, tmp_path).source == "embedded"
 
 
 def test_M10_the_longest_chain_of_rotations_is_walked(simulator: RepositorySimulator) -> None:
@@ -103,10 +104,10 @@ def test_M10_rotations_are_walked_by_clients_of_every_age(
     repository = simulator.repository()
     clients = [tmp_path / f"since-{number}" for number in range(3)]
     for number, roles in enumerate((PATTERNS[first], PATTERNS[second])):
-        catalog.refresh(repository, clients[number], simulator.download)
+        refreshing.refresh(repository, clients[number], simulator.download)
         simulator.rotate(*roles, generation=f"generation {number}")
     for client in clients:
-        found = catalog.refresh(repository, client, simulator.download)
+        found = refreshing.refresh(repository, client, simulator.download)
         assert found.trusted.roles["root"].version == 3
         assert found.notes == ()
 
@@ -144,10 +145,10 @@ def refused_by(
     """A refresh that fails for the download of one file, and changes nothing."""
     with network, FaultServer([served(simulator, name, fault)]) as server:
         pinned = simulator.pinned_root
-        there = catalog.Repository("simulator", f"{server.url}/", pinned)
+        there = repositories.Repository("simulator", f"{server.url}/", pinned)
         with pytest.raises(DownloadError) as caught:
-            catalog.refresh(there, data, lambda url, limit: get(url, limit, network))
-    found = catalog.load(there, data)
+            refreshing.refresh(there, data, lambda url, limit: get(url, limit, network))
+    found = loading.load(there, data)
     assert ([entry.release for entry in found.entries], found.notes) == (["b1"], ())
     return caught.value
 
@@ -155,7 +156,7 @@ def refused_by(
 @pytest.fixture
 def client(simulator: RepositorySimulator, tmp_path: Path) -> Path:
     """The data of somebody who knows b1."""
-    catalog.refresh(simulator.repository(), tmp_path, simulator.download)
+    refreshing.refresh(simulator.repository(), tmp_path, simulator.download)
     return tmp_path
 
 

@@ -16,7 +16,8 @@ from support.program import Result, environment, run_program
 from support.repository import RepositorySimulator, cpu_platform, release_document
 from tuf.api.metadata import MetaFile
 
-from tsuku_llm import catalog, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.errors import HttpStatusError, MetadataError
 
 ROLES = ("timestamp", "snapshot", "targets")
@@ -57,16 +58,16 @@ def place(data: Path) -> Path:
     return data / "metadata" / "simulator"
 
 
-def is_revoked(found: catalog.Catalog) -> bool:
+def is_revoked(found: loading.Catalog) -> bool:
     return found.revocation(found.entry("b2")) is not None
 
 
-def refused(repository: catalog.Repository, data: Path, host: RepositorySimulator) -> str:
+def refused(repository: repositories.Repository, data: Path, host: RepositorySimulator) -> str:
     """What a refresh says that changes nothing of what is trusted."""
-    before = catalog.load(repository, data)
+    before = loading.load(repository, data)
     with pytest.raises(MetadataError) as caught:
-        catalog.refresh(repository, data, host.download, alone=True)
-    after = catalog.load(repository, data)
+        refreshing.refresh(repository, data, host.download, alone=True)
+    after = loading.load(repository, data)
     assert (after.source, after.trusted, after.notes) == (
         before.source,
         before.trusted,
@@ -89,7 +90,7 @@ def test_T05_the_online_key_alone_does_not_undo_a_revocation_of_the_package(
         assert "older than what this machine has" in said
         assert "versions here (embedded): snapshot 5, targets 5, timestamp 5" in said
         assert "targets 2" in said
-    assert is_revoked(catalog.load(repository, tmp_path))
+    assert is_revoked(loading.load(repository, tmp_path))
 
 
 @pytest.mark.parametrize("versions", [5, 6, 100])
@@ -163,13 +164,13 @@ def test_T06_the_online_key_alone_does_not_undo_a_revocation_of_an_update(
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze() if with_embedded else None)
     later = revoked(simulator)
-    catalog.refresh(repository, tmp_path, later.download)
+    refreshing.refresh(repository, tmp_path, later.download)
     for _ in range(2):
         loss(tmp_path)
         assert "older than what this machine has" in refused(
             repository, tmp_path, replayed(simulator)
         )
-    assert is_revoked(catalog.load(repository, tmp_path))
+    assert is_revoked(loading.load(repository, tmp_path))
 
 
 @pytest.mark.parametrize("rotated", [False, True])
@@ -180,11 +181,11 @@ def test_T06_a_damaged_state_is_seeded_with_the_later_copy(
     later = revoked(simulator)
     if rotated:
         later.rotate("root", "targets", "snapshot", "timestamp")
-    catalog.refresh(repository, tmp_path, later.download)
+    refreshing.refresh(repository, tmp_path, later.download)
     before = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
     forget(tmp_path)
     later.requests.clear()
-    catalog.refresh(repository, tmp_path, later.download)
+    refreshing.refresh(repository, tmp_path, later.download)
     next_root = f"metadata/{later.root.version + 1}.root.json"
     assert later.requests == [next_root, "metadata/timestamp.json"]
     after = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
@@ -201,9 +202,9 @@ def test_T06_a_state_that_is_ahead_stays(simulator: RepositorySimulator, tmp_pat
     (name,) = [name for name in broken.files if name.endswith(".b3.json")]
     del broken.files[name]
     with pytest.raises(Exception, match="404"):
-        catalog.refresh(repository, tmp_path, broken.download)
+        refreshing.refresh(repository, tmp_path, broken.download)
     assert "version 5 must be >= 6" in refused(repository, tmp_path, later)
-    assert catalog.refresh(repository, tmp_path, ahead.download).entries[0].release == "b3"
+    assert refreshing.refresh(repository, tmp_path, ahead.download).entries[0].release == "b3"
 
 
 def test_T06_a_state_that_strangers_signed_is_replaced(
@@ -211,7 +212,7 @@ def test_T06_a_state_that_strangers_signed_is_replaced(
 ) -> None:
     """High versions in it say nothing: what the known copy has is not fetched again."""
     repository = simulator.repository()
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     stranger = RepositorySimulator(name="stranger")
     stranger.snapshot.version = stranger.timestamp.version = 100
     stranger.bump()
@@ -220,7 +221,7 @@ def test_T06_a_state_that_strangers_signed_is_replaced(
     for role, name in files.items():
         (client / f"{role}.json").write_bytes(stranger.files[f"metadata/{name}.json"])
     simulator.requests.clear()
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
 
 
@@ -229,7 +230,7 @@ def test_T06_what_is_older_does_not_get_into_a_state_that_was_lost(
 ) -> None:
     repository = simulator.repository()
     later = revoked(simulator)
-    catalog.refresh(repository, tmp_path, later.download)
+    refreshing.refresh(repository, tmp_path, later.download)
     forget(tmp_path)
     refused(repository, tmp_path, simulator)
     kept = place(tmp_path) / "client" / "timestamp.json"
@@ -241,10 +242,10 @@ def test_T06_a_refresh_without_news_leaves_the_kept_copy_alone(
 ) -> None:
     """A reader may be in it, and a crash while it is replaced would leave none."""
     repository = simulator.repository()
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     (copy,) = (place(tmp_path) / "copies").iterdir()
     before = copy.stat()
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     assert copy.stat() == before
 
 
@@ -284,9 +285,9 @@ def test_T07_every_mix_of_an_updated_copy_and_a_newer_package(
     tmp_path: Path, mix: Versions
 ) -> None:
     package, updated = of_versions(5, 5, 5), of_versions(*mix)
-    catalog.refresh(updated.repository(), tmp_path, updated.download)
+    refreshing.refresh(updated.repository(), tmp_path, updated.download)
     repository = package.repository(embedded=package.freeze())
-    found = catalog.load(repository, tmp_path)
+    found = loading.load(repository, tmp_path)
     lower, higher = [sum(each < 5 for each in mix), sum(each > 5 for each in mix)]
     assert found.source == ("updated" if higher and not lower else "embedded")
     assert len(found.notes) == (1 if higher and lower else 0)
@@ -296,7 +297,7 @@ def test_T07_every_mix_of_an_updated_copy_and_a_newer_package(
         assert all(f"{role} 5" in note for role in names)
         assert note.endswith("tsuku-llm repository refresh simulator")
     host = of_versions(7, 7, 7)
-    cured = catalog.refresh(repository, tmp_path, host.download)
+    cured = refreshing.refresh(repository, tmp_path, host.download)
     assert (cured.entries[0].release, cured.notes) == ("b7", ())
 
 
@@ -307,23 +308,23 @@ def test_T07_a_refresh_is_held_to_the_package_role_by_role(
     package, host = of_versions(5, 5, 5), of_versions(*served)
     repository = package.repository(embedded=package.freeze())
     if served == (5, 5, 5):
-        assert catalog.refresh(repository, tmp_path, host.download).source == "embedded"
+        assert refreshing.refresh(repository, tmp_path, host.download).source == "embedded"
     elif min(served) < 5 or not one_content_each((5, 5, 5), served):
         refused(repository, tmp_path, host)
     else:
-        found = catalog.refresh(repository, tmp_path, host.download)
+        found = refreshing.refresh(repository, tmp_path, host.download)
         assert tuple(found.trusted.versions[role] for role in ROLES) == served
 
 
 def test_T08_a_mixed_package_and_update_are_both_kept_to(tmp_path: Path) -> None:
     """Each has a role that is higher, so the updater's memory is of one of them only."""
     package, updated = of_versions(5, 5, 6), of_versions(6, 6, 5)
-    catalog.refresh(updated.repository(), tmp_path, updated.download)
+    refreshing.refresh(updated.repository(), tmp_path, updated.download)
     repository = package.repository(embedded=package.freeze())
     said = refused(repository, tmp_path, of_versions(7, 7, 5))
     assert "versions here (embedded): snapshot 5, targets 6, timestamp 5" in said
     refused(repository, tmp_path, of_versions(5, 5, 6))
-    found = catalog.refresh(repository, tmp_path, of_versions(8, 8, 6).download)
+    found = refreshing.refresh(repository, tmp_path, of_versions(8, 8, 6).download)
     assert (found.source, found.notes) == ("updated", ())
 
 
@@ -370,14 +371,14 @@ def test_T08_roles_that_the_snapshot_names_beside_targets_count(
         lower.bump()
         assert "nightly" in refused(repository, tmp_path, lower)
         added = lower.repository()
-        catalog.refresh(added, tmp_path / "other", lower.download)
+        refreshing.refresh(added, tmp_path / "other", lower.download)
         shutil.rmtree(tmp_path / "other" / "metadata" / "simulator" / "client")
-        assert catalog.load(repository, tmp_path / "other").source == "embedded"
+        assert loading.load(repository, tmp_path / "other").source == "embedded"
         shutil.rmtree(tmp_path / "other")
         shutil.rmtree(place(tmp_path) / "client")
     simulator.snapshot.meta["nightly.json"] = MetaFile(8)
     simulator.bump()
-    found = catalog.refresh(repository, tmp_path, simulator.download)
+    found = refreshing.refresh(repository, tmp_path, simulator.download)
     assert (found.source, found.trusted.versions["nightly"]) == ("updated", 8)
 
 
@@ -403,10 +404,10 @@ def test_T08_no_role_ever_goes_back_in_any_history(
             shutil.rmtree(place(data) / "client", ignore_errors=True)
         with_error = False
         try:
-            found = catalog.refresh(repository, data, of_versions(*served).download)
+            found = refreshing.refresh(repository, data, of_versions(*served).download)
         except (MetadataError, HttpStatusError):  # a file of a version that the host lacks
             with_error = True
-            found = catalog.load(repository, data)
+            found = loading.load(repository, data)
         now = tuple(found.trusted.versions[role] for role in ROLES)
         assert all(after >= before for before, after in zip(reached, now, strict=True))
         assert now in (reached, served)
@@ -438,16 +439,16 @@ def test_T08_the_order_of_the_known_copies_does_not_matter(
     for here, there in ((first, second), (second, first)):
         data = tmp_path_factory.mktemp("data")
         package, updated, host = of_versions(*here), of_versions(*there), of_versions(*served)
-        catalog.refresh(updated.repository(), data, updated.download)
+        refreshing.refresh(updated.repository(), data, updated.download)
         shutil.rmtree(place(data) / "client")
         repository = package.repository(embedded=package.freeze())
         try:
-            catalog.refresh(repository, data, host.download)
+            refreshing.refresh(repository, data, host.download)
         except MetadataError:
             outcomes.append(False)
         else:
             outcomes.append(True)
-        loaded = catalog.load(repository, data).trusted.versions
+        loaded = loading.load(repository, data).trusted.versions
         assert all(loaded[role] >= version for role, version in zip(ROLES, here, strict=True))
         shutil.rmtree(data)
     known = [max(pair) for pair in zip(first, second, strict=True)]
@@ -466,13 +467,13 @@ def test_T08_new_online_keys_may_count_again_from_where_they_were(
     fast = simulator.fork()
     fast.timestamp.version = fast.snapshot.version = 2**53 - 2
     fast.publish(release_document("b3"))
-    catalog.refresh(repository, tmp_path, fast.download)
+    refreshing.refresh(repository, tmp_path, fast.download)
     if lost:
         shutil.rmtree(place(tmp_path) / "client")
     assert "older" in refused(repository, tmp_path, simulator)
     cured = simulator.fork()
     cured.rotate("timestamp", "snapshot")
-    found = catalog.refresh(repository, tmp_path, cured.download)
+    found = refreshing.refresh(repository, tmp_path, cured.download)
     assert found.source == "updated"
     assert found.trusted.versions["timestamp"] == 3
     assert found.notes == ()
@@ -497,7 +498,7 @@ def test_T06_a_newer_root_with_the_same_roles_changes_nothing(
     simulator.root.version += 1
     simulator.root.unrecognized_fields["note"] = "the same keys"
     simulator.sign_root()
-    found = catalog.refresh(repository, tmp_path, simulator.download)
+    found = refreshing.refresh(repository, tmp_path, simulator.download)
     assert (found.source, found.notes) == ("embedded", ())
     roots = place(tmp_path) / "roots"
     assert json.loads((roots / "2.root.json").read_bytes())["signed"]["version"] == 2

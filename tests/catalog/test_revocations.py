@@ -10,7 +10,8 @@ from support.folder_shop import FolderShop
 from support.own_publisher import OwnPublisher
 from support.repository import RepositorySimulator, release_document
 
-from tsuku_llm import catalog, revocations
+from tsuku_llm import revocations
+from tsuku_llm.catalog import loading
 from tsuku_llm.errors import CorruptStore, ManifestError
 from tsuku_llm.revocations import Revocation, merged, parse, plain
 
@@ -98,7 +99,7 @@ def test_T20_a_signed_list_that_cannot_be_read_is_refused_and_not_taken_for_empt
     simulator.publish(release_document("b1"))
     repository = simulator.repository(embedded=simulator.freeze())
     with pytest.raises(ManifestError, match="list of revoked releases"):
-        catalog.load(repository, tmp_path)
+        loading.load(repository, tmp_path)
 
 
 def test_a_field_that_a_later_version_adds_is_ignored() -> None:

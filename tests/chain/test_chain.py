@@ -10,7 +10,8 @@ import pytest
 from support import machines
 
 from tsuku_llm.backends import NAMES, facts_of
-from tsuku_llm.chain import Chain, Link, Listed, Place, State, diagnose, subject_of
+from tsuku_llm.chain.judging import diagnose
+from tsuku_llm.chain.links import Chain, Link, LinkState, Listed, Stage, subject_of
 from tsuku_llm.errors import CorruptStore, GateFailed, NotInstalled, TamperedInstall, TsukuError
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.manifest import parse_release
@@ -51,8 +52,8 @@ def examined(
     return diagnose(subject, hardware, selection, installed, listed)
 
 
-def link(chain: Chain, place: Place) -> Link:
-    return next(each for each in chain.links if each.place is place)
+def link(chain: Chain, stage: Stage) -> Link:
+    return next(each for each in chain.links if each.stage is stage)
 
 
 def without_device(state: ApiState, problem: Problem | None = None, **changes: Any) -> Hardware:
@@ -81,69 +82,69 @@ def problem(slug: str) -> Problem:
 
 
 BROKEN = {
-    "nothing-drives-it": (Place.MODULE, driven_by("none"), "no-kernel-driver"),
-    "set-aside": (Place.MODULE, driven_by("vfio-pci"), "gpu-set-aside"),
-    "nouveau": (Place.MODULE, driven_by("nouveau"), "nouveau"),
+    "nothing-drives-it": (Stage.MODULE, driven_by("none"), "no-kernel-driver"),
+    "set-aside": (Stage.MODULE, driven_by("vfio-pci"), "gpu-set-aside"),
+    "nouveau": (Stage.MODULE, driven_by("nouveau"), "nouveau"),
     "module-not-loaded": (
-        Place.MODULE,
+        Stage.MODULE,
         without_device(ApiState.FAILED, problem("nvidia-module-missing")),
         "nvidia-module-missing",
     ),
     "H11-wsl-without-dxg": (
-        Place.MODULE,
+        Stage.MODULE,
         machines.machine(problems=(problem("wsl-without-gpu"),)),
         "wsl-without-gpu",
     ),
-    "no-library": (Place.LIBRARY, machines.machine(), "api-not-asked"),
+    "no-library": (Stage.LIBRARY, machines.machine(), "api-not-asked"),
     "library-absent": (
-        Place.LIBRARY,
+        Stage.LIBRARY,
         without_device(ApiState.ABSENT, library=None),
         "api-absent",
     ),
     "H13-container": (
-        Place.LIBRARY,
+        Stage.LIBRARY,
         without_device(ApiState.ABSENT, problem("container-without-gpu"), library=None),
         "container-without-gpu",
     ),
     "toolkit-stub": (
-        Place.LIBRARY,
+        Stage.LIBRARY,
         without_device(ApiState.FAILED, problem("cuda-stub-library")),
         "cuda-stub-library",
     ),
     "H03-not-rebooted": (
-        Place.INIT,
+        Stage.INIT,
         without_device(ApiState.FAILED, REBOOT),
         "driver-updated-reboot",
     ),
-    "unnamed-code": (Place.INIT, without_device(ApiState.FAILED), "api-failed"),
+    "unnamed-code": (Stage.INIT, without_device(ApiState.FAILED), "api-failed"),
     "crashed": (
-        Place.INIT,
+        Stage.INIT,
         without_device(ApiState.CRASHED, problem("driver-crashed"), library=None),
         "driver-crashed",
     ),
-    "timed-out": (Place.INIT, without_device(ApiState.TIMED_OUT), "api-timed-out"),
+    "timed-out": (Stage.INIT, without_device(ApiState.TIMED_OUT), "api-timed-out"),
     "hidden": (
-        Place.DEVICE,
+        Stage.DEVICE,
         without_device(ApiState.FAILED, problem("cuda-hidden")),
         "cuda-hidden",
     ),
     "container-without-device": (
-        Place.DEVICE,
+        Stage.DEVICE,
         without_device(ApiState.FAILED, problem("container-without-gpu")),
         "container-without-gpu",
     ),
-    "no-device": (Place.DEVICE, without_device(ApiState.OK), "no-device"),
-    "H14-glibc": (Place.REQUIREMENT, FITS_NOWHERE, "glibc"),
+    "no-device": (Stage.DEVICE, without_device(ApiState.OK), "no-device"),
+    "H14-glibc": (Stage.REQUIREMENT, FITS_NOWHERE, "glibc"),
 }
 
 
-@pytest.mark.parametrize(("place", "hardware", "slug"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(("stage", "hardware", "slug"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_link_to_the_device_is_the_first(
-    place: Place, hardware: Hardware, slug: str
+    stage: Stage, hardware: Hardware, slug: str
 ) -> None:
     chain = examined(hardware)
     assert chain.broken
-    assert (chain.broken.place, chain.broken.state) == (place, State.BROKEN)
+    assert (chain.broken.stage, chain.broken.state) == (stage, LinkState.BROKEN)
     assert chain.fault
     assert chain.fault.slug == slug
     assert chain.fault.fix
@@ -151,33 +152,33 @@ def test_a_broken_link_to_the_device_is_the_first(
 
 
 INSTALLED = {
-    "not-installed": (Place.TREE, NotInstalled("nothing"), None, 7),
-    "tampered": (Place.TREE, TamperedInstall("changed", hint="install --force"), None, 5),
-    "corrupt": (Place.TREE, CorruptStore("no receipt", hint="install --force"), None, 6),
-    "gate": (Place.LIST, "b1", GateFailed("lists no device", facts=("x",), hint="reboot"), 7),
+    "not-installed": (Stage.TREE, NotInstalled("nothing"), None, 7),
+    "tampered": (Stage.TREE, TamperedInstall("changed", hint="install --force"), None, 5),
+    "corrupt": (Stage.TREE, CorruptStore("no receipt", hint="install --force"), None, 6),
+    "gate": (Stage.LIST, "b1", GateFailed("lists no device", facts=("x",), hint="reboot"), 7),
 }
 
 
 @pytest.mark.parametrize(
-    ("place", "installed", "listed", "code"), INSTALLED.values(), ids=INSTALLED
+    ("stage", "installed", "listed", "code"), INSTALLED.values(), ids=INSTALLED
 )
 def test_a_broken_build_has_the_exit_code_of_its_family(
-    place: Place, installed: str | TsukuError, listed: TsukuError | None, code: int
+    stage: Stage, installed: str | TsukuError, listed: TsukuError | None, code: int
 ) -> None:
     chain = examined(installed=installed, listed=listed)
     assert chain.broken
-    assert (chain.broken.place, chain.exit_code) == (place, code)
+    assert (chain.broken.stage, chain.exit_code) == (stage, code)
     assert chain.fault
     assert chain.fault.fix
     before = chain.links[: chain.links.index(chain.broken)]
-    assert all(each.state is State.OK for each in before)
+    assert all(each.state is LinkState.OK for each in before)
 
 
 def test_a_whole_chain_has_every_link_and_its_evidence() -> None:
     chain = examined()
     assert (chain.broken, chain.fault, chain.exit_code) == (None, None, 0)
-    assert [each.place for each in chain.links] == list(Place)
-    assert {each.state for each in chain.links} == {State.OK}
+    assert [each.stage for each in chain.links] == list(Stage)
+    assert {each.state for each in chain.links} == {LinkState.OK}
     assert [each.evidence for each in chain.links] == [
         ("PCI 0000:01:00.0: 10de:2684",),
         ("nvidia", "/proc/driver/nvidia/version: 580.95"),
@@ -193,10 +194,10 @@ def test_a_whole_chain_has_every_link_and_its_evidence() -> None:
 def test_a_machine_without_a_visible_bus_is_no_worse() -> None:
     chain = examined(replace(GOOD, evidence=()))
     assert chain.broken is None
-    assert link(chain, Place.PCI).state is State.UNKNOWN
+    assert link(chain, Stage.PCI).state is LinkState.UNKNOWN
     nothing = examined(machines.machine(machines.cuda()))
-    assert link(nothing, Place.MODULE).state is State.UNKNOWN
-    assert link(nothing, Place.LIBRARY).state is State.OK
+    assert link(nothing, Stage.MODULE).state is LinkState.UNKNOWN
+    assert link(nothing, Stage.LIBRARY).state is LinkState.OK
 
 
 def test_a_device_that_the_api_lists_outweighs_the_bus() -> None:
@@ -206,20 +207,20 @@ def test_a_device_that_the_api_lists_outweighs_the_bus() -> None:
 
 def test_adapters_of_other_makers_say_nothing() -> None:
     other = (Evidence("PCI 0000:00:02.0", "1a03:2000 (driver ast)"),)
-    assert link(examined(replace(GOOD, evidence=other)), Place.PCI).state is State.UNKNOWN
+    assert link(examined(replace(GOOD, evidence=other)), Stage.PCI).state is LinkState.UNKNOWN
 
 
 def test_one_adapter_of_two_that_is_driven_is_enough() -> None:
     first = Evidence("PCI 0000:00:01.0", "10de:2684 (driver vfio-pci)")
     hardware = replace(without_device(ApiState.FAILED, REBOOT), evidence=(first, *BUS))
-    assert link(examined(hardware), Place.MODULE).state is State.OK
+    assert link(examined(hardware), Stage.MODULE).state is LinkState.OK
 
 
 def test_the_bus_is_asked_for_the_maker_of_the_device() -> None:
     gpu = Gpu("vulkan", 0, "A card", GpuKind.DISCRETE, vendor_id=0x1002, api_version="1.3")
     cards = (*BUS, Evidence("PCI 0000:03:00.0", "1002:73bf (driver amdgpu)"))
     chain = examined(replace(of_vulkan(gpu), evidence=cards), requested="vulkan")
-    assert link(chain, Place.PCI).evidence == ("PCI 0000:03:00.0: 1002:73bf",)
+    assert link(chain, Stage.PCI).evidence == ("PCI 0000:03:00.0: 1002:73bf",)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +245,8 @@ def test_an_old_system_is_seen_behind_a_missing_device() -> None:
     hardware = replace(without_device(ApiState.OK), libc=Libc("glibc", "2.31"))
     chain = examined(hardware)
     assert chain.broken
-    assert chain.broken.place is Place.DEVICE
-    requirement = link(chain, Place.REQUIREMENT).fault
+    assert chain.broken.stage is Stage.DEVICE
+    requirement = link(chain, Stage.REQUIREMENT).fault
     assert requirement
     assert requirement.slug == "glibc"
 
@@ -253,28 +254,28 @@ def test_an_old_system_is_seen_behind_a_missing_device() -> None:
 def test_an_adapter_of_windows_is_known() -> None:
     windows = (Evidence("NVIDIA X", r"pci\ven_10de&dev_2684 32.0.15"),)
     chain = examined(replace(GOOD, evidence=windows))
-    assert link(chain, Place.PCI).evidence == (r"NVIDIA X: pci\ven_10de&dev_2684",)
-    assert link(chain, Place.MODULE).evidence[0] == "32.0.15"
+    assert link(chain, Stage.PCI).evidence == (r"NVIDIA X: pci\ven_10de&dev_2684",)
+    assert link(chain, Stage.MODULE).evidence[0] == "32.0.15"
 
 
 def test_what_comes_after_a_stop_is_unknown() -> None:
     chain = examined(without_device(ApiState.FAILED, REBOOT), installed=NotInstalled("x"))
     assert chain.fault
     assert chain.fault.transient
-    assert link(chain, Place.LIBRARY).state is State.OK
-    assert link(chain, Place.DEVICE).state is State.UNKNOWN
-    assert link(chain, Place.REQUIREMENT).state is State.UNKNOWN
+    assert link(chain, Stage.LIBRARY).state is LinkState.OK
+    assert link(chain, Stage.DEVICE).state is LinkState.UNKNOWN
+    assert link(chain, Stage.REQUIREMENT).state is LinkState.UNKNOWN
 
 
 def test_an_intact_build_is_seen_behind_a_broken_driver() -> None:
     chain = examined(without_device(ApiState.FAILED, REBOOT))
-    assert [link(chain, place).state for place in (Place.TREE, Place.LIST)] == [State.OK] * 2
+    assert [link(chain, stage).state for stage in (Stage.TREE, Stage.LIST)] == [LinkState.OK] * 2
 
 
 def test_a_software_renderer_is_no_device() -> None:
     chain = examined(of_vulkan(SOFTWARE), requested="vulkan")
     assert chain.broken
-    assert chain.broken.place is Place.DEVICE
+    assert chain.broken.stage is Stage.DEVICE
     assert "llvmpipe (software)" in chain.broken.evidence
 
 
@@ -289,14 +290,14 @@ def test_a_software_renderer_is_no_device() -> None:
 def test_a_requirement_is_mended_or_another_variant_taken(hardware: Hardware, fix: str) -> None:
     chain = examined(hardware, requested="cuda-13.4")
     assert chain.broken
-    assert chain.broken.place is Place.REQUIREMENT
+    assert chain.broken.stage is Stage.REQUIREMENT
     assert chain.fault
     assert chain.fault.fix == fix
 
 
 def test_a_backend_without_a_build_names_what_fits() -> None:
     chain = examined(requested="sycl")
-    requirement = link(chain, Place.REQUIREMENT).fault
+    requirement = link(chain, Stage.REQUIREMENT).fault
     assert requirement
     assert (requirement.slug, requirement.fix) == (
         "no-build",
@@ -305,14 +306,14 @@ def test_a_backend_without_a_build_names_what_fits() -> None:
 
 
 def test_a_list_without_the_gpu_by_its_name_is_left_open() -> None:
-    found = link(examined(listed=Listed(("CUDA0: Another",), None)), Place.LIST)
-    assert found.state is State.UNKNOWN
+    found = link(examined(listed=Listed(("CUDA0: Another",), None)), Stage.LIST)
+    assert found.state is LinkState.UNKNOWN
     assert found.evidence[-1] == "none of them is called NVIDIA X"
 
 
 def test_the_cpu_needs_no_driver() -> None:
     chain = examined(requested="cpu", listed=Listed((), None))
-    assert [each.place for each in chain.links] == [Place.REQUIREMENT, Place.TREE, Place.LIST]
+    assert [each.stage for each in chain.links] == [Stage.REQUIREMENT, Stage.TREE, Stage.LIST]
     assert chain.exit_code == 0
 
 
@@ -370,10 +371,10 @@ def test_no_known_machine_breaks_a_driver_s_link_beside_a_device(path: Path) -> 
         assert chain.fault
         assert chain.fault.fix
         assert "\n" not in chain.fault.fix
-        assert [each.place for each in chain.links] == sorted(
-            (each.place for each in chain.links), key=list(Place).index
+        assert [each.stage for each in chain.links] == sorted(
+            (each.stage for each in chain.links), key=list(Stage).index
         )
         api = hardware.api(facts_of(subject.backend).api)
-        driver = [each for each in chain.links if each.place in list(Place)[:5]]
+        driver = [each for each in chain.links if each.stage in list(Stage)[:5]]
         broken = [each for each in driver if each.fault]
         assert bool(broken) == bool(driver and not api.hardware_gpus)

@@ -24,7 +24,7 @@ from tsuku_llm.instances.record import Record
 from tsuku_llm.operations.background import stop
 from tsuku_llm.process import Process
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

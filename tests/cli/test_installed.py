@@ -10,7 +10,8 @@ from support.program import COMMAND, environment, run_program
 from support.stored import FILES, install
 
 from tsuku_llm.operations.memory import Failure, Memory
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
 

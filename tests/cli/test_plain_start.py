@@ -13,7 +13,7 @@ from support.stored import FILES, install
 from tsuku_llm.cli.commands.serve import command
 from tsuku_llm.cli.entry import serves_plainly
 from tsuku_llm.operations.start import Serving
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 PLAIN = (["serve"], ["serve", "--exec"])
 SAYS_ITS_WORDS = b'#!/bin/sh\nfor word; do printf "[%s]" "$word"; done\necho "in $PWD"\nexit 7\n'

@@ -12,7 +12,8 @@ from support.stored import install
 from support.tools import open_terminal
 
 from tsuku_llm.operations.tools import tools_of
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the tools are shell scripts")
 

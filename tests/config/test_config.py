@@ -16,7 +16,7 @@ from tsuku_llm.config import KEYS, Paths, load
 from tsuku_llm.config.editing import edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
 from tsuku_llm.errors import ConfigError, NotWritable, UsageError
-from tsuku_llm.store import LOCK_TIMEOUT
+from tsuku_llm.store.store import LOCK_TIMEOUT
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")
 not_root = pytest.mark.skipif(

@@ -18,7 +18,7 @@ from support.stored import install
 from support.tiny_model import write_tiny_model
 
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 pytestmark = [
     pytest.mark.index,

@@ -11,6 +11,7 @@ from support.repository import release_document
 
 from tsuku_llm import manifest
 from tsuku_llm.errors import ManifestError
+from tsuku_llm.tree_entry import FileEntry, LinkEntry
 from tsuku_llm.trust import Target, VerifiedBytes
 
 SHA = "ab" * 32
@@ -77,8 +78,8 @@ def test_every_field_of_a_release() -> None:
     assert variant.requires.rocm == manifest.RocmRequirement("10.0", ("gfx90a",))
     assert variant.requires.unknown == ()
     first, second = variant.artifacts
-    assert first.files == (manifest.FileEntry(path="bin/x", size=1, sha256=SHA, executable=True),)
-    assert first.links == (manifest.LinkEntry(path="libx.so", target="libx.so.0"),)
+    assert first.files == (FileEntry(path="bin/x", size=1, sha256=SHA, executable=True),)
+    assert first.links == (LinkEntry(path="libx.so", target="libx.so.0"),)
     assert first.pieces == manifest.Pieces(size=65536, sha256=(SHA,))
     assert (second.size, second.root, variant.download_size) == (None, "", None)
 

@@ -20,7 +20,7 @@ from support.downloads import Clock
 from support.machines import cuda, linux_variants, machine, release_dict, rocm, variant, vulkan
 from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, text_of
 
-from tsuku_llm.archive.listing import Listing
+from tsuku_llm.archive.listing import SignedList
 from tsuku_llm.errors import DownloadError, ManifestError, SelectionError, StoreError
 from tsuku_llm.fetch import fetch, present, urls
 from tsuku_llm.fetch.pip_index import parse_package_url
@@ -95,7 +95,7 @@ def use(release: Release) -> None:
 
 
 def use_artifact(artifact: Artifact) -> None:
-    assert Listing(artifact)
+    assert SignedList(artifact)
     assert urls.shown(artifact.url).isprintable()
     if artifact.url.startswith("pkg:"):
         with contextlib.suppress(DownloadError):

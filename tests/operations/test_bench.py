@@ -8,7 +8,7 @@ from support.stored import install
 from tsuku_llm.cli.render.bench import lines, svg
 from tsuku_llm.launch.speed import Speed
 from tsuku_llm.operations.bench import Course, Measured, Report, Skipped, _report
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 
 def measured(variant: str, generation: float, prompt: float = 100.0) -> Measured:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm import fetch
-from tsuku_llm.manifest import Artifact, FileEntry
+from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.space import Space
+from tsuku_llm.tree_entry import FileEntry
 
 
 def artifact(size: int | None, *files: int) -> Artifact:

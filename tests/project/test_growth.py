@@ -19,19 +19,19 @@ import pytest
 from support.archives import Tar, Zip, artifact_for, pax, tar, tar_gz, zipped
 from support.growth import Copied, CopiedFile, grows_linearly, steps
 
-from tsuku_llm.archive import Aside, Budget, UnpackedFile, inflating, place, unpack
+from tsuku_llm.archive import Aside, Budget, gzips, place, unpack
 from tsuku_llm.archive.budget import MEMBERS, Spending
-from tsuku_llm.archive.directory import read_directory
 from tsuku_llm.archive.gzips import GzipReader
 from tsuku_llm.archive.names import MOST_FOLDERS, Names
 from tsuku_llm.archive.tars import _pax, tar_members
+from tsuku_llm.archive.zip_directory import read_directory
 from tsuku_llm.errors import UnsafeArchive
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.launch.log import LogReader
-from tsuku_llm.manifest import FileEntry
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.worker import elf
 from tsuku_llm.snapshot import ReplayHost, parse_recording
+from tsuku_llm.tree_entry import FileEntry
 from tsuku_llm.trust import decode_json
 
 WIDE = Budget(1 << 40, 1 << 20)
@@ -138,7 +138,7 @@ def test_S08_tiny_gzip_members_are_not_each_given_a_whole_block(
             return getattr(self._real, name)
 
     counting = SimpleNamespace(decompressobj=Counting, error=real.error)
-    monkeypatch.setattr(inflating, "LIBRARY", counting)
+    monkeypatch.setattr(gzips, "LIBRARY", counting)
     members = 3000
     data = gzip.compress(b"", mtime=0) * members + tar_gz([Tar(name="f", data=b"x")])
     found = [*tar_members(GzipReader(CopiedFile(data), Spending(WIDE)), Spending(WIDE))]  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ def test_S14_folders_have_a_cap_of_their_own(tmp_path: Path, implied: bool) -> N
 def test_S08_many_servers_are_refused_in_proportion_to_the_files(tmp_path: Path) -> None:
     def cost(count: int) -> int:
         names = (f"{number}/{name}" for number in range(count) for name in ("llama-server", "ggml"))
-        items = tuple(UnpackedFile(name, 1, "0" * 64, executable=True) for name in names)
+        items = tuple(FileEntry(name, 1, "0" * 64, executable=True) for name in names)
         archive = Aside(artifact_for(b"", "tar.gz", "llama-b1"), tmp_path, items)
 
         def refused() -> None:

@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "backends": frozenset(),
     "lazily": frozenset(),
     "process": frozenset(),
+    "tree_entry": frozenset(),
     "hardware": frozenset(),
     "driver_child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
@@ -34,21 +35,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"backends", "errors", "trust"}),
+    "manifest": frozenset({"backends", "errors", "tree_entry", "trust"}),
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest"}),
-    "archive": frozenset({"disk", "errors", "manifest"}),
-    "packing": frozenset({"archive", "disk", "errors", "manifest"}),
-    "store": frozenset({"disk", "errors", "files", "folders", "lazily", "ownership"}) | {"process"},
+    "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
+    "packing": frozenset({"archive", "disk", "errors", "manifest", "tree_entry"}),
+    "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process"})
+    | {"tree_entry"},
     "launch": frozenset({"backends", "errors"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process"}) | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"_version", "disk", "driver_child", "files", "instances", "local_host", "process"}
-    | {"metadata_status", "ownership", "revocations", "selection", "snapshot", "store", "trust"},
+    | {"metadata_status", "ownership", "revocations", "selection", "snapshot", "store"}
+    | {"tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
@@ -115,7 +118,7 @@ LIGHT = (
     "operations.serve",
     "operations.start",
     "operations.tools",
-    "store",
+    "store.reader",
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 

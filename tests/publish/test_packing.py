@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink, make_links, unpack
+from tsuku_llm.archive import make_links, unpack
 from tsuku_llm.errors import UnsafeArchive, UsageError
-from tsuku_llm.manifest import ARCHIVES, Artifact, FileEntry, LinkEntry
+from tsuku_llm.manifest import ARCHIVES, Artifact
 from tsuku_llm.operations.packing import PackedArchive, Place, pack_tree
 from tsuku_llm.packing import LARGE, contents, parted, write_tarball
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 URL = "https://host.test/archives/"
 LARGER = random.Random(1).randbytes(LARGE + 1)  # noqa: S311
@@ -145,7 +146,7 @@ def test_links_are_made_as_unpacking_makes_them(tmp_path: Path) -> None:
     (library, _) = packed(tree, tmp_path / "out")
     supplied = write(tmp_path / "supplied", {"libggml-cuda.so.0.20": LARGER}, {})
     made = make_links(library.artifact, supplied)
-    assert made == tuple(UnpackedLink(*link) for link in sorted(LINKS.items()))
+    assert made == tuple(LinkEntry(*link) for link in sorted(LINKS.items()))
     assert (supplied / "libggml-cuda.so").read_bytes() == LARGER
 
 
@@ -184,14 +185,14 @@ def test_any_tree_comes_back(
 # --- which files go together --------------------------------------------------------------------
 
 
-def build_of(sizes: Sequence[tuple[int, int]], links: Sequence[int]) -> tuple[Unpacked, ...]:
+def build_of(sizes: Sequence[tuple[int, int]], links: Sequence[int]) -> tuple[TreeEntry, ...]:
     """Files of a size and a content each, and links to some of them and to one another."""
     files = [
-        UnpackedFile(f"f{number}", size, f"{size}-{content}", executable=False)
+        FileEntry(f"f{number}", size, f"{size}-{content}", executable=False)
         for number, (size, content) in enumerate(sizes)
     ]
-    found = [UnpackedLink(f"l{n}", f"f{link % len(files)}") for n, link in enumerate(links)]
-    chained = [UnpackedLink(f"k{n}", link.path) for n, link in enumerate(found)]
+    found = [LinkEntry(f"l{n}", f"f{link % len(files)}") for n, link in enumerate(links)]
+    chained = [LinkEntry(f"k{n}", link.path) for n, link in enumerate(found)]
     return (*files, *found, *chained)
 
 
@@ -203,14 +204,14 @@ BUILDS = st.builds(
 
 @given(items=BUILDS, limit=st.integers(1, ARCHIVES), chance=st.randoms())
 def test_every_file_is_in_one_part_with_the_links_that_lead_to_it(
-    items: tuple[Unpacked, ...], limit: int, chance: random.Random
+    items: tuple[TreeEntry, ...], limit: int, chance: random.Random
 ) -> None:
     parts = parted(items, limit)
     assert 1 <= len(parts) <= limit
     assert sorted(item.path for part in parts for item in part) == sorted(i.path for i in items)
     for part in parts:
         paths = {item.path for item in part}
-        assert all(item.target in paths for item in part if isinstance(item, UnpackedLink))
+        assert all(item.target in paths for item in part if isinstance(item, LinkEntry))
     shuffled = list(items)
     chance.shuffle(shuffled)
     assert parted(shuffled, limit) == parts
@@ -218,12 +219,12 @@ def test_every_file_is_in_one_part_with_the_links_that_lead_to_it(
 
 @given(items=BUILDS)
 def test_only_large_files_are_alone_and_as_many_as_there_may_be(
-    items: tuple[Unpacked, ...],
+    items: tuple[TreeEntry, ...],
 ) -> None:
     parts = parted(items)
-    large = {i.sha256 for i in items if isinstance(i, UnpackedFile) and i.size >= LARGE}
-    small = any(isinstance(i, UnpackedFile) and i.size < LARGE for i in items)
-    alone = [{i.sha256 for i in part if isinstance(i, UnpackedFile)} for part in parts]
+    large = {i.sha256 for i in items if isinstance(i, FileEntry) and i.size >= LARGE}
+    small = any(isinstance(i, FileEntry) and i.size < LARGE for i in items)
+    alone = [{i.sha256 for i in part if isinstance(i, FileEntry)} for part in parts]
     assert len(parts) == min(ARCHIVES, len(large) + small)
     assert all(len(part) == 1 for part in alone[:-1])
     assert [part <= large for part in alone[:-1]] == [True] * (len(parts) - 1)
@@ -231,7 +232,7 @@ def test_only_large_files_are_alone_and_as_many_as_there_may_be(
 
 def test_copies_of_one_file_are_one_part() -> None:
     """Wheels have no links: each library lies there three times."""
-    copies = [UnpackedFile(f"libx.so{end}", LARGE, "x", executable=False) for end in ("", ".0")]
+    copies = [FileEntry(f"libx.so{end}", LARGE, "x", executable=False) for end in ("", ".0")]
     assert parted(copies) == (tuple(copies),)
 
 

@@ -25,7 +25,8 @@ from ci.release import build, checking, classify, copies, facts, folder, package
 from ci.release import plan as plans
 from ci.release.__main__ import cli
 from ci.release.errors import ReleaseError
-from tsuku_llm import catalog, manifest, trust
+from tsuku_llm import manifest, trust
+from tsuku_llm.catalog import loading, repositories
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -52,10 +53,10 @@ def throwaway() -> dict[str, CryptoSigner]:
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> catalog.Catalog:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> loading.Catalog:
     """The repository of the package."""
     data = tmp_path_factory.mktemp("data")
-    return catalog.load(catalog.repository(data), data)
+    return loading.load(repositories.repository(data), data)
 
 
 def variant(release: manifest.Release, platform: str, name: str) -> manifest.Variant:
@@ -81,7 +82,7 @@ def artifacts(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
-    embedded: catalog.Catalog,
+    embedded: loading.Catalog,
 ) -> None:
     assert embedded.freshness.signed == SIGNED_DAY
     assert embedded.trusted.expired(SIGNED_DAY) == ()
@@ -89,7 +90,7 @@ def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
         assert embedded.read(entry).revoked is False
 
 
-def test_it_holds_for_as_long_as_the_plan_says(embedded: catalog.Catalog) -> None:
+def test_it_holds_for_as_long_as_the_plan_says(embedded: loading.Catalog) -> None:
     left = folder.days_left(embedded.trusted, SIGNED_DAY)
     lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365}
     assert left == {
@@ -114,7 +115,7 @@ def test_thresholds_and_signers() -> None:
     assert len(root.keys) == 7
 
 
-def test_whatever_was_not_attested_says_so(embedded: catalog.Catalog) -> None:
+def test_whatever_was_not_attested_says_so(embedded: loading.Catalog) -> None:
     """Upstream's attestations could not be had where the first repository was made."""
     for entry in embedded.entries:
         reason = embedded.read(entry).unattested
@@ -122,7 +123,7 @@ def test_whatever_was_not_attested_says_so(embedded: catalog.Catalog) -> None:
         assert "attestation" in reason
 
 
-def test_channels(embedded: catalog.Catalog) -> None:
+def test_channels(embedded: loading.Catalog) -> None:
     found = {name: [e.release for e in embedded.releases(name)] for name in embedded.channels}
     assert found == {
         "stable": ["b11429", "b11146"],
@@ -199,7 +200,7 @@ def test_every_long_hexadecimal_text_is_a_digest_a_key_or_a_signature() -> None:
 
 
 @pytest.mark.parametrize("tag", UPSTREAM)
-def test_every_platform_of_the_design(embedded: catalog.Catalog, tag: str) -> None:
+def test_every_platform_of_the_design(embedded: loading.Catalog, tag: str) -> None:
     release = embedded.read(embedded.entry(tag))
     assert release.publisher == "ggml-org"
     assert release.platforms.keys() >= PLATFORMS
@@ -239,7 +240,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("tag", EXPECTED)
-def test_variants_best_first(embedded: catalog.Catalog, tag: str) -> None:
+def test_variants_best_first(embedded: loading.Catalog, tag: str) -> None:
     found = {
         name: [each.name for each in platform.variants]
         for name, platform in embedded.read(embedded.entry(tag)).platforms.items()
@@ -247,7 +248,7 @@ def test_variants_best_first(embedded: catalog.Catalog, tag: str) -> None:
     assert found == EXPECTED[tag]
 
 
-def test_preference_orders(embedded: catalog.Catalog) -> None:
+def test_preference_orders(embedded: loading.Catalog) -> None:
     preference = embedded.read(embedded.entry("b11347")).platforms["linux-amd64"].preference
     assert preference["portable"][:3] == ("vulkan", "cuda", "rocm")
     assert preference["native"][:3] == ("cuda", "rocm", "sycl")
@@ -255,7 +256,7 @@ def test_preference_orders(embedded: catalog.Catalog) -> None:
 
 @pytest.mark.parametrize("tag", UPSTREAM)
 def test_a_cuda_build_has_its_companion_of_the_same_toolkit(
-    embedded: catalog.Catalog, tag: str
+    embedded: loading.Catalog, tag: str
 ) -> None:
     seen = 0
     for platform in embedded.read(embedded.entry(tag)).platforms.values():
@@ -273,7 +274,7 @@ def test_a_cuda_build_has_its_companion_of_the_same_toolkit(
     assert seen >= 4
 
 
-def test_device_code_lists(embedded: catalog.Catalog) -> None:
+def test_device_code_lists(embedded: loading.Catalog) -> None:
     """An H200 (9.0) is served by PTX only: 12.8 on a driver of CUDA 13.0, and never 13.4."""
     release = embedded.read(embedded.releases("stable")[0])
     old = variant(release, "linux-amd64", "cuda-12.8").requires.cuda
@@ -304,7 +305,7 @@ FLOORS = {
 
 
 @pytest.mark.parametrize("which", FLOORS, ids="/".join)
-def test_floors(embedded: catalog.Catalog, which: tuple[str, str]) -> None:
+def test_floors(embedded: loading.Catalog, which: tuple[str, str]) -> None:
     requires = variant(embedded.read(embedded.entry("b11347")), *which).requires
     assert (requires.glibc, requires.libstdcxx) == FLOORS[which]
     assert (requires.vcruntime is not None) == which[0].startswith("windows")
@@ -314,14 +315,14 @@ def test_floors(embedded: catalog.Catalog, which: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("tag", EXPECTED)
 def test_every_requirement_is_one_that_the_program_checks(
-    embedded: catalog.Catalog, tag: str
+    embedded: loading.Catalog, tag: str
 ) -> None:
     for platform in embedded.read(embedded.entry(tag)).platforms.values():
         for each in platform.variants:
             assert each.requires.unknown == ()
 
 
-def test_one_archive_serves_metal_and_the_cpu(embedded: catalog.Catalog) -> None:
+def test_one_archive_serves_metal_and_the_cpu(embedded: loading.Catalog) -> None:
     release = embedded.read(embedded.releases("stable")[0])
     metal, cpu = (variant(release, "darwin-arm64", name) for name in ("metal", "cpu"))
     assert metal.artifacts == cpu.artifacts
@@ -331,7 +332,7 @@ def test_one_archive_serves_metal_and_the_cpu(embedded: catalog.Catalog) -> None
     assert variant(release, "darwin-amd64", "cpu").requires.macos == "13.3"
 
 
-def test_gfx_lists(embedded: catalog.Catalog) -> None:
+def test_gfx_lists(embedded: loading.Catalog) -> None:
     release = embedded.read(embedded.releases("stable")[0])
     linux = variant(release, "linux-amd64", "rocm-10.0").requires.rocm
     windows = variant(release, "windows-amd64", "rocm-10.0").requires.rocm
@@ -342,7 +343,7 @@ def test_gfx_lists(embedded: catalog.Catalog) -> None:
 
 
 @pytest.mark.parametrize("tag", UPSTREAM)
-def test_layouts(embedded: catalog.Catalog, tag: str) -> None:
+def test_layouts(embedded: loading.Catalog, tag: str) -> None:
     for name, platform in embedded.read(embedded.entry(tag)).platforms.items():
         windows = name.startswith("windows")
         for each in platform.variants:
@@ -356,7 +357,7 @@ def test_layouts(embedded: catalog.Catalog, tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", PLAN.channels["index"])
-def test_the_index_channel(embedded: catalog.Catalog, tag: str) -> None:
+def test_the_index_channel(embedded: loading.Catalog, tag: str) -> None:
     release = embedded.read(embedded.entry(tag))
     assert release.version is None
     assert "third party" in release.publisher
@@ -374,7 +375,7 @@ def test_the_index_channel(embedded: catalog.Catalog, tag: str) -> None:
 
 
 def test_the_index_builds_say_which_processor_they_were_compiled_for(
-    embedded: catalog.Catalog,
+    embedded: loading.Catalog,
 ) -> None:
     newer = (4, ("avx512_bf16", "avx512_vnni", "avx_vnni"))
     needed = {

@@ -20,7 +20,7 @@ from tsuku_llm.errors import (
     UnsafeLocation,
 )
 from tsuku_llm.files import write_note
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from support.stored import install, snapshot
 
-from tsuku_llm.store import Store, find_legacy
+from tsuku_llm.store.legacy import find_legacy
+from tsuku_llm.store.store import Store
 
 
 def leave(path: Path, content: str = "old") -> None:

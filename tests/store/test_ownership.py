@@ -10,7 +10,7 @@ from support.stored import install
 
 from tsuku_llm.errors import StoreError, UnsafeLocation
 from tsuku_llm.ownership import check_path
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 if os.name == "posix":
     import grp

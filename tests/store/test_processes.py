@@ -12,7 +12,8 @@ import pytest
 from support.stored import install, snapshot
 
 from tsuku_llm.errors import CorruptStore, LockTimeout, UnsafeLocation
-from tsuku_llm.store import Holder, Store
+from tsuku_llm.store.locks import Holder
+from tsuku_llm.store.store import Store
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and modes of POSIX")

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from support.stored import make_receipt
 
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.store import ArtifactRecord, FileRecord, LinkRecord, Receipt, Store, version_id
+from tsuku_llm.store.receipt import ArtifactRecord, Receipt, version_id
+from tsuku_llm.store.store import Store
+from tsuku_llm.tree_entry import FileEntry, LinkEntry
 
 PARTS = st.from_regex(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,8}", fullmatch=True)
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)
@@ -43,10 +45,10 @@ def receipts(draw: st.DrawFn) -> Receipt:
         hardware=draw(st.dictionaries(st.text(), JSON, max_size=3)),
         artifacts=(ArtifactRecord(draw(st.text()), draw(DIGESTS), draw(SIZES)),),
         files=tuple(
-            FileRecord(path, draw(SIZES), draw(DIGESTS), draw(st.booleans()))
+            FileEntry(path, draw(SIZES), draw(DIGESTS), draw(st.booleans()))
             for path in paths[len(links) :]
         ),
-        links=tuple(LinkRecord(path, "x") for path in links),
+        links=tuple(LinkEntry(path, "x") for path in links),
     )
 
 

@@ -9,7 +9,9 @@ from support.stored import FILES, install, make_receipt
 from test_tampering import LIBRARY, rewrite, rewrite_with_times_restored
 
 from tsuku_llm.errors import TamperedInstall
-from tsuku_llm.store import Installed, Staging, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
 
 RECEIPT = make_receipt("b200", links={})
 
@@ -39,7 +41,7 @@ def test_nothing_is_supplied_that_no_version_has(store: Store, old: Installed) -
         assert [path.name for path in staging.tree.glob("*") if path.is_file()] == [LIBRARY]
 
 
-def test_X01_what_a_donor_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
+def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
     rewrite(old.tree / LIBRARY)
     with store.staging() as staging:
         assert store.supply(staging, RECEIPT.files)

@@ -8,8 +8,8 @@ import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
 from tsuku_llm.errors import CorruptStore, InUse, NotInstalled, TamperedInstall
-from tsuku_llm.store import Store
-from tsuku_llm.store.holds import alone_with
+from tsuku_llm.store.in_use import try_exclusive
+from tsuku_llm.store.store import Store
 
 
 def test_looking_creates_nothing(store: Store) -> None:
@@ -193,7 +193,7 @@ def test_a_version_in_use_is_not_removed(store: Store) -> None:
 def test_a_version_that_is_being_removed_cannot_be_held(store: Store) -> None:
     installed = install(store)
     with (
-        alone_with(installed.path) as alone,
+        try_exclusive(installed.path) as alone,
         pytest.raises(NotInstalled, match="is being removed"),
         store.hold(installed),
     ):

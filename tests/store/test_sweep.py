@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.stored import install, snapshot
 
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 WEEK = 7 * 24 * 3600
 

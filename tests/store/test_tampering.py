@@ -8,8 +8,9 @@ import pytest
 from support.stored import FILES, install
 
 from tsuku_llm.errors import TamperedInstall
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.integrity import read_stamps, stamp_of
+from tsuku_llm.store.store import Store
 
 LIBRARY = "libggml-base.so.0.9.5"
 
@@ -181,7 +182,7 @@ def test_removing_a_version_keeps_the_fingerprints_of_its_sharers_fresh(store: S
     store.check(new, full=True)
 
 
-def test_a_damaged_donor_is_not_linked(store: Store) -> None:
+def test_a_damaged_source_is_not_linked(store: Store) -> None:
     old = install(store, "b100")
     rewrite(old.tree / LIBRARY)
     new = install(store, "b200")

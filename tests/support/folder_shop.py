@@ -8,7 +8,7 @@ from support.builds import Packed
 from support.program import environment
 from support.release_server import NAME, ReleaseServer, User
 
-from tsuku_llm import catalog
+from tsuku_llm.catalog.repositories import repositories as configured_repositories
 from tsuku_llm.fetch import Silent
 from tsuku_llm.host import LocalHost
 from tsuku_llm.operations import repository as repositories
@@ -73,7 +73,7 @@ class FolderShop(ReleaseServer):
             "mirrors": (self.mirror,),
         }
         session = Session(**{**fields, **changes})  # type: ignore[arg-type]
-        if NAME not in [each.name for each in catalog.repositories(data)]:
+        if NAME not in [each.name for each in configured_repositories(data)]:
             root = home.parent / f"{home.name}-root.json"
             root.write_bytes(self.simulator.pinned_root)
             repositories.add(session._replace(now=NOW), NAME, self.simulator.url, root)

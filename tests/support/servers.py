@@ -14,7 +14,8 @@ from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import Serving
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.store import Store
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
 

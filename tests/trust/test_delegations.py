@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from support.repository import RepositorySimulator, release_document, signer
 from tuf.api.metadata import Delegations, SuccinctRoles, Targets
 
-from tsuku_llm import catalog, metadata_status, trust
+from tsuku_llm import metadata_status, trust
+from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.errors import (
     HttpStatusError,
     ManifestError,
@@ -36,8 +37,8 @@ def simulator() -> RepositorySimulator:
     return made
 
 
-def refresh(simulator: RepositorySimulator, data: Path) -> catalog.Catalog:
-    return catalog.refresh(simulator.repository(), data, simulator.download)
+def refresh(simulator: RepositorySimulator, data: Path) -> loading.Catalog:
+    return refreshing.refresh(simulator.repository(), data, simulator.download)
 
 
 def offered(simulator: RepositorySimulator, data: Path) -> dict[str, tuple[str, ...]]:
@@ -86,13 +87,13 @@ def test_the_kept_copy_is_whole(simulator: RepositorySimulator, tmp_path: Path) 
     refresh(simulator, tmp_path)
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/metadata/2.nightly.json")
     assert kept.read_bytes() == simulator.files["metadata/2.nightly.json"]
-    found = catalog.load(simulator.repository(), tmp_path)
+    found = loading.load(simulator.repository(), tmp_path)
     assert found.trusted.roles["nightly"].version == 2
     assert len(found.entries) == 2
 
 
 def test_an_embedded_copy_with_delegations(simulator: RepositorySimulator, tmp_path: Path) -> None:
-    found = catalog.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
+    found = loading.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
     assert (found.source, len(found.entries)) == ("embedded", 2)
 
 
@@ -214,7 +215,7 @@ def test_T41_the_machine_cannot_revoke_the_builds_of_another_channel(
     simulator.add({**release_document("n9"), "revoked": True}, channels=["nightly"], role="nightly")
     simulator.bump()
     metadata_status.write(tmp_path, refresh(simulator, tmp_path).metadata_status())
-    found = catalog.load(simulator.repository(), tmp_path)
+    found = loading.load(simulator.repository(), tmp_path)
     assert found.read(found.entry("b1")).builds == found.read(found.entry("n9")).builds
     revoked = [each.release for each in found.entries if found.revocation(each)]
     assert revoked == ["n9"]
@@ -379,7 +380,7 @@ def test_T43_a_delegated_role_is_not_rolled_back(
     assert "older than what this machine has" in told
     assert "nightly 3" in told
     assert "nightly 2" in told
-    assert catalog.load(simulator.repository(), tmp_path).trusted.roles["nightly"].version == 3
+    assert loading.load(simulator.repository(), tmp_path).trusted.roles["nightly"].version == 3
 
 
 def test_T43_a_delegated_role_does_not_vanish(
@@ -405,7 +406,7 @@ def test_T43_an_expired_delegated_role_ends_a_refresh(
     with pytest.raises(StaleMetadata) as caught:
         refresh(simulator, tmp_path)
     assert any("nightly" in fact for fact in caught.value.facts)
-    assert len(catalog.load(simulator.repository(), tmp_path).entries) == 2
+    assert len(loading.load(simulator.repository(), tmp_path).entries) == 2
 
 
 def test_T43_an_older_file_of_the_role_in_the_place_of_the_new_one(
@@ -494,7 +495,7 @@ def test_T49_a_delegated_file_that_the_host_withholds(
     with pytest.raises(TsukuError) as caught:
         refresh(simulator, tmp_path)
     assert isinstance(caught.value, HttpStatusError) == (wrong == "missing")
-    assert len(catalog.load(simulator.repository(), tmp_path).entries) == 2
+    assert len(loading.load(simulator.repository(), tmp_path).entries) == 2
 
 
 def test_T49_a_kept_copy_without_a_delegated_role_is_passed_over(
@@ -504,7 +505,7 @@ def test_T49_a_kept_copy_without_a_delegated_role_is_passed_over(
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/metadata/2.nightly.json")
     kept.unlink()
     with pytest.raises(MetadataError) as caught:
-        catalog.load(simulator.repository(), tmp_path)
+        loading.load(simulator.repository(), tmp_path)
     assert "2.nightly.json is missing" in caught.value.facts[0]
     assert len(refresh(simulator, tmp_path).entries) == 2
 
@@ -635,7 +636,7 @@ def test_T47_from_a_folder_such_a_role_is_read_in_the_folder(name: str, tmp_path
     def download(url: str, limit: int) -> bytes:
         return b"".join(local_chunks(url))[:limit]
 
-    found = catalog.refresh(simulator.repository(), tmp_path / "data", download)
+    found = refreshing.refresh(simulator.repository(), tmp_path / "data", download)
     assert found.trusted.roles[name].version == 2
 
 

@@ -18,7 +18,8 @@ from support.repository import (
     signer,
 )
 
-from tsuku_llm import catalog, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import refreshing
 from tsuku_llm.errors import MetadataError
 from tsuku_llm.trust import keys
 
@@ -64,7 +65,7 @@ def test_a_role_may_be_signed_by_that_kind_of_key(name: str, role: str, tmp_path
         simulator.adopt_signers()
         simulator.sign_root()
     simulator.publish(release_document("b1"))
-    found = catalog.refresh(simulator.repository(), tmp_path, simulator.download)
+    found = refreshing.refresh(simulator.repository(), tmp_path, simulator.download)
     assert [each.release for each in found.entries] == ["n1", "b1"][role != "nightly" :]
 
 
@@ -186,7 +187,7 @@ def test_T44_a_weak_key_is_refused(name: str, place: str, tmp_path: Path) -> Non
     keytype, scheme, text = WEAK[name]
     simulator = with_key(place, SSlibKey(KEYID, keytype, scheme, {"public": text()}))
     with pytest.raises(MetadataError) as caught:
-        catalog.refresh(simulator.repository(), tmp_path, simulator.download)
+        refreshing.refresh(simulator.repository(), tmp_path, simulator.download)
     assert "key" in caught.value.facts[0]
     assert not [*tmp_path.glob("metadata/*/copies/*")]
 
@@ -205,7 +206,7 @@ def test_T46_more_keys_than_a_file_may_list(tmp_path: Path) -> None:
     simulator.delegate("nightly", "releases/n*.json", signers=signers)
     simulator.publish(release_document("b1"))
     with pytest.raises(MetadataError) as caught:
-        catalog.refresh(simulator.repository(), tmp_path, simulator.download)
+        refreshing.refresh(simulator.repository(), tmp_path, simulator.download)
     assert "65 keys" in caught.value.facts[0]
 
 
@@ -254,7 +255,7 @@ def test_T45_one_key_in_two_spellings_is_refused(name: str, place: str, tmp_path
     one = (signer("one") if kind == "ed25519" else other_signer(kind)).public_key
     assert isinstance(one, SSlibKey)
     simulator = with_key(place, one)
-    catalog.refresh(simulator.repository(), tmp_path / "good", simulator.download)
+    refreshing.refresh(simulator.repository(), tmp_path / "good", simulator.download)
     if place == "root":
         simulator.root.add_key(again(one), "timestamp")
         simulator.sign_root()
@@ -263,7 +264,7 @@ def test_T45_one_key_in_two_spellings_is_refused(name: str, place: str, tmp_path
         delegator.add_key(again(one), "nightly")
         simulator.sign()
     with pytest.raises(MetadataError) as caught:
-        catalog.refresh(simulator.repository(), tmp_path / "bad", simulator.download)
+        refreshing.refresh(simulator.repository(), tmp_path / "bad", simulator.download)
     assert caught.value.facts == ("it lists one public key twice",)
 
 

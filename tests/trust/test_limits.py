@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support.repository import RepositorySimulator, release_document
 
-from tsuku_llm import catalog, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import refreshing
 from tsuku_llm.catalog.copies import LARGEST_FILE
 from tsuku_llm.errors import MetadataError
 
@@ -74,7 +75,7 @@ def test_M22_a_release_file_is_asked_for_up_to_the_limit_whatever_length_is_sign
     simulator.targets.targets["releases/b1.json"].length = 10**9
     simulator.bump()
     with pytest.raises(Exception, match=r"b1\.json is not the file that was signed"):
-        catalog.refresh(simulator.repository(), tmp_path, download)
+        refreshing.refresh(simulator.repository(), tmp_path, download)
     assert limits == [LARGEST_FILE]
 
 
@@ -112,13 +113,13 @@ def test_T09_a_kept_release_file_that_is_damaged_is_fetched_again(
     simulator: RepositorySimulator, tmp_path: Path, fault: Callable[[Path], None]
 ) -> None:
     repository = simulator.repository()
-    catalog.refresh(repository, tmp_path, simulator.download)
+    refreshing.refresh(repository, tmp_path, simulator.download)
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/targets/releases/*.b1.json")
     good = kept.read_bytes()
     fault(kept)
     simulator.publish(release_document("b2"))
     simulator.requests.clear()
-    found = catalog.refresh(repository, tmp_path, simulator.download)
+    found = refreshing.refresh(repository, tmp_path, simulator.download)
     assert found.read(found.entry("b1")).release == "b1"
     assert found.copy.read(found.trusted.targets["releases/b1.json"].name) == good
     assert any(name.endswith(".b1.json") for name in simulator.requests)
@@ -131,5 +132,7 @@ def test_T09_a_release_file_of_the_package_that_is_damaged_is_fetched(
     (name,) = [name for name in embedded.files if name.endswith(".b1.json")]
     embedded.files[name] = embedded.files[name][:-1]
     simulator.publish(release_document("b2"))
-    found = catalog.refresh(simulator.repository(embedded=embedded), tmp_path, simulator.download)
+    found = refreshing.refresh(
+        simulator.repository(embedded=embedded), tmp_path, simulator.download
+    )
     assert found.read(found.entry("b1")).release == "b1"

@@ -42,8 +42,9 @@ from tuf.ngclient.config import EnvelopeType, UpdaterConfig
 from tuf.ngclient.fetcher import FetcherInterface
 from tuf.ngclient.updater import Updater
 
-from tsuku_llm import catalog, trust
-from tsuku_llm.catalog import Repository
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading, refreshing
+from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.errors import HttpStatusError, TrustError, TsukuError
 from tsuku_llm.trust.delegations import matches
 
@@ -317,7 +318,7 @@ def use(files: Mapping[str, bytes]) -> None:
     copied = FrozenCopy(files)
     repository = Repository("fuzz", "https://host/", files[NAMES["root"]], copied)
     try:
-        found = catalog.load(repository, NOWHERE)
+        found = loading.load(repository, NOWHERE)
         for entry in found.entries:
             assert found.entry(entry.release).release == entry.release
             found.read(entry)
@@ -416,7 +417,7 @@ def trusted_before() -> Path:
     """The metadata folder of a machine that refreshed once."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=FOLDERS))
     atexit.register(shutil.rmtree, folder)
-    catalog.refresh(before().repository(), folder, before().download)
+    refreshing.refresh(before().repository(), folder, before().download)
     return folder
 
 
@@ -437,7 +438,7 @@ def accepted_by_python_tuf(folder: Path, server: Server) -> dict[str, int] | Non
     return {role: each.version for role, each in updater._trusted_set._trusted_set.items()}
 
 
-def versions(found: catalog.Catalog) -> dict[str, int]:
+def versions(found: loading.Catalog) -> dict[str, int]:
     return {role: state.version for role, state in found.trusted.roles.items()}
 
 
@@ -464,18 +465,18 @@ def test_M27_a_refresh_takes_nothing_that_python_tuf_refuses(
         for folder in (ours, theirs):
             shutil.copytree(trusted_before(), folder, symlinks=True)
         try:
-            found = catalog.refresh(repository, ours, server.download)
+            found = refreshing.refresh(repository, ours, server.download)
         except TsukuError:
             note("refused")
-            found = catalog.load(repository, ours)
-            assert versions(found) == versions(catalog.load(repository, trusted_before()))
+            found = loading.load(repository, ours)
+            assert versions(found) == versions(loading.load(repository, trusted_before()))
         else:
             note("accepted")
-            if versions(found) != versions(catalog.load(repository, trusted_before())):
+            if versions(found) != versions(loading.load(repository, trusted_before())):
                 accepted = accepted_by_python_tuf(theirs, server)
                 assert accepted is not None
                 assert accepted == {role: versions(found)[role] for role in accepted}
         if not signed:
-            healed = catalog.refresh(repository, ours, later().download)
+            healed = refreshing.refresh(repository, ours, later().download)
             others = dict.fromkeys(("timestamp", "snapshot", *TARGETS), 4)
             assert versions(healed) == {"root": 2, **others}

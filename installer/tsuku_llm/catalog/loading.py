@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm import revocations, trust
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
-from tsuku_llm.catalog.generations import current_copy
+from tsuku_llm.catalog.copy_store import current_copy
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.catalog.roots import KnownRoots, known_roots
 from tsuku_llm.errors import (

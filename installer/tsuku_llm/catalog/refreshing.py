@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.client import make_safe, seed
 from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, UpdaterCopy
-from tsuku_llm.catalog.generations import keep
+from tsuku_llm.catalog.copy_store import commit
 from tsuku_llm.catalog.loading import (
     Catalog,
     Loaded,
@@ -24,6 +23,7 @@ from tsuku_llm.catalog.loading import (
 )
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
+from tsuku_llm.catalog.updater_state import make_safe, seed
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import (
     BodyError,
@@ -95,7 +95,7 @@ def refresh(
             for each, here in zip(known, counted, strict=True)
         )
         if unusable or not here_already:
-            keep(folder, _files(repository, fresh, known, download))
+            commit(folder, _files(repository, fresh, known, download))
     return load(repository, data)
 
 

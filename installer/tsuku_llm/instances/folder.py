@@ -18,7 +18,7 @@ from tsuku_llm.errors import AlreadyRunning, CorruptStore
 from tsuku_llm.files import make_folder, read_small, replace_file
 from tsuku_llm.folders import opened
 from tsuku_llm.instances.record import NAME, Record
-from tsuku_llm.store import exclusive
+from tsuku_llm.store.locks import exclusive
 
 _LARGEST = 1 << 20
 """Bytes of a record that are read."""

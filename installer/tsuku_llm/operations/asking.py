@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from tsuku_llm import metadata_status
-from tsuku_llm.catalog import Catalog
+from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.errors import (
     DownloadError,
     MetadataError,

@@ -27,7 +27,7 @@ from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import Serving, Start
 from tsuku_llm.operations.versions import readable
 from tsuku_llm.selection import Candidate
-from tsuku_llm.store import Installed
+from tsuku_llm.store.installed import Installed
 
 WORTHWHILE = 1.25
 """A GPU variant should be this many times as fast as the CPU; below that it is not worth its

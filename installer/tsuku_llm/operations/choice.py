@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tsuku_llm import catalog as catalogs
-from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
+from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import OFFICIAL, Repository
 from tsuku_llm.errors import Revoked, UnknownRequest
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Release, ReleaseEntry
@@ -48,7 +49,7 @@ def repository_of(session: Session) -> Repository:
     """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
     name = session.repository or OFFICIAL
     url = session.repository_url if name == OFFICIAL else None
-    return catalogs.repository(session.data, name, url)
+    return repositories.repository(session.data, name, url)
 
 
 def load_catalog(session: Session) -> Catalog:
@@ -56,7 +57,7 @@ def load_catalog(session: Session) -> Catalog:
     repository = repository_of(session)
     # Another repository may have revoked the same archives: its word counts as well.
     learn(session, but=repository.name)
-    catalog = catalogs.load(repository, session.data)
+    catalog = loading.load(repository, session.data)
     for note in catalog.notes:
         session.note(note)
     return catalog

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
+from tsuku_llm.chain.judging import diagnose
+from tsuku_llm.chain.links import Chain, Listed, Subject, subject_of
 from tsuku_llm.errors import TsukuError, UnsafeLocation
 from tsuku_llm.launch.gate import gate
 from tsuku_llm.operations import vouching
@@ -17,7 +18,8 @@ from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import Told
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
-from tsuku_llm.store import Installed, Shelf
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def examine(session: Session) -> Examination:
     return Examination(choice, chain, told)
 
 
-def _active(shelf: Shelf) -> tuple[str, str] | None:
+def _active(shelf: StoreReader) -> tuple[str, str] | None:
     """Return backend and variant of the active version, if there is one.
 
     None as well if the pointer is broken: a later link reports that.
@@ -63,7 +65,7 @@ def _active(shelf: Shelf) -> tuple[str, str] | None:
     return None
 
 
-def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | TsukuError:
+def _installed(shelf: StoreReader, session: Session, subject: Subject) -> Installed | TsukuError:
     """Return the intact version that ``serve`` would start for the subject, or the error."""
     try:
         check_path(session.data)  # also if nothing is installed yet

@@ -11,7 +11,8 @@ from tsuku_llm.operations.serve import installed_versions
 from tsuku_llm.operations.session import Session
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
-from tsuku_llm.store import Installed, version_id
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import version_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
 from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Installed, Shelf
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
 
 if TYPE_CHECKING:  # types that a start that succeeds does without
-    from tsuku_llm.catalog import Catalog
+    from tsuku_llm.catalog.loading import Catalog
     from tsuku_llm.launch.report import FallenBack
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.selection import Candidate
@@ -110,7 +111,7 @@ def choice_beside(
         return choose(session, catalog=catalog)
 
 
-def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | None:
+def installed_variant(shelf: StoreReader, variant: str, release: str) -> Installed | None:
     """Return the newest installed version of a variant; a version of ``release`` comes first."""
     found = [each for each in shelf.installed() if each.receipt.variant == variant]
 

@@ -36,16 +36,11 @@ from tsuku_llm.operations.supplying import confirmed, supplied
 from tsuku_llm.operations.vouching import note_metadata_status, revoked
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
-from tsuku_llm.store import (
-    ArtifactRecord,
-    FileRecord,
-    Installed,
-    LinkRecord,
-    Receipt,
-    Staging,
-    Store,
-    version_id,
-)
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import ArtifactRecord, Receipt, version_id
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +350,7 @@ class _Built:
     """A staged tree: its ``server``, its contents, and the sizes of its downloads by digest."""
 
     server: str
-    contents: tuple[archive.Unpacked, ...]
+    contents: tuple[TreeEntry, ...]
     sizes: Mapping[str, int]
 
 
@@ -370,7 +365,7 @@ def _put_together(attempt: _Attempt, staging: Staging) -> _Built:
     # ``held`` are archives that installed versions can replace; ``waiting`` those still to be
     # unpacked.
     held = supplied(store, staging, waiting)
-    contents: dict[str, archive.Unpacked] = {}
+    contents: dict[str, TreeEntry] = {}
     sizes: dict[str, int] = {}
     aside: list[archive.Aside] = []
     while waiting:
@@ -493,16 +488,8 @@ def _receipt(attempt: _Attempt, built: _Built, device: str | None) -> Receipt:
             ArtifactRecord(artifact.url, artifact.sha256, _size(artifact, built.sizes))
             for artifact in variant.artifacts
         ),
-        files=tuple(
-            FileRecord(item.path, item.size, item.sha256, item.executable)
-            for item in built.contents
-            if isinstance(item, archive.UnpackedFile)
-        ),
-        links=tuple(
-            LinkRecord(item.path, item.target)
-            for item in built.contents
-            if isinstance(item, archive.UnpackedLink)
-        ),
+        files=tuple(item for item in built.contents if isinstance(item, FileEntry)),
+        links=tuple(item for item in built.contents if isinstance(item, LinkEntry)),
         installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         tsuku_llm=__version__,
         unattested=release.unattested,

@@ -14,7 +14,7 @@ from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.tools import plan_of
-from tsuku_llm.store import Installed
+from tsuku_llm.store.installed import Installed
 
 _TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
 """Beginnings of the names of variables that change what a build does, besides its arguments."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tsuku_llm import catalog as catalogs
 from tsuku_llm import fetch, metadata_status
-from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
+from tsuku_llm.catalog import loading, refreshing
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import OFFICIAL, Repository
 from tsuku_llm.errors import (
     BodyError,
     HostUnreachable,
@@ -44,7 +45,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
             began = network.clock()
             with store.lock(f"metadata-{repository.name}") as locked:
                 deadline = (network.clock() if patience is None else began) + seconds
-                found = catalogs.refresh(
+                found = refreshing.refresh(
                     repository,
                     session.data,
                     lambda url, limit: fetch.get(url, limit, network, deadline),
@@ -75,7 +76,7 @@ def _elsewhere(repository: Repository) -> str:
 def _require_clock(session: Session, repository: Repository) -> None:
     """Raise ``ClockBehind`` if a wrong clock explains why certificates or metadata are refused."""
     try:
-        known = catalogs.load(repository, session.data)
+        known = loading.load(repository, session.data)
     except (TrustError, StoreError):
         return
     known.freshness.require_clock(session.now)

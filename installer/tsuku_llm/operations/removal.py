@@ -9,7 +9,9 @@ from pathlib import Path
 from tsuku_llm.errors import InUse, UsageError
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, readable, resolve
-from tsuku_llm.store import Installed, LegacyAddon, Pruned, Store, find_legacy
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.legacy import LegacyAddon, find_legacy
+from tsuku_llm.store.store import Pruned, Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from tsuku_llm import catalog as catalogs
 from tsuku_llm import trust
-from tsuku_llm.catalog import Catalog, Repository
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import Repository, add_repository, remove_repository
+from tsuku_llm.catalog.repositories import repositories as configured_repositories
 from tsuku_llm.errors import DigestMismatch, DownloadError, MetadataError, TrustError, UsageError
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.refresh import refresh
@@ -87,14 +89,14 @@ def add(
     if fingerprint is not None:
         _require_fingerprint(data, fingerprint)
     session.store.adopt()
-    repository = catalogs.add_repository(session.data, name, url, data)
+    repository = add_repository(session.data, name, url, data)
     _tell_thresholds(session, data)
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
         session.note(f"its metadata could not be fetched yet: {error.message}")
     except TrustError as error:
-        catalogs.remove_repository(session.data, name)
+        remove_repository(session.data, name)
         # The root did not sign this metadata: it is the wrong root or the wrong URL. Expired
         # metadata and a wrong clock have hints of their own.
         if type(error) is MetadataError:
@@ -134,12 +136,12 @@ def fetch_metadata(session: Session, name: str) -> Catalog:
 
 def repositories(session: Session) -> tuple[Known, ...]:
     """Return the official and the added repositories, each with the state of its metadata here."""
-    return tuple(_known(session, each) for each in catalogs.repositories(session.data))
+    return tuple(_known(session, each) for each in configured_repositories(session.data))
 
 
 def _known(session: Session, repository: Repository) -> Known:
     try:
-        catalog = catalogs.load(repository, session.data)
+        catalog = loading.load(repository, session.data)
     except TrustError as error:
         return Known(repository, None, None, error.message, fingerprint_of(repository.root))
     freshness = catalog.freshness
@@ -151,4 +153,4 @@ def _known(session: Session, repository: Repository) -> Known:
 
 def remove(session: Session, name: str) -> None:
     """Forget a repository and its metadata; versions installed from it stay."""
-    catalogs.remove_repository(session.data, name)
+    remove_repository(session.data, name)

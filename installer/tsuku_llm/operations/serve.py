@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import BackendFailed, NotInstalled, SilentCpu
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Installed, Receipt, Shelf
+from tsuku_llm.operations.start import Serving, Start
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.receipt import Receipt
 
 if TYPE_CHECKING:
     from tsuku_llm.operations.start import Serving
@@ -27,7 +30,6 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     from tsuku_llm.launch.fingerprint import driver_fingerprint  # noqa: PLC0415
     from tsuku_llm.operations.fallback import next_version, remembered  # noqa: PLC0415
     from tsuku_llm.operations.memory import Memory  # noqa: PLC0415
-    from tsuku_llm.operations.start import Start  # noqa: PLC0415
 
     preferred = wanted(session.shelf, session)
     memory = Memory(session.state, driver_fingerprint(session.environ))
@@ -63,7 +65,7 @@ def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Install
     return shelf.installed(), shelf.active()
 
 
-def wanted(shelf: Shelf, session: Session) -> Installed:
+def wanted(shelf: StoreReader, session: Session) -> Installed:
     """Return the active version, or another installed one if only that has the requested backend.
 
     The user's choice is never replaced by another backend that happens to be installed. Raises

@@ -12,7 +12,9 @@ from tsuku_llm.errors import UsageError
 if TYPE_CHECKING:  # a start does without most of what they import
     from tsuku_llm.fetch import Progress
     from tsuku_llm.host import Host
-    from tsuku_llm.store import Holder, Shelf, Store
+    from tsuku_llm.store.locks import Holder
+    from tsuku_llm.store.reader import StoreReader
+    from tsuku_llm.store.store import Store
 
 DEFAULT_CHANNEL = "stable"
 INDEX_CHANNEL = "index"
@@ -70,16 +72,16 @@ class Session(NamedTuple):
     fallback: str = "ask"
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> StoreReader:
         """The installed versions, to be read and used."""
-        from tsuku_llm.store import Shelf  # noqa: PLC0415 - ``probe`` does without
+        from tsuku_llm.store.reader import StoreReader  # noqa: PLC0415 - ``probe`` does without
 
-        return Shelf(self.data)
+        return StoreReader(self.data)
 
     @property
     def store(self) -> Store:
         """The installed versions, to be changed; a wait for another process is printed."""
-        from tsuku_llm.store import Store  # noqa: PLC0415 - a start does without
+        from tsuku_llm.store.store import Store  # noqa: PLC0415 - a start does without
 
         return Store(self.data, lock_timeout=self.lock_timeout, on_wait=self._waiting)
 

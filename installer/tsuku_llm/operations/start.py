@@ -13,7 +13,7 @@ from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.vouching import vouch
-from tsuku_llm.store import Installed
+from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import FallenBack, Sink, StartReport

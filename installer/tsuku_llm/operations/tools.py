@@ -14,7 +14,8 @@ from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.ownership import check_path
-from tsuku_llm.store import Installed, Receipt
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import Receipt
 
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 

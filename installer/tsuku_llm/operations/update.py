@@ -24,7 +24,8 @@ from tsuku_llm.operations.supplying import unsupplied
 from tsuku_llm.operations.vouching import known, revoked
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, select
-from tsuku_llm.store import Installed, Receipt, version_id
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import Receipt, version_id
 
 
 @dataclass(frozen=True, slots=True)

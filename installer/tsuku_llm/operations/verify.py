@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from tsuku_llm.catalog import OFFICIAL, Catalog
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.errors import CorruptStore, SelectionError, StoreError, TrustError
 from tsuku_llm.manifest import ReleaseEntry, Variant
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, resolve
-from tsuku_llm.store import Receipt, version_id
+from tsuku_llm.store.receipt import Receipt, version_id
 
 
 @dataclass(frozen=True, slots=True)

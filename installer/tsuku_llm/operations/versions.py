@@ -11,7 +11,9 @@ from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.vouching import Told
-from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.legacy import LegacyAddon, find_legacy
+from tsuku_llm.store.reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def use(session: Session, word: str) -> Installed:
     return installed
 
 
-def is_active(shelf: Shelf, version: str) -> bool:
+def is_active(shelf: StoreReader, version: str) -> bool:
     """Return whether a version is the active one; False if the pointer cannot be read."""
     active = readable(shelf.active)
     return active is not None and active.id == version
@@ -117,7 +119,7 @@ def _tell_if_not_served(session: Session, installed: Installed) -> None:
         )
 
 
-def resolve(shelf: Shelf, words: Iterable[str]) -> list[str]:
+def resolve(shelf: StoreReader, words: Iterable[str]) -> list[str]:
     """Return the ids of the versions that these words name, each once.
 
     A damaged version can only be named by its id. Raises ``NotInstalled`` or ``UsageError``, whose
@@ -128,12 +130,12 @@ def resolve(shelf: Shelf, words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(_resolved(word, named) for word in words))
 
 
-def all_ids(shelf: Shelf) -> list[str]:
+def all_ids(shelf: StoreReader) -> list[str]:
     """Return the ids of all versions, damaged ones included."""
     return [*(version.id for version in shelf.installed()), *shelf.damaged()]
 
 
-def found(shelf: Shelf, version: str) -> Installed:
+def found(shelf: StoreReader, version: str) -> Installed:
     """Return the version of a resolved id. Raises ``CorruptStore`` if it is damaged."""
     installed = shelf.find(version)
     if installed is None:

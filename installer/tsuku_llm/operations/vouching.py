@@ -17,7 +17,7 @@ from tsuku_llm.metadata_status import MetadataStatus
 from tsuku_llm.operations.session import Session
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.store import Receipt
+from tsuku_llm.store.receipt import Receipt
 
 
 class Told(NamedTuple):
@@ -162,10 +162,10 @@ def _look(session: Session, name: str, *, verify: bool) -> MetadataStatus | None
 
 def _anew(session: Session, name: str) -> MetadataStatus:
     """Verify the metadata, and note what it says for the next start."""
-    from tsuku_llm import catalog as catalogs  # noqa: PLC0415 - a start does without
+    from tsuku_llm.catalog import loading  # noqa: PLC0415 - a start does without
     from tsuku_llm.operations.choice import repository_of  # noqa: PLC0415
 
-    catalog = catalogs.load(repository_of(session._replace(repository=name)), session.data)
+    catalog = loading.load(repository_of(session._replace(repository=name)), session.data)
     for note in catalog.notes:
         session.note(note)
     found = catalog.metadata_status()

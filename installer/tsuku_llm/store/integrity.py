@@ -19,7 +19,8 @@ from typing import NamedTuple
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import StoreError, TamperedInstall
 from tsuku_llm.files import open_to_read, read_small, replace_file
-from tsuku_llm.store.receipt import FileRecord, Receipt, parse_object
+from tsuku_llm.store.receipt import Receipt, parse_object
+from tsuku_llm.tree_entry import FileEntry
 
 FINGERPRINT = "fingerprint.json"
 TREE = "tree"
@@ -36,7 +37,7 @@ Stamp = tuple[int, ...]
 Stamps = dict[str, Stamp]
 
 
-class Listing(NamedTuple):
+class TreeListing(NamedTuple):
     """The content of a tree: the kind of each name, the files' stamps, the links' targets."""
 
     kinds: Mapping[str, str]
@@ -44,7 +45,7 @@ class Listing(NamedTuple):
     links: Mapping[str, str]
 
 
-def list_tree(tree: Path) -> Listing:
+def list_tree(tree: Path) -> TreeListing:
     """Read the names and stamps of a tree without following links. Raises ``OSError``."""
     if not stat.S_ISDIR(os.lstat(tree).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(tree))
@@ -58,7 +59,7 @@ def list_tree(tree: Path) -> Listing:
             files[name] = stamp_of(status)
         elif kinds[name] == "link":
             links[name] = os.readlink(path)  # noqa: PTH115  # hot: no Path per name
-    return Listing(kinds, files, links)
+    return TreeListing(kinds, files, links)
 
 
 def _walk(tree: Path) -> Iterator[tuple[str, str]]:
@@ -122,11 +123,11 @@ def find_differences(
     return found
 
 
-def _list(tree: Path, receipt: Receipt) -> tuple[list[str], Listing]:
+def _list(tree: Path, receipt: Receipt) -> tuple[list[str], TreeListing]:
     try:
         listing = list_tree(tree)
     except (FileNotFoundError, NotADirectoryError):
-        return [f"missing: {tree.name}"], Listing({}, {}, {})
+        return [f"missing: {tree.name}"], TreeListing({}, {}, {})
     return differences(listing, receipt), listing
 
 
@@ -148,7 +149,7 @@ def _write_stamps(version: Path, stamps: Stamps) -> None:
             replace_file(version / FINGERPRINT, stamps_to_json(stamps))
 
 
-def differences(listing: Listing, receipt: Receipt) -> list[str]:
+def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
     """Describe every name that differs from the receipt, for people; pure."""
     kinds = expected_kinds(receipt)
     found = [f"missing: {name}" for name in sorted(kinds.keys() - listing.kinds.keys())]
@@ -180,7 +181,7 @@ def expected_kinds(receipt: Receipt) -> dict[str, str]:
 
 
 def verify_files(
-    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+    tree: Path, files: Sequence[FileEntry], known: Mapping[Stamp, str]
 ) -> tuple[Stamps, list[str]]:
     """Hash files, return their stamps and the names of those that differ.
 
@@ -196,7 +197,7 @@ def verify_files(
 
 
 def _digests(
-    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+    tree: Path, files: Sequence[FileEntry], known: Mapping[Stamp, str]
 ) -> dict[str, tuple[Stamp, str]]:
     """Hash files in this thread and one more, the largest first."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.tree_entry import FileEntry, LinkEntry
 
 FORMAT = 1
 RECEIPT = "receipt.json"
@@ -35,22 +36,6 @@ class ArtifactRecord(NamedTuple):
     url: str
     sha256: str
     size: int
-
-
-class FileRecord(NamedTuple):
-    """One regular file of the tree: relative path with ``/``, size in bytes."""
-
-    path: str
-    size: int
-    sha256: str
-    executable: bool = False
-
-
-class LinkRecord(NamedTuple):
-    """One symbolic link of the tree; ``target`` is the link's text."""
-
-    path: str
-    target: str
 
 
 class Receipt(NamedTuple):
@@ -85,8 +70,8 @@ class Receipt(NamedTuple):
     reasons: Mapping[str, str]
     hardware: Mapping[str, Any]
     artifacts: tuple[ArtifactRecord, ...]
-    files: tuple[FileRecord, ...]
-    links: tuple[LinkRecord, ...]
+    files: tuple[FileEntry, ...]
+    links: tuple[LinkEntry, ...]
     installed_at: str
     tsuku_llm: str
     unattested: str | None = None
@@ -167,7 +152,7 @@ def _junk(reason: str) -> CorruptStore:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (ArtifactRecord, FileRecord, LinkRecord)):
+    if isinstance(value, (ArtifactRecord, FileEntry, LinkEntry)):
         return value._asdict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -191,7 +176,7 @@ def _require_consistent(receipt: Receipt) -> None:
             raise _junk(f"{path!r} lies below a file")
 
 
-def _stays_inside(link: LinkRecord) -> bool:
+def _stays_inside(link: LinkEntry) -> bool:
     depth = link.path.count("/")
     for part in link.target.split("/"):
         # Count folders from the tree's root. The count must not go below zero even for a moment:
@@ -288,9 +273,9 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
     "hardware": _mapping,
     "artifacts": _records(ArtifactRecord, {"url": _text, "sha256": _digest, "size": _count}),
     "files": _records(
-        FileRecord, {"path": _path, "size": _count, "sha256": _digest, "executable": _flag}
+        FileEntry, {"path": _path, "size": _count, "sha256": _digest, "executable": _flag}
     ),
-    "links": _records(LinkRecord, {"path": _path, "target": _checked(str, _is_link_target)}),
+    "links": _records(LinkEntry, {"path": _path, "target": _checked(str, _is_link_target)}),
     "installed_at": _checked(str, lambda text: _TIME.fullmatch(text) is not None),
     "tsuku_llm": _text,
     "unattested": _unattested,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tsuku_llm.catalog import Catalog
+from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.cli.render.revoked import revocation_data
 from tsuku_llm.cli.render.text import origin, table
 from tsuku_llm.manifest import ReleaseEntry

@@ -7,7 +7,7 @@ from typing import Any
 from tsuku_llm.cli.render import choice as render
 from tsuku_llm.cli.render.text import named, size, table
 from tsuku_llm.operations.explain import Matrix
-from tsuku_llm.store import Installed
+from tsuku_llm.store.installed import Installed
 
 
 def data(matrix: Matrix) -> dict[str, Any]:

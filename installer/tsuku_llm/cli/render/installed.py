@@ -9,7 +9,8 @@ from typing import Any
 from tsuku_llm.cli.render.revoked import told_data, told_lines
 from tsuku_llm.cli.render.text import named, origin, table, unattested
 from tsuku_llm.operations.versions import Inventory
-from tsuku_llm.store import Installed, LegacyAddon
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.legacy import LegacyAddon
 
 
 def data(found: Inventory) -> dict[str, Any]:

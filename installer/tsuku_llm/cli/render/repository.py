@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from tsuku_llm.catalog import Repository
+from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.config import redacted
 from tsuku_llm.operations.repository import Known, RootOfTrust

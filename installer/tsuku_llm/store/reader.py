@@ -14,14 +14,13 @@ from typing import NoReturn
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
 from tsuku_llm.ownership import check_below, check_path
-from tsuku_llm.store.holds import holding
-from tsuku_llm.store.installed import Installed, read_version
+from tsuku_llm.store.in_use import holding
+from tsuku_llm.store.installed import Installed, read_pointer, read_version
 from tsuku_llm.store.integrity import check_version, find_differences
-from tsuku_llm.store.pointer import read_pointer
 from tsuku_llm.store.receipt import is_version_id
 
 
-class Shelf:
+class StoreReader:
     """The versions in the folder ``data``, as ``Store`` left them.
 
     Every method raises StoreError or a subclass if the file system reports an error.

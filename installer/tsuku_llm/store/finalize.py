@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.files import FOLDER_MODE, flush_folder, seal_file, write_new
-from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.integrity import (
     FINGERPRINT,
     Stamp,
@@ -17,9 +17,10 @@ from tsuku_llm.store.integrity import (
     stamps_to_json,
     tampered,
 )
-from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt
-from tsuku_llm.store.sharing import Content, share
+from tsuku_llm.store.receipt import RECEIPT, Receipt
+from tsuku_llm.store.reuse import Content, share
 from tsuku_llm.store.staging import Staging
+from tsuku_llm.tree_entry import FileEntry
 
 _PROGRAM_MODE = 0o755
 _FILE_MODE = 0o644
@@ -28,10 +29,12 @@ _FLUSHES = 8
 """The number of files that are flushed in parallel."""
 
 
-def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> dict[Stamp, str]:
+def finalize(
+    staging: Staging, receipt: Receipt, sources: Mapping[Content, Path]
+) -> dict[Stamp, str]:
     """Write a staged tree and its receipt durably; return the digests of shared files.
 
-    ``donors`` are files of other versions: they are linked, and the copies removed. Raises
+    ``sources`` are files of other versions: they are linked, and the copies removed. Raises
     TamperedInstall if the tree does not hold exactly what the receipt lists.
     """
     tree = staging.tree
@@ -43,7 +46,7 @@ def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> 
         if found:
             raise tampered(f"the unpacked {receipt.id}", found)
         # Link before flushing: the copies that links replace are removed unflushed.
-        digests = share(staging, receipt.files, donors)
+        digests = share(staging, receipt.files, sources)
         _seal_files(tree, receipt.files)
         # The file that servers lock must be there before the version has its name.
         write_new(staging.path / IN_USE, b"")
@@ -56,7 +59,7 @@ def seal(staging: Staging, receipt: Receipt, donors: Mapping[Content, Path]) -> 
     return digests
 
 
-def _seal_files(tree: Path, files: Sequence[FileRecord]) -> None:
+def _seal_files(tree: Path, files: Sequence[FileEntry]) -> None:
     """Set the modes and flush, 8 files in parallel: the disk serves waiting flushes together."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # not at a start
 
@@ -67,7 +70,7 @@ def _seal_files(tree: Path, files: Sequence[FileRecord]) -> None:
             pass
 
 
-def _mode(file: FileRecord) -> int:
+def _mode(file: FileEntry) -> int:
     return _PROGRAM_MODE if file.executable else _FILE_MODE
 
 

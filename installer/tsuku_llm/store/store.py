@@ -1,4 +1,4 @@
-"""The store: the shelf's reading, and everything that changes the versions.
+"""The store: the reading of ``StoreReader``, and everything that changes the versions.
 
 Several processes may change a store at the same time. A lock per version id and one for the
 pointer make them wait for each other. Every change is one rename, so a reader without a lock
@@ -27,20 +27,27 @@ from tsuku_llm.errors import (
 from tsuku_llm.files import flush_folder, make_folder, replace_file
 from tsuku_llm.folders import Folder, opened
 from tsuku_llm.ownership import check_path
+from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
-from tsuku_llm.store.holds import alone_with, users_of
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.in_use import try_exclusive, users_of
+from tsuku_llm.store.installed import Installed, pointer_or_none, read_pointer, write_pointer
 from tsuku_llm.store.integrity import Stamp
 from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, adopt, require_ours
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
-from tsuku_llm.store.pointer import pointer_or_none, read_pointer, write_pointer
-from tsuku_llm.store.receipt import RECEIPT, FileRecord, Receipt, is_version_id
-from tsuku_llm.store.sealing import seal
-from tsuku_llm.store.sharing import donors, inodes_of, refresh_sharers
-from tsuku_llm.store.shelf import Shelf
+from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
+from tsuku_llm.store.reuse import (
+    can_supply,
+    confirm,
+    find_sources,
+    inodes_of,
+    refresh_sharers,
+    supply,
+    withdraw,
+)
 from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
-from tsuku_llm.store.supplying import can_supply, confirm, supply, withdraw
+from tsuku_llm.tree_entry import FileEntry
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another one, which may be downloading large archives."""
@@ -61,7 +68,7 @@ class Pruned:
     legacy: tuple[LegacyAddon, ...] = ()
 
 
-class Store(Shelf):
+class Store(StoreReader):
     """The store in the folder ``data``; a folder is created only when something is written.
 
     ``lock_timeout`` is the time to wait for a lock, in seconds (None: ``LOCK_TIMEOUT``).
@@ -104,22 +111,22 @@ class Store(Shelf):
         """Make a folder to extract into, removed at the end of the block unless committed."""
         return staged(self._made(self._staging))
 
-    def can_supply(self, files: Sequence[FileRecord]) -> bool:
+    def can_supply(self, files: Sequence[FileEntry]) -> bool:
         """Tell whether other versions have all of these files, by their receipts."""
-        return can_supply(files, donors(files, self.installed()))
+        return can_supply(files, find_sources(files, self.installed()))
 
-    def supply(self, staging: Staging, files: Sequence[FileRecord]) -> bool:
+    def supply(self, staging: Staging, files: Sequence[FileEntry]) -> bool:
         """Link files of other versions into a staged tree; call ``confirm`` afterwards.
 
         Returns False if a file cannot be linked; the tree is then as it was.
         """
-        return supply(staging.tree, files, donors(files, self.installed()))
+        return supply(staging.tree, files, find_sources(files, self.installed()))
 
-    def confirm(self, staging: Staging, files: Sequence[FileRecord]) -> list[str]:
+    def confirm(self, staging: Staging, files: Sequence[FileEntry]) -> list[str]:
         """Hash the files that ``supply`` linked; return the names of those that differ."""
         return confirm(staging, files)
 
-    def withdraw(self, staging: Staging, files: Sequence[FileRecord]) -> None:
+    def withdraw(self, staging: Staging, files: Sequence[FileEntry]) -> None:
         """Remove the files that ``supply`` linked into a staged tree."""
         withdraw(staging.tree, files)
 
@@ -136,10 +143,10 @@ class Store(Shelf):
         else:
             # Everything is on the disk before the rename: after a crash, a version that has its
             # name is complete.
-            digests = seal(staging, receipt, donors(receipt.files, self.installed()))
+            digests = finalize(staging, receipt, find_sources(receipt.files, self.installed()))
             installed = self._publish(staging, receipt)
-            # The new links changed the change time of the donors' files: store new stamps for the
-            # donors' versions, which would otherwise hash them at their next start.
+            # The new links changed the change time of the sources' files: store new stamps for the
+            # sources' versions, which would otherwise hash them at their next start.
             self._refresh_sharers({stamp[-1] for stamp in digests}, digests)
         # Only now is the rename durable. The caller activates the version afterwards, so the
         # pointer never names a version that a crash can still undo.
@@ -232,9 +239,9 @@ class Store(Shelf):
         runs from it, NotInstalled if there is no such version.
         """
         path = self._versions / version
-        # The lock keeps out commands that install or activate this version. ``alone_with`` keeps
+        # The lock keeps out commands that install or activate this version. ``try_exclusive`` keeps
         # out servers: none runs from it now, and none can start from it until we are done.
-        with self.lock(version), alone_with(path) as unused:
+        with self.lock(version), try_exclusive(path) as unused:
             if not os.path.lexists(path):
                 raise NotInstalled(f"{version} is not there any more")
             if not unused:
@@ -281,7 +288,7 @@ class Store(Shelf):
     def _prune_one(self, name: str, inodes: set[int]) -> bool:
         path = self._versions / name
         # A prune never waits: a version whose lock is busy is being installed or activated.
-        with suppress(LockTimeout), self.lock(name, timeout=0), alone_with(path) as unused:
+        with suppress(LockTimeout), self.lock(name, timeout=0), try_exclusive(path) as unused:
             # The pointer may have changed since ``prune`` looked. Under the version's lock no
             # process activates it, so what is not in use now stays unused until we are done.
             removable = unused and name not in self._pointed()

@@ -45,7 +45,7 @@ def holding(version: Path) -> Iterator[int | None]:
 
 
 @contextmanager
-def alone_with(version: Path) -> Iterator[bool]:
+def try_exclusive(version: Path) -> Iterator[bool]:
     """Yield whether no process holds a version; keep new holders out during the block."""
     if sys.platform == "win32":
         yield True

@@ -45,7 +45,7 @@ def current_copy(folder: Path) -> Path | None:
     return copy
 
 
-def keep(folder: Path, files: Mapping[str, bytes]) -> None:
+def commit(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a whole new copy, then let ``current`` name it.
 
     After a crash, the old or the new copy is the current one. The previous copy stays, because
@@ -55,7 +55,7 @@ def keep(folder: Path, files: Mapping[str, bytes]) -> None:
     copies = folder / "copies"
     make_folder(copies)
     # No other process uses this name. A crash may leave the folder: the name is one of a copy, so a
-    # later ``keep`` removes it.
+    # later ``commit`` removes it.
     staging = copies / unique()
     for file, data in files.items():
         make_folder((staging / file).parent)
