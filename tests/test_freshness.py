@@ -15,8 +15,8 @@ from support.repository import ISSUED, release_document
 from tsuku_llm import catalog, embedded, standing
 from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleMetadata
 from tsuku_llm.operations.choice import load_catalog
-from tsuku_llm.operations.notices import Offer, remember, remembered
 from tsuku_llm.operations.refresh import refresh
+from tsuku_llm.operations.update_notice import Offer, remember, remembered
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.standing import SKEW, Freshness, Standing
 

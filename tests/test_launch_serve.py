@@ -14,8 +14,8 @@ from support.servers import Starter, install_stand_in
 from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu, TamperedInstall
 from tsuku_llm.launch import Verdict
 from tsuku_llm.operations.device_check import check_devices
-from tsuku_llm.operations.memory import Memory
-from tsuku_llm.operations.start import build_of
+from tsuku_llm.operations.state_notes import Memory
+from tsuku_llm.operations.which import build_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

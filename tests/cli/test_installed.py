@@ -9,7 +9,7 @@ import pytest
 from support.program import COMMAND, environment, run_program
 from support.stored import FILES, install
 
-from tsuku_llm.operations.memory import Failure, Memory
+from tsuku_llm.operations.state_notes import Failure, Memory
 from tsuku_llm.store import Installed, Store
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")

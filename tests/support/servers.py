@@ -10,9 +10,8 @@ from support.stored import install
 
 from tsuku_llm.host import LocalHost
 from tsuku_llm.launch import Leash, StartReport
-from tsuku_llm.operations.serve import serve
+from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving
 from tsuku_llm.store import Installed, Store
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)

@@ -35,11 +35,10 @@ from tsuku_llm.instances import (
     see,
     turn,
 )
-from tsuku_llm.operations import vouching
-from tsuku_llm.operations.serve import serve
+from tsuku_llm.operations import revocation
+from tsuku_llm.operations.revocation import Told
+from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving
-from tsuku_llm.operations.vouching import Told
 
 GRACE = 15.0
 """Seconds that a server gets to end after SIGTERM before it is killed."""
@@ -254,7 +253,7 @@ def servers(session: Session) -> Servers:
     """Return everything that is known of background servers, without verifying any metadata."""
     instances = Instances(session.state)
     records = instances.all()
-    known = vouching.known(session, verify=False) if records else None
+    known = revocation.known(session, verify=False) if records else None
     told: dict[str, Told] = {}
     for record in records:
         with suppress(StoreError):  # the version was damaged or removed while its server runs

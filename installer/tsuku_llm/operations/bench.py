@@ -16,13 +16,13 @@ from tsuku_llm import launch
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
 from tsuku_llm.launch import Speed
-from tsuku_llm.operations.asking import asked_catalog
-from tsuku_llm.operations.choice import Choice
+from tsuku_llm.operations.choice import Choice, refuse_revoked
 from tsuku_llm.operations.fallback import choice_beside, installed_variant
-from tsuku_llm.operations.install import install_beside, require_not_revoked
-from tsuku_llm.operations.memory import Memory
+from tsuku_llm.operations.install import install_beside
+from tsuku_llm.operations.refresh import asked_catalog
+from tsuku_llm.operations.serve import Serving, Start
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.start import Serving, Start
+from tsuku_llm.operations.state_notes import Memory
 from tsuku_llm.operations.versions import readable
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import Installed
@@ -134,7 +134,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     model = _checked(model)
     catalog = asked_catalog(session)
     choice = choice_beside(session, readable(session.shelf.active), catalog)
-    require_not_revoked(session, choice)
+    refuse_revoked(session, choice)
     courses, skipped = _courses(session, choice)
     for number in range(rounds):
         # Each round begins with another variant: the first one finds the machine cooler.

@@ -11,8 +11,8 @@ from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
 from tsuku_llm.errors import Revoked, UnknownRequest
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Release, ReleaseEntry
+from tsuku_llm.operations.revocation import learn, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
-from tsuku_llm.operations.vouching import learn, revoked
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
@@ -103,6 +103,15 @@ def choose(
     # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
     return replace(choice, avoided=avoided)
+
+
+def refuse_revoked(session: Session, choice: Choice) -> None:
+    """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
+    if choice.revocation is None or session.allow_revoked:
+        return
+    entry = choice.catalog.entry(choice.release.release)
+    hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
+    raise revoked(choice.release.release, choice.revocation, hint)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed
-from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.state_notes import Memory
 
 
 class Check(NamedTuple):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.choice import Choice, choose
-from tsuku_llm.operations.serve import installed_versions
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.which import installed_versions
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store import Installed, version_id

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
-from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.state_notes import Failure, Memory
 from tsuku_llm.store import Installed, Shelf
 
 if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without

@@ -26,12 +26,11 @@ from tsuku_llm.errors import (
     TsukuError,
 )
 from tsuku_llm.manifest import Artifact
-from tsuku_llm.operations.asking import asked_catalog
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary, way_out
+from tsuku_llm.operations.choice import Choice, choose, refuse_revoked, tell_temporary
+from tsuku_llm.operations.refresh import asked_catalog
+from tsuku_llm.operations.reuse import Space, confirmed, supplied
+from tsuku_llm.operations.revocation import note_standing
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
-from tsuku_llm.operations.space import Space
-from tsuku_llm.operations.supplying import confirmed, supplied
-from tsuku_llm.operations.vouching import note_standing, revoked
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import (
@@ -103,7 +102,7 @@ def install(
     """
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
-    require_not_revoked(session, choice)
+    refuse_revoked(session, choice)
     tell_temporary(session, choice)
     if dry_run:
         candidate = choice.selection.selected
@@ -116,15 +115,6 @@ def install(
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)
-
-
-def require_not_revoked(session: Session, choice: Choice) -> None:
-    """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
-    if choice.revocation is None or session.allow_revoked:
-        return
-    entry = choice.catalog.entry(choice.release.release)
-    hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
-    raise revoked(choice.release.release, choice.revocation, hint)
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
@@ -201,7 +191,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     Raises ``Revoked``, ``GateFailed`` if the variant does not run here, and the errors of
     ``fetch``, ``archive`` and ``store``.
     """
-    require_not_revoked(session, choice)
+    refuse_revoked(session, choice)
     attempt = _Attempt(session, session.store, choice, candidate, {})
     store = attempt.store
     # Another process may be building the same version: one builds it, the other finds it here.

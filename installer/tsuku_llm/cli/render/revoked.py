@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tsuku_llm.operations.vouching import Told
+from tsuku_llm.operations.revocation import Told
 from tsuku_llm.revocations import Revocation
 
 

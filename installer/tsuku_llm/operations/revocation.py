@@ -100,7 +100,7 @@ def learn(session: Session, *, but: str) -> None:
             _look(session, name, verify=True)
 
 
-def vouch(session: Session, receipt: Receipt) -> None:
+def require_not_revoked(session: Session, receipt: Receipt) -> None:
     """Refuse a revoked release; print a note if it was dropped or the metadata has expired.
 
     Metadata that is missing or unreadable does not stop a start, unless fresh metadata is required.
@@ -119,7 +119,7 @@ def vouch(session: Session, receipt: Receipt) -> None:
     if own and session.require_fresh:
         own.freshness.require(session.now)
     found = known(session, verify=True, given={name: own} if own else None)
-    _require_not_revoked(session, receipt, found)
+    _refuse_revoked(session, receipt, found)
     if own is None:
         return
     if gone := found.of(receipt).gone:
@@ -130,7 +130,7 @@ def vouch(session: Session, receipt: Receipt) -> None:
 
 def require_usable(session: Session, receipt: Receipt) -> None:
     """Refuse to make a revoked version the active one. Raises ``Revoked``."""
-    _require_not_revoked(session, receipt, known(session, verify=True))
+    _refuse_revoked(session, receipt, known(session, verify=True))
 
 
 def revoked(release: str, why: Revocation, hint: str) -> Revoked:
@@ -138,7 +138,7 @@ def revoked(release: str, why: Revocation, hint: str) -> Revoked:
     return Revoked(f"{release} was revoked by its publisher", facts=why.facts, hint=hint)
 
 
-def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> None:
+def _refuse_revoked(session: Session, receipt: Receipt, found: Known) -> None:
     why = found.revocation(receipt)
     if why is None:
         return
