@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.state_notes import Memory
+from tsuku_llm.operations.state_notes import StateNotes
 
 
 class Check(NamedTuple):
@@ -29,7 +29,7 @@ class Check(NamedTuple):
 def check_devices(
     build: launch.Build,
     version: str,
-    memory: Memory,
+    notes: StateNotes,
     environ: Mapping[str, str],
     *,
     limit: float | None = None,
@@ -44,7 +44,7 @@ def check_devices(
     # The processor is always there.
     if build.backend == "cpu":
         return Check(build)
-    known = memory.devices(version)
+    known = notes.devices(version)
     if known is not None:
         return Check(_with_listed_device(build, known), known)
     try:
@@ -58,7 +58,7 @@ def check_devices(
         problem = launch.no_device(build, listing)
         return Check(build, listing.devices, problem, launch.hiding_variables(build, environ))
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
-    memory.keep_devices(version, listing.devices)
+    notes.keep_devices(version, listing.devices)
     return Check(_with_listed_device(build, listing.devices), listing.devices)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.state_notes import Failure, Memory
+from tsuku_llm.operations.state_notes import FailureNote, StateNotes
 from tsuku_llm.store import Installed, Shelf
 
 if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
@@ -23,13 +23,13 @@ if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does with
 
 
 def remembered(
-    session: Session, memory: Memory, preferred: Installed, *, gpu_only: bool
+    session: Session, notes: StateNotes, preferred: Installed, *, gpu_only: bool
 ) -> tuple[Installed, list[launch.FallenBack]]:
     """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
     If another version is returned, the list says which one it replaces, and why.
     """
-    failure = memory.failure(preferred.id)
+    failure = notes.failure(preferred.id)
     if failure is None or session.fallback == "off":
         return preferred, []
     with suppress(TsukuError):
@@ -47,7 +47,7 @@ def remembered(
 
 def next_version(
     session: Session,
-    memory: Memory,
+    notes: StateNotes,
     preferred: Installed,
     failed: Sequence[launch.FallenBack],
     *,
@@ -62,7 +62,7 @@ def next_version(
     if session.fallback == "off":
         return None
     try:
-        return _next(session, memory, preferred, failed, gpu_only=gpu_only)
+        return _next(session, notes, preferred, failed, gpu_only=gpu_only)
     except TsukuError as error:
         session.note(f"no other variant can be had: {error.message}")
         return None
@@ -70,7 +70,7 @@ def next_version(
 
 def _next(
     session: Session,
-    memory: Memory,
+    notes: StateNotes,
     preferred: Installed,
     failed: Sequence[launch.FallenBack],
     *,
@@ -87,7 +87,9 @@ def _next(
             return None
         with suppress(GateFailed):  # this one does not run here either: try the one after it
             found = found or _install(session, choice, candidate)
-            memory.keep_failure(Failure(preferred.id, reasons[preferred.receipt.variant], found.id))
+            notes.keep_failure(
+                FailureNote(preferred.id, reasons[preferred.receipt.variant], found.id)
+            )
             return found
     return None
 

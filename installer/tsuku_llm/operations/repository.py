@@ -21,7 +21,7 @@ _ROOT_LIMIT = 512_000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RepositoryState:
     """A repository, and the metadata of it that counts on this machine.
 
     ``source`` is ``embedded`` or ``updated``, None without valid metadata. ``state`` describes it
@@ -132,21 +132,23 @@ def fetch_metadata(session: Session, name: str) -> Catalog:
     return refresh(session._replace(repository=name))
 
 
-def repositories(session: Session) -> tuple[Known, ...]:
+def repositories(session: Session) -> tuple[RepositoryState, ...]:
     """Return the official and the added repositories, each with the state of its metadata here."""
-    return tuple(_known(session, each) for each in catalogs.repositories(session.data))
+    return tuple(_state_of(session, each) for each in catalogs.repositories(session.data))
 
 
-def _known(session: Session, repository: Repository) -> Known:
+def _state_of(session: Session, repository: Repository) -> RepositoryState:
     try:
         catalog = catalogs.load(repository, session.data)
     except TrustError as error:
-        return Known(repository, None, None, error.message, fingerprint_of(repository.root))
+        return RepositoryState(
+            repository, None, None, error.message, fingerprint_of(repository.root)
+        )
     freshness = catalog.freshness
     expired = ", expired" if freshness.expired(session.now) else ""
     state = f"{catalog.source}, {freshness.age(session.now)}{expired}"
     fingerprint = fingerprint_of(repository.root)
-    return Known(repository, catalog.source, freshness, state, fingerprint)
+    return RepositoryState(repository, catalog.source, freshness, state, fingerprint)
 
 
 def remove(session: Session, name: str) -> None:

@@ -20,7 +20,7 @@ from tsuku_llm.standing import Standing
 from tsuku_llm.store import Receipt
 
 
-class Told(NamedTuple):
+class ReleaseStatus(NamedTuple):
     """The news about an installed release.
 
     ``gone`` says that no channel has it any more, or that its repository was removed. It is None if
@@ -37,7 +37,7 @@ class Told(NamedTuple):
         return (*revoked, self.gone) if self.gone else revoked
 
 
-class Known(NamedTuple):
+class SignedStatus(NamedTuple):
     """The knowledge of this machine about all repositories, including those that were removed.
 
     ``standings`` has the repositories whose metadata was read; ``configured`` all repositories of
@@ -48,9 +48,9 @@ class Known(NamedTuple):
     standings: Mapping[str, Standing]
     configured: tuple[str, ...]
 
-    def of(self, receipt: Receipt) -> Told:
+    def of(self, receipt: Receipt) -> ReleaseStatus:
         """Return what is known of one installed release."""
-        return Told(self.revocation(receipt), self._gone(receipt))
+        return ReleaseStatus(self.revocation(receipt), self._gone(receipt))
 
     def revocation(self, receipt: Receipt) -> Revocation | None:
         """Return why a release must not be used, or None.
@@ -65,15 +65,17 @@ class Known(NamedTuple):
         return None
 
     def _gone(self, receipt: Receipt) -> str | None:
-        known = self.standings.get(receipt.repository)
+        own = self.standings.get(receipt.repository)
         if receipt.repository not in self.configured:
             return f"its repository {receipt.repository} was removed"
-        if known and receipt.release not in known.offered:
+        if own and receipt.release not in own.offered:
             return f"no channel of repository {receipt.repository} has it any more"
         return None
 
 
-def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | None = None) -> Known:
+def signed_status(
+    session: Session, *, verify: bool, given: Mapping[str, Standing] | None = None
+) -> SignedStatus:
     """Return what all repositories say: the current notes, and every revocation ever seen.
 
     ``given`` are answers that the caller already has. With ``verify``, metadata without a current
@@ -90,7 +92,7 @@ def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | Non
             standings[name] = found
     for name, each in standings.items():
         held[name] = revocations.merged(held.get(name, ()), each.revoked)
-    return Known(tuple(chain.from_iterable(held.values())), standings, names)
+    return SignedStatus(tuple(chain.from_iterable(held.values())), standings, names)
 
 
 def learn(session: Session, *, but: str) -> None:
@@ -118,7 +120,7 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
         session.note(f"nothing is known of revocations: {error.message}")
     if own and session.require_fresh:
         own.freshness.require(session.now)
-    found = known(session, verify=True, given={name: own} if own else None)
+    found = signed_status(session, verify=True, given={name: own} if own else None)
     _refuse_revoked(session, receipt, found)
     if own is None:
         return
@@ -130,7 +132,7 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
 
 def require_usable(session: Session, receipt: Receipt) -> None:
     """Refuse to make a revoked version the active one. Raises ``Revoked``."""
-    _refuse_revoked(session, receipt, known(session, verify=True))
+    _refuse_revoked(session, receipt, signed_status(session, verify=True))
 
 
 def revoked(release: str, why: Revocation, hint: str) -> Revoked:
@@ -138,7 +140,7 @@ def revoked(release: str, why: Revocation, hint: str) -> Revoked:
     return Revoked(f"{release} was revoked by its publisher", facts=why.facts, hint=hint)
 
 
-def _refuse_revoked(session: Session, receipt: Receipt, found: Known) -> None:
+def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> None:
     why = found.revocation(receipt)
     if why is None:
         return

@@ -15,7 +15,7 @@ from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.fallback import next_version, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.state_notes import Memory
+from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.which import build_of, wanted
 from tsuku_llm.store import Installed
 
@@ -49,16 +49,16 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     ``require_gpu``, ``SilentCpu``.
     """
     preferred = wanted(session.shelf, session)
-    memory = Memory(session.state, launch.driver_fingerprint(session.environ))
-    installed, failed = remembered(session, memory, preferred, gpu_only=how.require_gpu)
+    notes = StateNotes(session.state, launch.driver_fingerprint(session.environ))
+    installed, failed = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
-        start = Start(session, arguments, how, installed, memory, tuple(failed))
+        start = VersionStart(session, arguments, how, installed, notes, tuple(failed))
         try:
             return start.make()
         except (BackendFailed, SilentCpu) as error:
             failed.append(launch.FallenBack(installed.receipt.variant, error.message))
-            other = next_version(session, memory, preferred, failed, gpu_only=how.require_gpu)
+            other = next_version(session, notes, preferred, failed, gpu_only=how.require_gpu)
             if other:
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
@@ -68,7 +68,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                 raise
 
 
-class Start(NamedTuple):
+class VersionStart(NamedTuple):
     """The start of one version; ``failed`` are the variants that were tried before it.
 
     With ``insist`` the server may also start on the CPU: all other versions have failed.
@@ -78,7 +78,7 @@ class Start(NamedTuple):
     arguments: Sequence[str]
     how: Serving
     installed: Installed
-    memory: Memory
+    notes: StateNotes
     failed: tuple[launch.FallenBack, ...]
     insist: bool = False
 
@@ -94,7 +94,7 @@ class Start(NamedTuple):
             require_not_revoked(self.session, installed.receipt)
             self.session.note(installed.receipt.line)
             check = check_devices(
-                build_of(installed), installed.id, self.memory, self.session.environ
+                build_of(installed), installed.id, self.notes, self.session.environ
             )
             plan = launch.plan(
                 check.build, self.arguments, cwd=working_folder(), environ=self.session.environ

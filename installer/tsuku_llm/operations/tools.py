@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import launch
-from tsuku_llm.operations.revocation import known, require_not_revoked
+from tsuku_llm.operations.revocation import require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.which import build_of, tool_of, wanted
 from tsuku_llm.ownership import check_path
@@ -86,7 +86,7 @@ def _shown(session: Session, installed: Installed, plan: launch.Plan) -> Planned
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     from tsuku_llm.operations.credentials import masked  # noqa: PLC0415 - a run does without
 
-    for line in known(session, verify=False).of(installed.receipt).lines:
+    for line in signed_status(session, verify=False).of(installed.receipt).lines:
         session.note(f"{installed.receipt.release}: {line}")
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}

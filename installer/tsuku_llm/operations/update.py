@@ -17,7 +17,7 @@ from tsuku_llm.operations.choice import Choice, choose, tell_temporary
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.reuse import Space, unsupplied
-from tsuku_llm.operations.revocation import known, revoked
+from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.update_notice import Offer, remember
 from tsuku_llm.revocations import Revocation
@@ -117,7 +117,7 @@ def check_update(session: Session) -> UpdateReport:
         active,
         choice,
         newer=choice.sequence > active.receipt.sequence,
-        revocation=known(session, verify=True).revocation(active.receipt),
+        revocation=signed_status(session, verify=True).revocation(active.receipt),
         download=_download(session, choice),
         changes=_changes(choice, active.receipt),
     )

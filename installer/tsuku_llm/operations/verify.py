@@ -16,7 +16,7 @@ from tsuku_llm.store import Receipt, version_id
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VersionCheck:
     """One version: every difference in words, empty if it is intact, and the command to repair it.
 
     ``receipt`` is None if it cannot be read. ``unsigned`` says why the files were compared only
@@ -30,7 +30,7 @@ class Verdict:
     unsigned: str | None = None
 
 
-def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
+def verify(session: Session, words: Sequence[str] = ()) -> tuple[VersionCheck, ...]:
     """Hash every file of the named versions, or of all; the names are those of ``use``.
 
     This compares the files with the receipt, and the receipt with the release that the repository
@@ -48,12 +48,12 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
         except (SelectionError, TrustError, StoreError) as error:
             return error.message
 
-    def verdict(version: str) -> Verdict:
+    def check(version: str) -> VersionCheck:
         try:
             installed = found(shelf, version)
         except CorruptStore as error:
             facts = (error.message, *error.facts)
-            return Verdict(version, facts, f"tsuku-llm uninstall {version}")
+            return VersionCheck(version, facts, f"tsuku-llm uninstall {version}")
         receipt = installed.receipt
         # The receipt is as easy to change as the files: only what was signed proves anything.
         signed = _signed(receipt, catalog(receipt.repository))
@@ -67,9 +67,9 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
             found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
             differences = (*differences, *min(found_each, key=len))
         repair = _repair(receipt) if differences else ""
-        return Verdict(version, differences, repair, receipt, unsigned)
+        return VersionCheck(version, differences, repair, receipt, unsigned)
 
-    return tuple(verdict(version) for version in ids)
+    return tuple(check(version) for version in ids)
 
 
 def _signed(

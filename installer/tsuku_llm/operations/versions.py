@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
 from tsuku_llm.operations import revocation
-from tsuku_llm.operations.revocation import Told
+from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
 from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
 
@@ -32,7 +32,7 @@ class Inventory:
     unusable: CorruptStore | None
     legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
-    told: Mapping[str, Told] = field(default_factory=dict)
+    told: Mapping[str, ReleaseStatus] = field(default_factory=dict)
 
 
 def inventory(session: Session) -> Inventory:
@@ -42,7 +42,7 @@ def inventory(session: Session) -> Inventory:
     """
     shelf = session.shelf
     versions = shelf.installed()
-    known = revocation.known(session, verify=False) if versions else None
+    known = revocation.signed_status(session, verify=False) if versions else None
     unusable: CorruptStore | None = None
     try:
         active = shelf.active()
