@@ -7,15 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tsuku_llm import catalog as catalogs
-from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
+from tsuku_llm.catalog import OFFICIAL, Catalog
 from tsuku_llm.errors import Revoked, UnknownRequest
 from tsuku_llm.hardware import Hardware
-from tsuku_llm.manifest import Release, ReleaseEntry
-from tsuku_llm.operations.revocation import learn, revoked
-from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
+from tsuku_llm.manifest import Release, ReleaseEntry, Variant
+from tsuku_llm.operations.revocation import note_others, revoked
+from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+from tsuku_llm.store import version_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,16 @@ class Choice:
         return f"{line} hardware={self.hardware.simulated}" if self.hardware.simulated else line
 
 
-def repository_of(session: Session) -> Repository:
-    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
-    name = session.repository or OFFICIAL
-    url = session.repository_url if name == OFFICIAL else None
-    return catalogs.repository(session.data, name, url)
+def version_of(release: str, variant: Variant) -> str:
+    """Return the id of the installed version that a variant of a release becomes."""
+    return version_id(release, variant.name, (artifact.sha256 for artifact in variant.artifacts))
 
 
 def load_catalog(session: Session) -> Catalog:
     """Load the newest valid metadata of the session's repository, from disk only."""
     repository = repository_of(session)
     # Another repository may have revoked the same archives: its word counts as well.
-    learn(session, but=repository.name)
+    note_others(session, but=repository.name)
     catalog = catalogs.load(repository, session.data)
     for note in catalog.notes:
         session.note(note)

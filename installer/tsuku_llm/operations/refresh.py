@@ -26,9 +26,9 @@ from tsuku_llm.errors import (
     TsukuError,
     UsageError,
 )
-from tsuku_llm.operations.choice import load_catalog, repository_of
-from tsuku_llm.operations.revocation import learn, note_standing
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.choice import load_catalog
+from tsuku_llm.operations.revocation import note_others, note_standing
+from tsuku_llm.operations.session import Session, repository_of
 from tsuku_llm.standing import Freshness
 
 PATIENCE = 5.0
@@ -53,7 +53,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         seconds = min(seconds, patience)
         waits = [each for each in (patience, session.lock_timeout) if each is not None]
         store = session._replace(lock_timeout=min(waits)).store
-    learn(session, but=repository.name)
+    note_others(session, but=repository.name)
     try:
         with fetch.Network(session.environ, on_wait=session.note) as network:
             # Two processes must not write the copies of one repository at the same time. A short

@@ -14,16 +14,18 @@ from tsuku_llm.manifest import Artifact
 from tsuku_llm.store import FileRecord, Staging, Store
 
 
-def supplied(store: Store, staging: Staging, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+def reuse_files(
+    store: Store, staging: Staging, artifacts: Iterable[Artifact]
+) -> tuple[Artifact, ...]:
     """Link files of other versions into a staged tree; return the archives that this replaces.
 
     An archive is replaced if the manifest lists its files with sizes and digests, and every one of
-    them is installed. The linked files must still be confirmed.
+    them is installed. The linked files must still be verified.
     """
     return tuple(artifact for artifact in artifacts if store.supply(staging, _records(artifact)))
 
 
-def confirmed(
+def verify_reused(
     store: Store, staging: Staging, artifacts: Sequence[Artifact]
 ) -> dict[str, tuple[Unpacked, ...]]:
     """Hash the files linked for each archive; return the right contents by the archive's digest.
@@ -44,7 +46,7 @@ def confirmed(
     return found
 
 
-def unsupplied(store: Store, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+def to_download(store: Store, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
     """Return the archives that an install would download, as far as the receipts tell."""
     return tuple(each for each in artifacts if not store.can_supply(_records(each)))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tsuku_llm import revocations, standing
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, repository_of
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.standing import Standing
@@ -88,18 +88,18 @@ def signed_status(
     names = standing.configured(session.data)
     standings = dict(given or {})
     for name in names:
-        if name not in standings and (found := _look(session, name, verify=verify)):
+        if name not in standings and (found := _status_of(session, name, verify=verify)):
             standings[name] = found
     for name, each in standings.items():
         held[name] = revocations.merged(held.get(name, ()), each.revoked)
     return SignedStatus(tuple(chain.from_iterable(held.values())), standings, names)
 
 
-def learn(session: Session, *, but: str) -> None:
+def note_others(session: Session, *, but: str) -> None:
     """Note what all repositories but one say, so that their revocations count everywhere."""
     for name in standing.configured(session.data):
         if name != but:
-            _look(session, name, verify=True)
+            _status_of(session, name, verify=True)
 
 
 def require_not_revoked(session: Session, receipt: Receipt) -> None:
@@ -113,7 +113,7 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
     # A note proves nothing: the user who requires fresh metadata gets it verified.
     own = None if session.require_fresh else standing.read(session.data, name)
     try:
-        own = own or _anew(session, name)
+        own = own or _verify_metadata(session, name)
     except (SelectionError, TrustError, StoreError) as error:
         if session.require_fresh:
             raise
@@ -150,20 +150,19 @@ def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> 
     session.note(f"{receipt.release} is used all the same: {why.summary}")
 
 
-def _look(session: Session, name: str, *, verify: bool) -> Standing | None:
+def _status_of(session: Session, name: str, *, verify: bool) -> Standing | None:
     """Return what a repository says; None if it cannot be read, so that the others still count."""
     with suppress(SelectionError, TrustError, StoreError):
         noted = standing.read(session.data, name)
         if noted or not verify or not standing.has_metadata(session.data, name):
             return noted
-        return _anew(session, name)
+        return _verify_metadata(session, name)
     return None
 
 
-def _anew(session: Session, name: str) -> Standing:
+def _verify_metadata(session: Session, name: str) -> Standing:
     """Verify the metadata, and note what it says for the next start."""
     from tsuku_llm import catalog as catalogs  # noqa: PLC0415 - a start does without
-    from tsuku_llm.operations.choice import repository_of  # noqa: PLC0415
 
     catalog = catalogs.load(repository_of(session._replace(repository=name)), session.data)
     for note in catalog.notes:

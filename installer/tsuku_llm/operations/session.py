@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.errors import UsageError
 
 if TYPE_CHECKING:  # a start does without most of what they import
+    from tsuku_llm.catalog import Repository
     from tsuku_llm.fetch import Progress
     from tsuku_llm.host import Host
     from tsuku_llm.store import Holder, Shelf, Store
@@ -100,3 +101,12 @@ def working_folder() -> Path:
             facts=(str(error),),
             hint="change to another folder",
         ) from error
+
+
+def repository_of(session: Session) -> Repository:
+    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
+    from tsuku_llm import catalog as catalogs  # noqa: PLC0415 - a start does without
+
+    name = session.repository or catalogs.OFFICIAL
+    url = session.repository_url if name == catalogs.OFFICIAL else None
+    return catalogs.repository(session.data, name, url)

@@ -13,16 +13,16 @@ from tsuku_llm.errors import (
     TrustError,
     UnknownRequest,
 )
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary
+from tsuku_llm.operations.choice import Choice, choose, tell_temporary, version_of
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
 from tsuku_llm.operations.refresh import refresh
-from tsuku_llm.operations.reuse import Space, unsupplied
+from tsuku_llm.operations.reuse import Space, to_download
 from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.update_notice import Offer, remember
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, select
-from tsuku_llm.store import Installed, Receipt, version_id
+from tsuku_llm.store import Installed, Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +163,13 @@ def _download(session: Session, choice: Choice) -> int | None:
     candidate = next(iter(choice.selection.compatible), None)
     if candidate is None:
         return None
-    artifacts = candidate.variant.artifacts
-    digests = (artifact.sha256 for artifact in artifacts)
-    version = version_id(choice.release.release, candidate.variant.name, digests)
     # The version may be installed already: then nothing is downloaded.
     with suppress(StoreError):
-        if session.shelf.find(version):
+        if session.shelf.find(version_of(choice.release.release, candidate.variant)):
             return 0
     if candidate.variant.download_size is None:
         return None
-    missing = unsupplied(session.store, artifacts)
+    missing = to_download(session.store, candidate.variant.artifacts)
     present = [fetch.present(artifact, session.store.partials) for artifact in missing]
     return Space(missing, present).missing
 

@@ -9,10 +9,10 @@ from functools import cache
 from tsuku_llm.catalog import OFFICIAL, Catalog
 from tsuku_llm.errors import CorruptStore, SelectionError, StoreError, TrustError
 from tsuku_llm.manifest import ReleaseEntry, Variant
-from tsuku_llm.operations.choice import load_catalog
+from tsuku_llm.operations.choice import load_catalog, version_of
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, resolve
-from tsuku_llm.store import Receipt, version_id
+from tsuku_llm.store import Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,14 @@ def _signed(
     except TrustError as error:
         return error.message
     named = (platform.variant(receipt.variant) for platform in release.platforms.values())
-    variants = tuple(each for each in named if each and _id(receipt.release, each) == receipt.id)
+    variants = tuple(
+        each for each in named if each and version_of(receipt.release, each) == receipt.id
+    )
     if not variants:
         return f"{name} has no such build in its signed metadata"
     if any(artifact.files is None for each in variants for artifact in each.artifacts):
         return f"{name} has no signed list of files"
     return entry, variants
-
-
-def _id(release: str, variant: Variant) -> str:
-    return version_id(release, variant.name, (each.sha256 for each in variant.artifacts))
 
 
 def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) -> Iterator[str]:
