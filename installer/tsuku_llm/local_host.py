@@ -1,7 +1,7 @@
 """This machine, as a ``Host``.
 
 Drivers take longer to answer than the rest of the program takes to load, so they are asked first
-(see ``operations.ahead``). This module therefore imports only what a child's start needs.
+(see ``operations.prefetch``). This module therefore imports only what a child's start needs.
 """
 
 from __future__ import annotations

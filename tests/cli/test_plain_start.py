@@ -12,7 +12,7 @@ from support.stored import FILES, install
 
 from tsuku_llm.cli.commands.serve import command
 from tsuku_llm.cli.entry import serves_plainly
-from tsuku_llm.operations.start import Serving
+from tsuku_llm.operations.serve import Serving
 from tsuku_llm.store.store import Store
 
 PLAIN = (["serve"], ["serve", "--exec"])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support import machines
 from support.stored import make_receipt
 
-from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.repositories import repositories
 from tsuku_llm.cli.answer import Answer, document
 from tsuku_llm.cli.render import choice as choice_render
 from tsuku_llm.cli.render import hardware as hardware_render

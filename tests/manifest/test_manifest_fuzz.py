@@ -25,7 +25,7 @@ from tsuku_llm.errors import DownloadError, ManifestError, SelectionError, Store
 from tsuku_llm.fetch import fetch, present, urls
 from tsuku_llm.fetch.pip_index import parse_package_url
 from tsuku_llm.manifest import Artifact, Release, parse_entry, parse_release
-from tsuku_llm.operations.space import Space
+from tsuku_llm.operations.reuse import Space
 from tsuku_llm.selection import Request, next_after, select
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 

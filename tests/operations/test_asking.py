@@ -26,10 +26,9 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations import repository as repositories
-from tsuku_llm.operations.asking import PATIENCE, RECENT, asked_catalog, is_due
 from tsuku_llm.operations.choice import choose
 from tsuku_llm.operations.install import install, install_beside
-from tsuku_llm.operations.refresh import refresh
+from tsuku_llm.operations.refresh import PATIENCE, RECENT, asked_catalog, is_due, refresh
 from tsuku_llm.operations.session import Session
 
 LATER = NOW + 2 * RECENT

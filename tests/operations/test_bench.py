@@ -7,25 +7,25 @@ from support.stored import install
 
 from tsuku_llm.cli.render.bench import lines, svg
 from tsuku_llm.launch.speed import Speed
-from tsuku_llm.operations.bench import Course, Measured, Report, Skipped, _report
+from tsuku_llm.operations.bench import Report, Skipped, VariantRun, VariantSpeed, _report
 from tsuku_llm.store.store import Store
 
 
-def measured(variant: str, generation: float, prompt: float = 100.0) -> Measured:
+def measured(variant: str, generation: float, prompt: float = 100.0) -> VariantSpeed:
     backend = variant.partition("-")[0]
-    return Measured(
+    return VariantSpeed(
         *(variant, f"b1-{variant}", "b1", backend, None, prompt, generation, ()),
         *("simulator", "test", None),
     )
 
 
-def report(*results: Measured, skipped: tuple[Skipped, ...] = ()) -> Report:
+def report(*results: VariantSpeed, skipped: tuple[Skipped, ...] = ()) -> Report:
     return Report(Path("m.gguf"), 3, results, (), skipped)
 
 
 def test_the_medians_of_the_rounds_count_and_the_faster_generation_wins(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    slow, fast = Course(install(store, "b100")), Course(install(store, "b101"))
+    slow, fast = VariantRun(install(store, "b100")), VariantRun(install(store, "b101"))
     slow.speeds += [Speed(prompt, 10, 1, 1) for prompt in (1000, 9000, 2000)]
     fast.speeds += [Speed(5, generation, 1, 1) for generation in (11, 12, 500)]
     found = _report(tmp_path, 3, [slow, fast], ())

@@ -19,7 +19,7 @@ from support.stored import snapshot
 
 from tsuku_llm.errors import UnsafeArchive
 from tsuku_llm.operations.install import install
-from tsuku_llm.operations.versions import use
+from tsuku_llm.operations.maintenance import use
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="stand-ins in C, POSIX signals")
 

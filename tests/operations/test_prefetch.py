@@ -12,29 +12,29 @@ import tsuku_llm
 from tsuku_llm.cli import PROBING, wants_drivers
 from tsuku_llm.cli.program import COMMANDS
 from tsuku_llm.host import LocalHost
-from tsuku_llm.operations.ahead import AskedHost
+from tsuku_llm.operations.prefetch import PrefetchedHost
 from tsuku_llm.probe import LIMIT, probe, program, questions
 
 
 @pytest.fixture
-def asked() -> AskedHost:
-    return AskedHost()
+def asked() -> PrefetchedHost:
+    return PrefetchedHost()
 
 
-def test_what_was_asked_ahead_is_what_a_probe_asks(asked: AskedHost) -> None:
+def test_what_was_asked_ahead_is_what_a_probe_asks(asked: PrefetchedHost) -> None:
     assert asked.ask(program(asked), questions(asked), LIMIT) is asked._asking
     answers = asked._asking()
     assert list(answers) == list(questions(asked))
     assert answers["libc"].end == "done"
 
 
-def test_a_probe_finds_the_same_machine(asked: AskedHost) -> None:
+def test_a_probe_finds_the_same_machine(asked: PrefetchedHost) -> None:
     found, usual = probe(asked), probe(LocalHost())
     assert replace(found, memory=None) == replace(usual, memory=None)
     asked.close()
 
 
-def test_other_questions_and_second_ones_are_asked_anew(asked: AskedHost) -> None:
+def test_other_questions_and_second_ones_are_asked_anew(asked: PrefetchedHost) -> None:
     assert list(asked.ask(program(asked), ["libc"], LIMIT)()) == ["libc"]
     first = asked.ask(program(asked), questions(asked), LIMIT)
     second = asked.ask(program(asked), questions(asked), LIMIT)
@@ -42,7 +42,7 @@ def test_other_questions_and_second_ones_are_asked_anew(asked: AskedHost) -> Non
     assert first().keys() == second().keys()
 
 
-def test_who_never_waits_leaves_no_child(asked: AskedHost) -> None:
+def test_who_never_waits_leaves_no_child(asked: PrefetchedHost) -> None:
     asked.close()
     process = asked._asking._child._process
     assert process is not None
@@ -90,7 +90,7 @@ def test_the_program_leaves_nothing_behind(argument: str, code: int) -> None:
 
 def test_starting_to_ask_loads_little() -> None:
     folder = Path(str(tsuku_llm.__file__)).parents[1]
-    code = f"import sys; sys.path.append({str(folder)!r}); import tsuku_llm.operations.ahead; "
+    code = f"import sys; sys.path.append({str(folder)!r}); import tsuku_llm.operations.prefetch; "
     command = [sys.executable, "-I", "-S", "-c", code + "print(*sys.modules)"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     heavy = {"dataclasses", "inspect", "json", "pathlib", "typing", "click"}

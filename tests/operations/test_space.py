@@ -7,7 +7,7 @@ import pytest
 
 from tsuku_llm import fetch
 from tsuku_llm.manifest import Artifact
-from tsuku_llm.operations.space import Space
+from tsuku_llm.operations.reuse import Space
 from tsuku_llm.tree_entry import FileEntry
 
 

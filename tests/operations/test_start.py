@@ -14,8 +14,8 @@ from support.servers import Starter, install_stand_in
 from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu, TamperedInstall
 from tsuku_llm.launch.report import Verdict
 from tsuku_llm.operations.device_check import check_devices
-from tsuku_llm.operations.memory import Memory
-from tsuku_llm.operations.start import build_of
+from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.operations.which import build_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -179,7 +179,7 @@ def test_a_list_that_cannot_be_read_accuses_nobody(
 
 def test_a_list_that_hangs_accuses_nobody(data: Path, starter: Starter) -> None:
     installed = install_stand_in(data, devices=("hang",))
-    memory = Memory(data / "state", ("now",))
+    memory = StateNotes(data / "state", ("now",))
     check = check_devices(build_of(installed), installed.id, memory, starter.environ, limit=0.5)
     assert (check.devices, check.problem) == (None, None)
     assert "a driver that hangs" in check.complaint
@@ -215,20 +215,23 @@ def test_only_a_device_that_is_there_is_handed_over(
 def test_a_list_is_remembered_until_the_drivers_change(data: Path, starter: Starter) -> None:
     installed = install_stand_in(data, devices=VULKAN_STEPS)
     build = build_of(installed)
-    first, other = Memory(data / "state", ("driver 1",)), Memory(data / "state", ("driver 2",))
+    first, other = (
+        StateNotes(data / "state", ("driver 1",)),
+        StateNotes(data / "state", ("driver 2",)),
+    )
     asked = check_devices(build, installed.id, first, starter.environ)
     assert asked.devices
     (installed.tree / "llama-server").unlink()  # whoever asks now gets no answer
     assert check_devices(build, installed.id, first, starter.environ) == asked
     assert check_devices(build, installed.id, other, starter.environ).devices is None
     assert check_devices(build, "another", first, starter.environ).devices is None
-    unknown = Memory(data / "state", None)
+    unknown = StateNotes(data / "state", None)
     assert check_devices(build, installed.id, unknown, starter.environ).devices is None
 
 
 def test_a_list_without_devices_is_never_remembered(data: Path, starter: Starter) -> None:
     installed = install_stand_in(data, devices=NO_DEVICE_STEPS)
-    memory = Memory(data / "state", ("driver 1",))
+    memory = StateNotes(data / "state", ("driver 1",))
     assert check_devices(build_of(installed), installed.id, memory, starter.environ).problem
     assert memory.devices(installed.id) is None
 
@@ -246,7 +249,7 @@ def test_a_list_without_devices_is_never_remembered(data: Path, starter: Starter
 def test_a_memory_of_junk_is_none(junk: bytes, tmp_path: Path) -> None:
     for name in ("devices.json", "failures.json"):
         (tmp_path / name).write_bytes(junk)
-    memory = Memory(tmp_path, ("d",))
+    memory = StateNotes(tmp_path, ("d",))
     assert memory.devices("v") is None
     assert memory.failure("v") is None
 

@@ -59,6 +59,71 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
+OPERATIONS: dict[str, frozenset[str]] = {
+    # what every operation may use
+    "session": frozenset(),
+    "state_notes": frozenset(),
+    "prefetch": frozenset({"session"}),
+    "credentials": frozenset({"session"}),
+    "update_notice": frozenset({"session"}),
+    "revocation": frozenset({"session"}),
+    "which": frozenset({"session"}),
+    # decisions and answers: they read, and change nothing but notes
+    "choice": frozenset({"revocation", "session"}),
+    "device_check": frozenset({"session", "state_notes"}),
+    "doctor": frozenset({"choice", "revocation", "session", "which"}),
+    "explain": frozenset({"choice", "session", "which"}),
+    "reuse": frozenset(),
+    "verify": frozenset({"choice", "session", "versions"}),
+    "versions": frozenset({"revocation", "session"}),
+    # operations with effects
+    "background": frozenset({"revocation", "serve", "session"}),
+    "bench": frozenset({"choice", "fallback", "install", "refresh", "serve", "session"})
+    | {"state_notes", "versions"},
+    "build_version": frozenset({"choice", "reuse", "session"}),
+    "fallback": frozenset({"choice", "install", "session", "state_notes"}),
+    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
+    "maintenance": frozenset({"revocation", "session", "versions", "which"}),
+    "packing": frozenset({"draft"}),
+    "refresh": frozenset({"choice", "revocation", "session"}),
+    "repository": frozenset({"refresh", "session"}),
+    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
+    | {"update_notice", "which"},
+    "tools": frozenset({"credentials", "revocation", "session", "which"}),
+    "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
+    | {"update_notice"},
+}
+"""Which other modules of ``operations`` each of them may import, at any place."""
+
+EFFECTS = frozenset(
+    {
+        "background",
+        "bench",
+        "build_version",
+        "fallback",
+        "install",
+        "maintenance",
+        "packing",
+        "refresh",
+        "repository",
+        "serve",
+        "tools",
+        "update",
+    }
+)
+"""The operations that change what is installed, known or published, or that run a build."""
+
+BUILT_ON_EFFECTS = {
+    "install": "refreshes the metadata, and builds the version",
+    "update": "is a refresh and an install",
+    "serve": "falls back to another variant",
+    "fallback": "installs the next variant",
+    "bench": "installs and starts each variant",
+    "background": "is serve, watched in another process",
+    "repository": "fetches the metadata of the repository that it adds",
+}
+"""The only operations that may import another operation with effects, and why."""
+
 HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
     "cryptography": frozenset({"trust"}),
@@ -116,7 +181,7 @@ LIGHT = (
     "launch.monitor",
     "launch.replace_process",
     "operations.serve",
-    "operations.start",
+    "operations.serve",
     "operations.tools",
     "store.reader",
 )
@@ -325,9 +390,43 @@ def test_the_light_commands_import_nothing_heavy() -> None:
     assert not heavy
 
 
-def test_the_table_runs_one_way() -> None:
+def siblings(name: str) -> set[str]:
+    """The other modules of its package that a module imports, at any place."""
+    package, _, own = name.rpartition(".")
+    prefix = f"tsuku_llm.{package}."
+    found = {
+        each.target.removeprefix(prefix).partition(".")[0]
+        for each in imports(MODULES[name])
+        if each.target.startswith(prefix)
+    }
+    return found - {own}
+
+
+def inside(package: str) -> list[str]:
+    return [name for name in MODULES if name.startswith(f"{package}.")]
+
+
+@pytest.mark.parametrize("name", inside("operations"))
+def test_an_operation_imports_only_what_its_table_allows(name: str) -> None:
+    own = name.rpartition(".")[2]
+    assert own in OPERATIONS, f"give {name} a row in the table"
+    assert siblings(name) <= OPERATIONS[own]
+
+
+def test_few_operations_are_built_on_others_with_effects() -> None:
+    built = {name for name, allowed in OPERATIONS.items() if allowed & EFFECTS}
+    assert built == BUILT_ON_EFFECTS.keys()
+    assert built <= EFFECTS <= OPERATIONS.keys()
+
+
+def test_every_row_of_the_operations_is_a_module() -> None:
+    assert {f"operations.{name}" for name in OPERATIONS} == {*inside("operations")}
+
+
+@pytest.mark.parametrize("table", [MAY_IMPORT, OPERATIONS], ids=["units", "operations"])
+def test_the_table_runs_one_way(table: dict[str, frozenset[str]]) -> None:
     order: list[str] = []
-    rest = {unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()}
+    rest = {unit: set(allowed) - {"manifests"} for unit, allowed in table.items()}
     while rest:
         free = [unit for unit, allowed in rest.items() if allowed <= set(order)]
         assert free, f"a circle among {sorted(rest)}"

@@ -26,7 +26,8 @@ from ci.release import plan as plans
 from ci.release.__main__ import cli
 from ci.release.errors import ReleaseError
 from tsuku_llm import manifest, trust
-from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.repositories import repositories
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tsuku_llm.operations.ahead import AskedHost
+    from tsuku_llm.operations.prefetch import PrefetchedHost
 
 PROBING = frozenset({"backends", "doctor", "explain", "install", "probe"})
 """The commands that ask the drivers."""
@@ -55,14 +55,14 @@ def _run() -> int:
             host.close()
 
 
-def _asked_ahead(argv: list[str]) -> AskedHost | None:
+def _asked_ahead(argv: list[str]) -> PrefetchedHost | None:
     """Return this machine with its drivers already asked, if the command will need that."""
     # With a recorded machine the real one is never asked.
     if not wants_drivers(argv) or os.environ.get("TSUKU_LLM_FAKE_HARDWARE"):
         return None
-    from tsuku_llm.operations.ahead import AskedHost  # noqa: PLC0415
+    from tsuku_llm.operations.prefetch import PrefetchedHost  # noqa: PLC0415
 
-    return AskedHost()
+    return PrefetchedHost()
 
 
 def own_words(argv: Sequence[str]) -> list[str]:

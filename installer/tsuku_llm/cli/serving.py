@@ -8,9 +8,8 @@ from tsuku_llm.cli import own_words
 from tsuku_llm.cli.answer import Answer, Failure
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.serve import serve
+from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving
 
 
 def serve_plainly(argv: Sequence[str], console: Console) -> Answer:

@@ -28,11 +28,10 @@ from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.launch.health import address_of
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations import vouching
-from tsuku_llm.operations.serve import serve
+from tsuku_llm.operations import revocation
+from tsuku_llm.operations.revocation import ReleaseStatus
+from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving
-from tsuku_llm.operations.vouching import Told
 from tsuku_llm.process import Process
 
 GRACE = 15.0
@@ -74,19 +73,19 @@ def watch_over(
     )
     # From here on no second supervisor can take this name, so the log below is ours alone.
     instances.claim(record)
-    watch = _Watch(instances, record, ready)
+    keeper = _ServerKeeper(instances, record, ready)
     with disk_errors("opening the log", instances.log(how.name).parent):
         _into(instances.log(how.name))
     try:
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
         # writing to the old file after ``turn``.
-        how = how._replace(sink=watch.told, leash=watch.leash, one_stream=True)
+        how = how._replace(sink=keeper.on_report, leash=keeper.leash, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
         # Also on KeyboardInterrupt: the record must not say that a server runs here.
-        watch.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
+        keeper.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise
-    watch.ended(code, watch.leash.reason or "")
+    keeper.ended(code, keeper.leash.reason or "")
     return code
 
 
@@ -110,11 +109,11 @@ def _into(log: Path) -> None:
     os.close(descriptor)
 
 
-class _Watch:
-    """The watch over one server; it keeps the record and the log, and ends an idle server.
+class _ServerKeeper:
+    """The keeper of one server's record and log; it also ends the server when it is idle.
 
     Three threads meet here. The main thread waits for the server and calls ``ended``. The thread of
-    ``launch.Watch`` calls ``told``. The ticker thread looks at the log and at the activity.
+    ``StartMonitor`` calls ``on_report``. The ticker thread looks at the log and at the activity.
     """
 
     def __init__(self, instances: Instances, record: Record, ready: Callable[[], None]) -> None:
@@ -123,12 +122,12 @@ class _Watch:
         self._record = record
         self._ready = ready
         self._over = threading.Event()
-        self._ticks = threading.Thread(target=self._look_now_and_then, daemon=True)
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
 
-    def told(self, report: StartReport) -> None:
+    def on_report(self, report: StartReport) -> None:
         """Write the new state of the start into the record."""
-        # The thread of a launch.Watch calls this. With a fallback there are several starts, each
-        # with a thread; only the start that becomes ready starts the ticker.
+        # The thread of a ``StartMonitor`` calls this. With a fallback there are several starts,
+        # each with a thread; only the start that becomes ready starts the ticker.
         first = report.ready and not (self._record.report and self._record.report.ready)
         self._write(
             replace(
@@ -141,19 +140,19 @@ class _Watch:
         )
         if first:
             os.chdir(self._instances.folder)  # a process in the user's folder blocks an unmount
-            self._ticks.start()
+            self._ticker.start()
             # Last, as the starting command returns now: the record must be on the disk already.
             self._ready()
 
     def ended(self, code: int, reason: str) -> None:
         """Write the end into the record; remove the record of a server that was never ready."""
-        # The main thread calls this after the end of the server, and after launch.Watch has joined
-        # the thread that calls ``told``.
+        # The main thread calls this after the end of the server, and after ``StartMonitor`` has
+        # joined the thread that calls ``on_report``.
         self._over.set()
         # A thread has an ident once it was started, here: once the server was ready.
-        if self._ticks.ident is not None:
+        if self._ticker.ident is not None:
             # Wait for the ticker: it must not turn a log that a next server of this name has taken.
-            self._ticks.join()
+            self._ticker.join()
             self._write(replace(self._record, exit_code=code, reason=reason))
         else:
             self._instances.forget(self._record.name)
@@ -164,7 +163,7 @@ class _Watch:
         with suppress(StoreError):  # a full disk must not end a server
             self._instances.write(record)
 
-    def _look_now_and_then(self) -> None:
+    def _tick(self) -> None:
         """Start a new log when the log is full; end the server when it was idle for too long."""
         log = self._instances.log(self._record.name)
         idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
@@ -241,15 +240,15 @@ class Servers:
 
     records: tuple[Record, ...]
     damaged: Mapping[str, StoreError]
-    told: Mapping[str, Told]
+    told: Mapping[str, ReleaseStatus]
 
 
 def servers(session: Session) -> Servers:
     """Return everything that is known of background servers, without verifying any metadata."""
     instances = Instances(session.state)
     records = instances.all()
-    known = vouching.known(session, verify=False) if records else None
-    told: dict[str, Told] = {}
+    known = revocation.signed_status(session, verify=False) if records else None
+    told: dict[str, ReleaseStatus] = {}
     for record in records:
         with suppress(StoreError):  # the version was damaged or removed while its server runs
             version = record.report and session.shelf.find(record.report.version)
@@ -265,7 +264,7 @@ def server(session: Session, name: str) -> Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedServer:
     """The way a server was stopped.
 
     ``outcome`` is ``stopped``, ``killed``, or ``gone``: it had ended before.
@@ -275,7 +274,7 @@ class Stopped:
     outcome: str
 
 
-def stop(session: Session, name: str, *, grace: float = GRACE) -> Stopped:
+def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
     """End a server and its supervisor, and remove its record.
 
     A process that does not end within ``grace`` seconds is killed. Raises NotRunning if that name
@@ -288,10 +287,10 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> Stopped:
     killed = was_up and not _ended(instances, record, grace)
     # Only now: a supervisor that still runs would write its record again.
     instances.forget(name)
-    return Stopped(name, "killed" if killed else "stopped" if was_up else "gone")
+    return StoppedServer(name, "killed" if killed else "stopped" if was_up else "gone")
 
 
-def stop_all(session: Session, *, grace: float = GRACE) -> tuple[Stopped, ...]:
+def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:
     """End every server. Raises the errors of ``stop``."""
     return tuple(
         stop(session, record.name, grace=grace) for record in Instances(session.state).all()

@@ -18,13 +18,13 @@ from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
 from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.asking import asked_catalog
-from tsuku_llm.operations.choice import Choice
+from tsuku_llm.operations.choice import Choice, refuse_revoked
 from tsuku_llm.operations.fallback import choice_beside, installed_variant
-from tsuku_llm.operations.install import install_beside, require_not_revoked
-from tsuku_llm.operations.memory import Memory
+from tsuku_llm.operations.install import install_beside
+from tsuku_llm.operations.refresh import asked_catalog
+from tsuku_llm.operations.serve import Serving, VersionStart
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.start import Serving, Start
+from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.versions import readable
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
@@ -56,7 +56,7 @@ class Skipped:
 
 
 @dataclass(slots=True)
-class Course:
+class VariantRun:
     """One variant in the rounds: its measurements, or the failure that ended them."""
 
     installed: Installed
@@ -71,7 +71,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VariantSpeed:
     """The medians of one variant, in tokens per second, and the single measurements."""
 
     variant: str
@@ -93,12 +93,12 @@ class Report:
 
     model: Path
     rounds: int
-    results: tuple[Measured, ...]
+    results: tuple[VariantSpeed, ...]
     failed: tuple[Skipped, ...]
     skipped: tuple[Skipped, ...]
 
     @property
-    def fastest(self) -> Measured:
+    def fastest(self) -> VariantSpeed:
         """The variant that generates the most tokens per second."""
         return self.results[0]
 
@@ -136,15 +136,15 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     model = _checked(model)
     catalog = asked_catalog(session)
     choice = choice_beside(session, readable(session.shelf.active), catalog)
-    require_not_revoked(session, choice)
-    courses, skipped = _courses(session, choice)
+    refuse_revoked(session, choice)
+    runs, skipped = _runs_to_make(session, choice)
     for number in range(rounds):
         # Each round begins with another variant: the first one finds the machine cooler.
-        for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:
-            if course.failure is None:
-                session.note(f"round {number + 1} of {rounds}: {course.variant}")
-                _visit(session, course, ("-m", str(model), *arguments))
-    return _report(model, rounds, courses, skipped)
+        for run in [*runs[number % len(runs) :], *runs[: number % len(runs)]]:
+            if run.failure is None:
+                session.note(f"round {number + 1} of {rounds}: {run.variant}")
+                _measure_once(session, run, ("-m", str(model), *arguments))
+    return _report(model, rounds, runs, skipped)
 
 
 def _checked(model: Path) -> Path:
@@ -168,22 +168,22 @@ def _checked(model: Path) -> Path:
     return path
 
 
-def _courses(session: Session, choice: Choice) -> tuple[list[Course], tuple[Skipped, ...]]:
-    courses, skipped = [], []
+def _runs_to_make(session: Session, choice: Choice) -> tuple[list[VariantRun], tuple[Skipped, ...]]:
+    runs, skipped = [], []
     for candidate in choice.selection.compatible:
         found = installed_variant(session.shelf, candidate.variant.name, choice.release.release)
-        entrant = found or _installed_on_consent(session, choice, candidate)
-        if isinstance(entrant, Skipped):
-            skipped.append(entrant)
+        entry = found or _installed_on_consent(session, choice, candidate)
+        if isinstance(entry, Skipped):
+            skipped.append(entry)
         else:
-            courses.append(Course(entrant))
-    if not courses:
+            runs.append(VariantRun(entry))
+    if not runs:
         raise LaunchError(
             "there is nothing to measure",
             facts=tuple(f"{each.variant}: {each.reason}" for each in skipped),
             hint="run: tsuku-llm install, or add --yes",
         )
-    return courses, tuple(skipped)
+    return runs, tuple(skipped)
 
 
 def _installed_on_consent(
@@ -199,48 +199,50 @@ def _installed_on_consent(
         return Skipped(name, error.message, size)
 
 
-def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
+def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -> None:
     """Start the server, measure it and end it; a failure counts for this variant only."""
     leash = StopHandle()
 
     # Runs in the thread that follows the start, while the main thread waits for the server.
-    def told(report: StartReport) -> None:
+    def on_report(report: StartReport) -> None:
         if not report.ready or report.port is None:
             return
-        course.device = report.device
+        run.device = report.device
         try:
-            course.speeds.append(measure(report.host, report.port))
+            run.speeds.append(measure(report.host, report.port))
         except LaunchError as error:
-            course.failure = error
+            run.failure = error
         # This sends SIGTERM to the server; then ``make`` returns in the main thread.
         leash.end("measured")
 
-    gpu = course.installed.receipt.backend != "cpu"
-    how = Serving(name="bench", require_gpu=gpu, sink=told, leash=leash)
-    memory = Memory(session.state, driver_fingerprint(session.environ))
-    start = Start(_alike(session), (*_BEFORE, *words, *_AFTER), how, course.installed, memory, ())
+    gpu = run.installed.receipt.backend != "cpu"
+    how = Serving(name="bench", require_gpu=gpu, sink=on_report, leash=leash)
+    notes = StateNotes(session.state, driver_fingerprint(session.environ))
+    start = VersionStart(
+        _comparable(session), (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ()
+    )
     with tempfile.TemporaryFile() as said:
         try:
-            with _unheard(said):
+            with _stderr_into(said):
                 code = start.make()
         except TsukuError as error:
-            course.failure = error
+            run.failure = error
         else:
             # The server ended before it was measured.
             if leash.reason is None:
-                course.failure = _ended(code, said)
+                run.failure = _ended(code, said)
     if leash.signalled:
         signal.raise_signal(leash.signalled)  # only the server got it: end the benchmark, too
 
 
-def _alike(session: Session) -> Session:
+def _comparable(session: Session) -> Session:
     """Return the session without settings that would reach one variant and not another."""
     environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
     return session._replace(environ=environ, update_check=False, note=lambda _: None)
 
 
 @contextmanager
-def _unheard(said: IO[bytes]) -> Iterator[None]:
+def _stderr_into(said: IO[bytes]) -> Iterator[None]:
     """Redirect stderr to a file for the block: the servers' logs would bury the figures."""
     # On the level of descriptors: the server's stderr is passed on to descriptor 2.
     kept = os.dup(2)
@@ -260,14 +262,14 @@ def _ended(code: int, said: IO[bytes]) -> LaunchError:
 
 
 def _report(
-    model: Path, rounds: int, courses: Sequence[Course], skipped: tuple[Skipped, ...]
+    model: Path, rounds: int, runs: Sequence[VariantRun], skipped: tuple[Skipped, ...]
 ) -> Report:
     failed = tuple(
         Skipped(each.variant, "; ".join((each.failure.message, *each.failure.facts)))
-        for each in courses
+        for each in runs
         if each.failure
     )
-    results = [_measured(each) for each in courses if each.failure is None]
+    results = [_measured(each) for each in runs if each.failure is None]
     if not results:
         raise LaunchError(
             "no variant could be measured",
@@ -278,17 +280,17 @@ def _report(
     return Report(model, rounds, tuple(results), failed, skipped)
 
 
-def _measured(course: Course) -> Measured:
-    receipt = course.installed.receipt
-    return Measured(
-        course.variant,
-        course.installed.id,
+def _measured(run: VariantRun) -> VariantSpeed:
+    receipt = run.installed.receipt
+    return VariantSpeed(
+        run.variant,
+        run.installed.id,
         receipt.release,
         receipt.backend,
-        course.device,
-        statistics.median(speed.prompt for speed in course.speeds),
-        statistics.median(speed.generation for speed in course.speeds),
-        tuple(course.speeds),
+        run.device,
+        statistics.median(speed.prompt for speed in run.speeds),
+        statistics.median(speed.generation for speed in run.speeds),
+        tuple(run.speeds),
         receipt.publisher,
         receipt.repository,
         receipt.unattested,

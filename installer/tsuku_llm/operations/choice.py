@@ -6,17 +6,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.repositories import OFFICIAL, Repository
+from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.errors import Revoked, UnknownRequest
 from tsuku_llm.hardware import Hardware
-from tsuku_llm.manifest import Release, ReleaseEntry
-from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
-from tsuku_llm.operations.vouching import learn, revoked
+from tsuku_llm.manifest import Release, ReleaseEntry, Variant
+from tsuku_llm.operations.revocation import note_others, revoked
+from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+from tsuku_llm.store.receipt import version_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +46,16 @@ class Choice:
         return f"{line} hardware={self.hardware.simulated}" if self.hardware.simulated else line
 
 
-def repository_of(session: Session) -> Repository:
-    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
-    name = session.repository or OFFICIAL
-    url = session.repository_url if name == OFFICIAL else None
-    return repositories.repository(session.data, name, url)
+def version_of(release: str, variant: Variant) -> str:
+    """Return the id of the installed version that a variant of a release becomes."""
+    return version_id(release, variant.name, (artifact.sha256 for artifact in variant.artifacts))
 
 
 def load_catalog(session: Session) -> Catalog:
     """Load the newest valid metadata of the session's repository, from disk only."""
     repository = repository_of(session)
     # Another repository may have revoked the same archives: its word counts as well.
-    learn(session, but=repository.name)
+    note_others(session, but=repository.name)
     catalog = loading.load(repository, session.data)
     for note in catalog.notes:
         session.note(note)
@@ -104,6 +103,15 @@ def choose(
     # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
     return replace(choice, avoided=avoided)
+
+
+def refuse_revoked(session: Session, choice: Choice) -> None:
+    """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
+    if choice.revocation is None or session.allow_revoked:
+        return
+    entry = choice.catalog.entry(choice.release.release)
+    hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
+    raise revoked(choice.release.release, choice.revocation, hint)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.planning import Build
-from tsuku_llm.operations.memory import Memory
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.state_notes import StateNotes
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.causes import Diagnosis
@@ -34,7 +34,7 @@ class Check(NamedTuple):
 def check_devices(
     build: Build,
     version: str,
-    memory: Memory,
+    notes: StateNotes,
     environ: Mapping[str, str],
     *,
     limit: float | None = None,
@@ -49,7 +49,7 @@ def check_devices(
     # The processor is always there.
     if build.backend == "cpu":
         return Check(build)
-    known = memory.devices(version)
+    known = notes.devices(version)
     if known is not None:
         return Check(_with_listed_device(build, known), known)
     # A start with a remembered list starts no child process, so these come late.
@@ -72,7 +72,7 @@ def check_devices(
         problem = no_device(build, listing)
         return Check(build, listing.devices, problem, hiding_variables(build, environ))
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
-    memory.keep_devices(version, listing.devices)
+    notes.keep_devices(version, listing.devices)
     return Check(_with_listed_device(build, listing.devices), listing.devices)
 
 

@@ -10,12 +10,11 @@ from tsuku_llm.chain.judging import diagnose
 from tsuku_llm.chain.links import Chain, Listed, Subject, subject_of
 from tsuku_llm.errors import TsukuError, UnsafeLocation
 from tsuku_llm.launch.gate import gate
-from tsuku_llm.operations import vouching
+from tsuku_llm.operations import revocation
 from tsuku_llm.operations.choice import Choice, choose
-from tsuku_llm.operations.serve import wanted
+from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import build_of
-from tsuku_llm.operations.vouching import Told
+from tsuku_llm.operations.which import build_of, wanted
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store.installed import Installed
@@ -31,7 +30,7 @@ class Examination:
 
     choice: Choice
     chain: Chain
-    told: Mapping[str, Told]
+    told: Mapping[str, ReleaseStatus]
 
 
 def examine(session: Session) -> Examination:
@@ -48,7 +47,7 @@ def examine(session: Session) -> Examination:
     installed = _installed(shelf, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
     found = installed if isinstance(installed, TsukuError) else installed.id
-    known = vouching.known(session, verify=True)
+    known = revocation.signed_status(session, verify=True)
     told = {each.id: known.of(each.receipt) for each in shelf.installed()}
     chain = diagnose(subject, choice.hardware, everything, found, listed)
     return Examination(choice, chain, told)

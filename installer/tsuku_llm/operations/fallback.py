@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
-from tsuku_llm.operations.memory import Failure, Memory
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.state_notes import FailureNote, StateNotes
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:  # types that a start that succeeds does without
 
 
 def remembered(
-    session: Session, memory: Memory, preferred: Installed, *, gpu_only: bool
+    session: Session, notes: StateNotes, preferred: Installed, *, gpu_only: bool
 ) -> tuple[Installed, list[FallenBack]]:
     """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
     If another version is returned, the list says which one it replaces, and why.
     """
-    failure = memory.failure(preferred.id)
+    failure = notes.failure(preferred.id)
     if failure is None or session.fallback == "off":
         return preferred, []
     with suppress(TsukuError):
@@ -50,7 +50,7 @@ def remembered(
 
 def next_version(
     session: Session,
-    memory: Memory,
+    notes: StateNotes,
     preferred: Installed,
     failed: Sequence[FallenBack],
     *,
@@ -65,7 +65,7 @@ def next_version(
     if session.fallback == "off":
         return None
     try:
-        return _next(session, memory, preferred, failed, gpu_only=gpu_only)
+        return _next(session, notes, preferred, failed, gpu_only=gpu_only)
     except TsukuError as error:
         session.note(f"no other variant can be had: {error.message}")
         return None
@@ -73,7 +73,7 @@ def next_version(
 
 def _next(
     session: Session,
-    memory: Memory,
+    notes: StateNotes,
     preferred: Installed,
     failed: Sequence[FallenBack],
     *,
@@ -90,7 +90,9 @@ def _next(
             return None
         with suppress(GateFailed):  # this one does not run here either: try the one after it
             found = found or _install(session, choice, candidate)
-            memory.keep_failure(Failure(preferred.id, reasons[preferred.receipt.variant], found.id))
+            notes.keep_failure(
+                FailureNote(preferred.id, reasons[preferred.receipt.variant], found.id)
+            )
             return found
     return None
 

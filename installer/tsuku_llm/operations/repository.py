@@ -11,7 +11,11 @@ from pathlib import Path
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.repositories import Repository, add_repository, remove_repository
+from tsuku_llm.catalog.repositories import (
+    Repository,
+    add_repository,
+    remove_repository,
+)
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
 from tsuku_llm.errors import DigestMismatch, DownloadError, MetadataError, TrustError, UsageError
 from tsuku_llm.metadata_status import Freshness
@@ -23,7 +27,7 @@ _ROOT_LIMIT = 512_000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RepositoryState:
     """A repository, and the metadata of it that counts on this machine.
 
     ``source`` is ``embedded`` or ``updated``, None without valid metadata. ``state`` describes it
@@ -134,21 +138,23 @@ def fetch_metadata(session: Session, name: str) -> Catalog:
     return refresh(session._replace(repository=name))
 
 
-def repositories(session: Session) -> tuple[Known, ...]:
+def repositories(session: Session) -> tuple[RepositoryState, ...]:
     """Return the official and the added repositories, each with the state of its metadata here."""
-    return tuple(_known(session, each) for each in configured_repositories(session.data))
+    return tuple(_state_of(session, each) for each in configured_repositories(session.data))
 
 
-def _known(session: Session, repository: Repository) -> Known:
+def _state_of(session: Session, repository: Repository) -> RepositoryState:
     try:
         catalog = loading.load(repository, session.data)
     except TrustError as error:
-        return Known(repository, None, None, error.message, fingerprint_of(repository.root))
+        return RepositoryState(
+            repository, None, None, error.message, fingerprint_of(repository.root)
+        )
     freshness = catalog.freshness
     expired = ", expired" if freshness.expired(session.now) else ""
     state = f"{catalog.source}, {freshness.age(session.now)}{expired}"
     fingerprint = fingerprint_of(repository.root)
-    return Known(repository, catalog.source, freshness, state, fingerprint)
+    return RepositoryState(repository, catalog.source, freshness, state, fingerprint)
 
 
 def remove(session: Session, name: str) -> None:

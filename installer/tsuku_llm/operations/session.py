@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.errors import UsageError
 
 if TYPE_CHECKING:  # a start does without most of what they import
+    from tsuku_llm.catalog.repositories import Repository
     from tsuku_llm.fetch import Progress
     from tsuku_llm.host import Host
     from tsuku_llm.store.locks import Holder
@@ -102,3 +103,12 @@ def working_folder() -> Path:
             facts=(str(error),),
             hint="change to another folder",
         ) from error
+
+
+def repository_of(session: Session) -> Repository:
+    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
+    from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
+
+    name = session.repository or repositories.OFFICIAL
+    url = session.repository_url if name == repositories.OFFICIAL else None
+    return repositories.repository(session.data, name, url)

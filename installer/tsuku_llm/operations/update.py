@@ -13,19 +13,54 @@ from tsuku_llm.errors import (
     TrustError,
     UnknownRequest,
 )
-from tsuku_llm.operations.changes import FitChange, fit_changes
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary
+from tsuku_llm.operations.choice import Choice, choose, tell_temporary, version_of
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
-from tsuku_llm.operations.notices import Offer, remember
 from tsuku_llm.operations.refresh import refresh
+from tsuku_llm.operations.reuse import Space, to_download
+from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.space import Space
-from tsuku_llm.operations.supplying import unsupplied
-from tsuku_llm.operations.vouching import known, revoked
+from tsuku_llm.operations.update_notice import Offer, remember
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import Candidate, Request, select
+from tsuku_llm.selection import Candidate, Request, Selection, select
 from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.receipt import Receipt, version_id
+from tsuku_llm.store.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class FitChange:
+    """A variant that fits this machine in only one of two releases.
+
+    ``fits`` is about the later release. ``reason`` says why the variant did not fit before, or does
+    not fit now.
+    """
+
+    variant: str
+    fits: bool
+    reason: str
+
+
+def fit_changes(before: Selection, after: Selection) -> tuple[FitChange, ...]:
+    """Return what the later release gains, best first, and then what it loses."""
+    gained = (
+        FitChange(name, fits=True, reason=_why_not(before, name))
+        for name in _fitting(after)
+        if name not in _fitting(before)
+    )
+    lost = (
+        FitChange(name, fits=False, reason=_why_not(after, name))
+        for name in _fitting(before)
+        if name not in _fitting(after)
+    )
+    return (*gained, *lost)
+
+
+def _fitting(selection: Selection) -> tuple[str, ...]:
+    return tuple(candidate.variant.name for candidate in selection.compatible)
+
+
+def _why_not(selection: Selection, name: str) -> str:
+    reasons = {each.variant.name: each.reason.text for each in selection.rejected}
+    return reasons.get(name, "there is no such variant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +118,7 @@ def check_update(session: Session) -> UpdateReport:
         active,
         choice,
         newer=choice.sequence > active.receipt.sequence,
-        revocation=known(session, verify=True).revocation(active.receipt),
+        revocation=signed_status(session, verify=True).revocation(active.receipt),
         download=_download(session, choice),
         changes=_changes(choice, active.receipt),
     )
@@ -129,16 +164,13 @@ def _download(session: Session, choice: Choice) -> int | None:
     candidate = next(iter(choice.selection.compatible), None)
     if candidate is None:
         return None
-    artifacts = candidate.variant.artifacts
-    digests = (artifact.sha256 for artifact in artifacts)
-    version = version_id(choice.release.release, candidate.variant.name, digests)
     # The version may be installed already: then nothing is downloaded.
     with suppress(StoreError):
-        if session.shelf.find(version):
+        if session.shelf.find(version_of(choice.release.release, candidate.variant)):
             return 0
     if candidate.variant.download_size is None:
         return None
-    missing = unsupplied(session.store, artifacts)
+    missing = to_download(session.store, candidate.variant.artifacts)
     present = [fetch.present(artifact, session.store.partials) for artifact in missing]
     return Space(missing, present).missing
 

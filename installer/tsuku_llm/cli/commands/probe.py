@@ -12,7 +12,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import hardware as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.probing import probe_machine
+from tsuku_llm.operations.prefetch import probe_machine
 
 
 @click.command("probe", cls=Command)

@@ -10,7 +10,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import installed as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.versions import rollback
+from tsuku_llm.operations.maintenance import rollback
 
 
 @click.command("rollback", cls=Command)

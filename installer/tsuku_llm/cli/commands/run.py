@@ -50,7 +50,7 @@ def command(  # noqa: PLR0913
 
 def _shown(session: Session, tool: str, arguments: Sequence[str]) -> Answer:
     from tsuku_llm.cli.render import planned as render  # noqa: PLC0415 - a start does without
-    from tsuku_llm.operations.planned import planned_tool  # noqa: PLC0415
+    from tsuku_llm.operations.tools import planned_tool  # noqa: PLC0415
 
     plan = planned_tool(session, tool, arguments)
     return Answer(render.data(plan), render.lines(plan))

@@ -13,8 +13,8 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.serving import served
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
+from tsuku_llm.operations.serve import Serving
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving
 
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
@@ -117,7 +117,7 @@ _FALLBACK = {True: "auto", False: "off", None: None}
 
 def _shown(session: Session, arguments: Sequence[str]) -> Answer:
     from tsuku_llm.cli.render import planned as render  # noqa: PLC0415 - a start does without
-    from tsuku_llm.operations.planned import planned  # noqa: PLC0415
+    from tsuku_llm.operations.tools import planned  # noqa: PLC0415
 
     plan = planned(session, arguments)
     return Answer(render.data(plan), render.lines(plan))

@@ -9,7 +9,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import removal as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.removal import uninstall
+from tsuku_llm.operations.maintenance import uninstall
 
 
 @click.command("uninstall", cls=Command)

@@ -8,7 +8,7 @@ from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.serve import which
+from tsuku_llm.operations.which import which
 
 
 @click.command("which", cls=Command)
@@ -21,7 +21,7 @@ def command(console: Console, *, tool: str | None) -> Answer:
         if tool is None:
             path = which(session)
         else:
-            from tsuku_llm.operations.tools import path_of  # noqa: PLC0415
+            from tsuku_llm.operations.which import path_of  # noqa: PLC0415
 
             path = path_of(session, tool)
     return Answer({"path": path}, (str(path),), exact=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from tsuku_llm.operations.planned import Planned
+from tsuku_llm.operations.tools import Planned
 
 
 def data(plan: Planned) -> dict[str, Any]:

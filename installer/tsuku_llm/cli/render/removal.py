@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.installed import foreign_lines, legacy_lines
-from tsuku_llm.operations.removal import Cleaned, Uninstalled
+from tsuku_llm.operations.maintenance import Cleaned, Uninstalled
 
 
 def uninstalled_data(report: Uninstalled) -> dict[str, Any]:

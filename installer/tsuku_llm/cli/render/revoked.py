@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tsuku_llm.operations.vouching import Told
+from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.revocations import Revocation
 
 
@@ -19,7 +19,7 @@ def revocation_data(why: Revocation) -> dict[str, Any]:
     }
 
 
-def told_data(told: Told | None) -> dict[str, Any]:
+def told_data(told: ReleaseStatus | None) -> dict[str, Any]:
     """Return what is known of an installed release, for programs."""
     why = told.revocation if told else None
     return {
@@ -29,7 +29,7 @@ def told_data(told: Told | None) -> dict[str, Any]:
     }
 
 
-def told_lines(told: Mapping[str, Told]) -> tuple[str, ...]:
+def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     """Return what is known of each release, and how to leave a revoked one, for people."""
     lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
     if any(each.revocation for each in told.values()):

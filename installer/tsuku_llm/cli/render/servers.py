@@ -8,7 +8,7 @@ from typing import Any
 from tsuku_llm.cli.render.revoked import told_data, told_lines
 from tsuku_llm.cli.render.text import size, table
 from tsuku_llm.instances.record import Record
-from tsuku_llm.operations.background import Servers, Stopped
+from tsuku_llm.operations.background import Servers, StoppedServer
 
 
 def data(found: Servers) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def started_lines(record: Record) -> tuple[str, ...]:
     return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
 
 
-def stopped_data(stopped: tuple[Stopped, ...]) -> dict[str, Any]:
+def stopped_data(stopped: tuple[StoppedServer, ...]) -> dict[str, Any]:
     """Return what was stopped, for programs."""
     return {"stopped": list(stopped)}
 
@@ -69,7 +69,7 @@ _STOPPED = {
 }
 
 
-def stopped_lines(stopped: tuple[Stopped, ...]) -> tuple[str, ...]:
+def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
     """Return what was stopped, for people."""
     told = tuple(_STOPPED[each.outcome].format(each.name) for each in stopped)
     return told or ("no server is in the background",)

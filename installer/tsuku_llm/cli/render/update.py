@@ -6,8 +6,7 @@ from typing import Any
 
 from tsuku_llm.cli.render.revoked import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, unattested
-from tsuku_llm.operations.changes import FitChange
-from tsuku_llm.operations.update import UpdateReport
+from tsuku_llm.operations.update import FitChange, UpdateReport
 
 
 def data(report: UpdateReport) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 from tsuku_llm.cli.answer import Failure
 from tsuku_llm.errors import TamperedInstall
-from tsuku_llm.operations.verify import Verdict
+from tsuku_llm.operations.verify import VersionCheck
 
 
-def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def data(verdicts: Sequence[VersionCheck]) -> dict[str, Any]:
     """Return every version for programs."""
     return {
         "versions": [
@@ -30,14 +30,14 @@ def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def lines(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+def lines(verdicts: Sequence[VersionCheck]) -> tuple[str, ...]:
     """Return every version for people."""
     if not verdicts:
         return ("nothing is installed; run: tsuku-llm install",)
     return tuple(line for verdict in verdicts for line in _lines(verdict))
 
 
-def _lines(verdict: Verdict) -> Iterator[str]:
+def _lines(verdict: VersionCheck) -> Iterator[str]:
     if not verdict.differences:
         yield f"{verdict.id}: intact, {_compared(verdict)}"
         return
@@ -48,24 +48,24 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield f"  to mend it: {verdict.repair}"
 
 
-def _is_unsigned(verdict: Verdict) -> bool:
+def _is_unsigned(verdict: VersionCheck) -> bool:
     # Without a receipt there is nothing to compare with what was signed.
     return verdict.receipt is None or verdict.unsigned is not None
 
 
-def _compared(verdict: Verdict) -> str:
+def _compared(verdict: VersionCheck) -> str:
     """Return what the files were compared with."""
     if verdict.receipt is None or verdict.unsigned is not None:
         return f"compared with its receipt only, which is not signed: {verdict.unsigned}"
     return f"as repository {verdict.receipt.repository} signed it"
 
 
-def exit_code(verdicts: Sequence[Verdict]) -> int:
+def exit_code(verdicts: Sequence[VersionCheck]) -> int:
     """Return the exit code of a tampered install if any version is not intact, else 0."""
     return TamperedInstall.exit_code if _broken(verdicts) else 0
 
 
-def failure(verdicts: Sequence[Verdict]) -> Failure | None:
+def failure(verdicts: Sequence[VersionCheck]) -> Failure | None:
     """Return the error with the ids of the versions that are not intact, or None."""
     broken = _broken(verdicts)
     if not broken:
@@ -78,5 +78,5 @@ def failure(verdicts: Sequence[Verdict]) -> Failure | None:
     )
 
 
-def _broken(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _broken(verdicts: Sequence[VersionCheck]) -> list[VersionCheck]:
     return [verdict for verdict in verdicts if verdict.differences]

@@ -1,4 +1,4 @@
-"""The removal of versions, of leftovers, and of the files of tsuku's earlier addon."""
+"""The care of installed versions: choose the active one, remove versions and leftovers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.errors import InUse, UsageError
+from tsuku_llm.operations.revocation import require_usable
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.versions import all_ids, readable, resolve
+from tsuku_llm.operations.versions import all_ids, found, is_active, readable, resolve
+from tsuku_llm.operations.which import meets
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.legacy import LegacyAddon, find_legacy
 from tsuku_llm.store.store import Pruned, Store
@@ -34,6 +36,47 @@ class Cleaned:
     pruned: Pruned
     legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
+
+
+def use(session: Session, word: str) -> Installed:
+    """Make an installed version active; ``word`` is its id, release, version or variant.
+
+    Raises ``NotInstalled`` if ``word`` names no version, ``UsageError`` if it names several,
+    ``TamperedInstall`` and ``CorruptStore`` for a damaged version, and ``Revoked``.
+    """
+    store = session.store
+    installed = found(store, resolve(store, [word])[0])
+    require_usable(session, installed.receipt)
+    if is_active(store, installed.id):
+        store.check(installed)  # writes nothing, so it works in another user's store
+    else:
+        store.sweep()
+        store.use(installed)
+    _tell_if_not_served(session, installed)
+    return installed
+
+
+def rollback(session: Session) -> Installed:
+    """Go back to the version that was active before; a second call returns to this one.
+
+    Raises ``NotInstalled`` if there is none, ``TamperedInstall`` if it is damaged, and ``Revoked``.
+    """
+    store = session.store
+    store.sweep()
+    # Refuse a revoked version before the pointer moves.
+    if previous := store.previous():
+        require_usable(session, previous.receipt)
+    installed = store.rollback()
+    _tell_if_not_served(session, installed)
+    return installed
+
+
+def _tell_if_not_served(session: Session, installed: Installed) -> None:
+    if not meets(installed.receipt, session.backend):
+        session.note(
+            f"llm.backend is {session.backend}, so serve does not start it; "
+            "to change that: tsuku-llm config unset llm.backend"
+        )
 
 
 def uninstall(session: Session, words: Sequence[str], *, everything: bool = False) -> Uninstalled:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from tsuku_llm import metadata_status, revocations
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError
 from tsuku_llm.metadata_status import MetadataStatus
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, repository_of
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.store.receipt import Receipt
 
 
-class Told(NamedTuple):
+class ReleaseStatus(NamedTuple):
     """The news about an installed release.
 
     ``gone`` says that no channel has it any more, or that its repository was removed. It is None if
@@ -37,7 +37,7 @@ class Told(NamedTuple):
         return (*revoked, self.gone) if self.gone else revoked
 
 
-class Known(NamedTuple):
+class SignedStatus(NamedTuple):
     """The knowledge of this machine about all repositories, including those that were removed.
 
     ``statuses`` has the repositories whose metadata was read; ``configured`` all repositories of
@@ -48,9 +48,9 @@ class Known(NamedTuple):
     statuses: Mapping[str, MetadataStatus]
     configured: tuple[str, ...]
 
-    def of(self, receipt: Receipt) -> Told:
+    def of(self, receipt: Receipt) -> ReleaseStatus:
         """Return what is known of one installed release."""
-        return Told(self.revocation(receipt), self._gone(receipt))
+        return ReleaseStatus(self.revocation(receipt), self._gone(receipt))
 
     def revocation(self, receipt: Receipt) -> Revocation | None:
         """Return why a release must not be used, or None.
@@ -65,17 +65,17 @@ class Known(NamedTuple):
         return None
 
     def _gone(self, receipt: Receipt) -> str | None:
-        known = self.statuses.get(receipt.repository)
+        own = self.statuses.get(receipt.repository)
         if receipt.repository not in self.configured:
             return f"its repository {receipt.repository} was removed"
-        if known and receipt.release not in known.offered:
+        if own and receipt.release not in own.offered:
             return f"no channel of repository {receipt.repository} has it any more"
         return None
 
 
-def known(
+def signed_status(
     session: Session, *, verify: bool, given: Mapping[str, MetadataStatus] | None = None
-) -> Known:
+) -> SignedStatus:
     """Return what all repositories say: the current notes, and every revocation ever seen.
 
     ``given`` are answers that the caller already has. With ``verify``, metadata without a current
@@ -88,21 +88,21 @@ def known(
     names = metadata_status.configured(session.data)
     statuses = dict(given or {})
     for name in names:
-        if name not in statuses and (found := _look(session, name, verify=verify)):
+        if name not in statuses and (found := _status_of(session, name, verify=verify)):
             statuses[name] = found
     for name, each in statuses.items():
         held[name] = revocations.merged(held.get(name, ()), each.revoked)
-    return Known(tuple(chain.from_iterable(held.values())), statuses, names)
+    return SignedStatus(tuple(chain.from_iterable(held.values())), statuses, names)
 
 
-def learn(session: Session, *, but: str) -> None:
+def note_others(session: Session, *, but: str) -> None:
     """Note what all repositories but one say, so that their revocations count everywhere."""
     for name in metadata_status.configured(session.data):
         if name != but:
-            _look(session, name, verify=True)
+            _status_of(session, name, verify=True)
 
 
-def vouch(session: Session, receipt: Receipt) -> None:
+def require_not_revoked(session: Session, receipt: Receipt) -> None:
     """Refuse a revoked release; print a note if it was dropped or the metadata has expired.
 
     Metadata that is missing or unreadable does not stop a start, unless fresh metadata is required.
@@ -113,15 +113,15 @@ def vouch(session: Session, receipt: Receipt) -> None:
     # A note proves nothing: the user who requires fresh metadata gets it verified.
     own = None if session.require_fresh else metadata_status.read(session.data, name)
     try:
-        own = own or _anew(session, name)
+        own = own or _verify_metadata(session, name)
     except (SelectionError, TrustError, StoreError) as error:
         if session.require_fresh:
             raise
         session.note(f"nothing is known of revocations: {error.message}")
     if own and session.require_fresh:
         own.freshness.require(session.now)
-    found = known(session, verify=True, given={name: own} if own else None)
-    _require_not_revoked(session, receipt, found)
+    found = signed_status(session, verify=True, given={name: own} if own else None)
+    _refuse_revoked(session, receipt, found)
     if own is None:
         return
     if gone := found.of(receipt).gone:
@@ -132,7 +132,7 @@ def vouch(session: Session, receipt: Receipt) -> None:
 
 def require_usable(session: Session, receipt: Receipt) -> None:
     """Refuse to make a revoked version the active one. Raises ``Revoked``."""
-    _require_not_revoked(session, receipt, known(session, verify=True))
+    _refuse_revoked(session, receipt, signed_status(session, verify=True))
 
 
 def revoked(release: str, why: Revocation, hint: str) -> Revoked:
@@ -140,7 +140,7 @@ def revoked(release: str, why: Revocation, hint: str) -> Revoked:
     return Revoked(f"{release} was revoked by its publisher", facts=why.facts, hint=hint)
 
 
-def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> None:
+def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> None:
     why = found.revocation(receipt)
     if why is None:
         return
@@ -150,20 +150,19 @@ def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> No
     session.note(f"{receipt.release} is used all the same: {why.summary}")
 
 
-def _look(session: Session, name: str, *, verify: bool) -> MetadataStatus | None:
+def _status_of(session: Session, name: str, *, verify: bool) -> MetadataStatus | None:
     """Return what a repository says; None if it cannot be read, so that the others still count."""
     with suppress(SelectionError, TrustError, StoreError):
         noted = metadata_status.read(session.data, name)
         if noted or not verify or not metadata_status.has_metadata(session.data, name):
             return noted
-        return _anew(session, name)
+        return _verify_metadata(session, name)
     return None
 
 
-def _anew(session: Session, name: str) -> MetadataStatus:
+def _verify_metadata(session: Session, name: str) -> MetadataStatus:
     """Verify the metadata, and note what it says for the next start."""
     from tsuku_llm.catalog import loading  # noqa: PLC0415 - a start does without
-    from tsuku_llm.operations.choice import repository_of  # noqa: PLC0415
 
     catalog = loading.load(repository_of(session._replace(repository=name)), session.data)
     for note in catalog.notes:

@@ -24,7 +24,7 @@ _MOST = 16
 """Failures that are kept; a machine with more of them has other problems."""
 
 
-class Failure(NamedTuple):
+class FailureNote(NamedTuple):
     """An installed version (its id) whose backend failed, the reason, and what ran instead."""
 
     version: str
@@ -32,7 +32,7 @@ class Failure(NamedTuple):
     instead: str
 
 
-class Memory:
+class StateNotes:
     """The files of notes; ``drivers`` is the current state of the drivers, None if it is unknown.
 
     Several starts may write at the same time. Each file is replaced in one step, and the last one
@@ -63,23 +63,23 @@ class Memory:
             "devices.json", {"version": version, "devices": [each._asdict() for each in devices]}
         )
 
-    def failure(self, version: str) -> Failure | None:
+    def failure(self, version: str) -> FailureNote | None:
         """Return why a version's backend failed on the current drivers, None if it did not."""
         return self._failures().get(version)
 
-    def keep_failure(self, failure: Failure) -> None:
+    def keep_failure(self, failure: FailureNote) -> None:
         """Keep the fact that a version's backend failed on the current drivers."""
         failures = {**self._failures(), failure.version: failure}
         kept = list(failures.values())[-_MOST:]
         self._write("failures.json", {"failures": [each._asdict() for each in kept]})
 
-    def _failures(self) -> dict[str, Failure]:
+    def _failures(self) -> dict[str, FailureNote]:
         """Return the failures on the current drivers; those on other drivers do not count."""
         found = self._read("failures.json")
         if self._drivers is None or found.get("drivers") != list(self._drivers):
             return {}
         with suppress(TypeError):
-            failures = [Failure(**each) for each in found.get("failures", ())]
+            failures = [FailureNote(**each) for each in found.get("failures", ())]
             return {failure.version: failure for failure in failures}
         return {}
 

@@ -1,0 +1,106 @@
+"""The installed version that a start uses, and the programs in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from tsuku_llm.errors import NotInstalled
+from tsuku_llm.launch import planning
+from tsuku_llm.operations.session import Session
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.receipt import Receipt
+
+_LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
+
+
+def which(session: Session) -> Path:
+    """Return the path of the server that ``serve`` would start."""
+    installed = wanted(session.shelf, session)
+    return installed.tree / installed.receipt.server
+
+
+def path_of(session: Session, tool: str) -> Path:
+    """Return the path of ``tool`` in the version that ``serve`` would start.
+
+    Raises ``NotInstalled``.
+    """
+    installed = wanted(session.shelf, session)
+    return installed.tree / tool_of(installed.receipt, tool)
+
+
+def wanted(shelf: StoreReader, session: Session) -> Installed:
+    """Return the active version, or another installed one if only that has the requested backend.
+
+    The user's choice is never replaced by another backend that happens to be installed. Raises
+    ``NotInstalled``.
+    """
+    active = shelf.active()
+    if active and meets(active.receipt, session.backend):
+        return active
+    for installed in shelf.installed():
+        if meets(installed.receipt, session.backend):
+            return installed
+    if active is None:
+        raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+    raise NotInstalled(
+        f"the backend {session.backend} is requested, and {active.receipt.variant} is installed",
+        hint=f"run: tsuku-llm install --backend {session.backend}",
+    )
+
+
+def meets(receipt: Receipt, backend: str) -> bool:
+    """Return whether an installed variant is what the request asks for."""
+    if backend == "gpu":
+        return receipt.backend != "cpu"
+    return backend in ("auto", receipt.backend, receipt.variant)
+
+
+def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Installed | None]:
+    """Return all installed versions, and the active one."""
+    shelf = session.shelf
+    return shelf.installed(), shelf.active()
+
+
+def build_of(installed: Installed) -> planning.Build:
+    """Return what ``launch`` needs to know of an installed version."""
+    receipt = installed.receipt
+    return planning.Build(
+        tree=installed.tree,
+        server=receipt.server,
+        backend=receipt.backend,
+        arguments=receipt.arguments,
+        device=receipt.device,
+    )
+
+
+def tool_of(receipt: Receipt, name: str) -> str:
+    """Return the path in the tree of the tool called ``name``, with or without ``.exe``.
+
+    Raises ``NotInstalled``, whose facts list the tools that exist.
+    """
+    tools = tools_of(receipt)
+    if name.removesuffix(".exe") in tools:
+        return tools[name.removesuffix(".exe")]
+    raise NotInstalled(
+        f"{receipt.variant} of {receipt.release} has no tool {name}",
+        facts=tuple(f"tool: {each}" for each in tools),
+        hint="run one of these: tsuku-llm run TOOL -- ARGUMENTS",
+    )
+
+
+def tools_of(receipt: Receipt) -> Mapping[str, str]:
+    """Return the programs in the server's folder: names without ``.exe``, and paths."""
+    folder = PurePosixPath(receipt.server).parent
+    links = {link.path for link in receipt.links}
+    # Archives made on Windows do not mark programs as executable.
+    files = {file.path for file in receipt.files if file.executable or file.path.endswith(".exe")}
+    paths = sorted(links | files | {receipt.server})
+    beside = [path for path in map(PurePosixPath, paths) if path.parent == folder]
+    return {
+        path.name.removesuffix(".exe"): str(path)
+        for path in beside
+        if not _LIBRARY.search(path.name)
+    }
