@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpcore
 import pytest
-from httpcore._backends.sync import SyncStream
 from support.certificates import Authority
 from support.deaf import deaf, mute
 from support.downloads import BODY, QUICK, Clock, artifact_at
@@ -303,11 +302,11 @@ def test_S05_a_handshake_counts_against_the_deadline() -> None:
 
 def test_S31_no_answer_is_awaited_to_a_request_that_was_not_sent() -> None:
     """httpcore reads on after a write that failed, and would wait out the silence."""
-    watch = ExchangeDeadline(Timing(), Limits(), lambda _text: None)
+    exchange = ExchangeDeadline(Timing(), Limits(), lambda _text: None)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.shutdown(socket.SHUT_RD)
-        stream = Stream(SyncStream(ours), watch, 0)
+        stream = Stream(ours, exchange, 0)
         with pytest.raises(httpcore.WriteError):
             stream.write(b"GET / HTTP/1.1\r\n\r\n", 5.0)
         with pytest.raises(httpcore.ReadError):
