@@ -42,7 +42,7 @@ LENGTHS = st.tuples(st.integers(2, 60), st.integers(60, 200))
 
 @given(SIZES, NOTED, st.integers(1, 8), st.integers(), LENGTHS)
 def test_every_byte_is_written_once(
-    size: int, noted: list[tuple[int, int]], lanes: int, seed: int, lengths: tuple[int, int]
+    size: int, noted: list[tuple[int, int]], connections: int, seed: int, lengths: tuple[int, int]
 ) -> None:
     """Lanes in any order and of any speed, some of which give up, some of which are superseded."""
     chance = random.Random(seed)  # noqa: S311 - an order, not a secret
@@ -52,14 +52,14 @@ def test_every_byte_is_written_once(
     working: list[Segment] = []
     before: Segment | None = None
     while True:
-        if len(working) < lanes and (segment := plan.take(lanes, before)):
+        if len(working) < connections and (segment := plan.take(connections, before)):
             working.append(segment)
         if not working:
             break
         segment = chance.choice(working)
         place = segment.done
         length = plan.claim(segment, chance.randint(1, 90))
-        if chance.random() < 0.5 and (other := plan.take(lanes)):
+        if chance.random() < 0.5 and (other := plan.take(connections)):
             working.append(other)
         written += range(place, place + length)
         plan.written(segment)
@@ -88,7 +88,7 @@ def test_segments_come_in_order_and_shrink_towards_the_end() -> None:
     assert lengths[:-1] == sorted(lengths[:-1], reverse=True)
 
 
-def test_a_lane_without_work_divides_the_longest_segment() -> None:
+def test_a_connection_without_work_divides_the_longest_segment() -> None:
     plan = SegmentPlan(100, [(0, 100)], (60, 100))
     slow = plan.take(2)
     assert slow is not None
@@ -111,7 +111,7 @@ def bring(plan: SegmentPlan, segment: Segment, count: int) -> Segment:
 
 
 def beside_a_fast_one(before: int, meanwhile: int) -> tuple[SegmentPlan, Segment, Segment]:
-    """The first segment of 100 bytes, before and while a lane fetched another; and that one."""
+    """The first segment of 100 bytes, before and while another one came; and that other one."""
     plan = SegmentPlan(1000, [(0, 1000)], (40, 100))
     first = bring(plan, plan.take(2), before)
     fast = plan.take(2)
