@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import sys
+import threading
 
 import pytest
 from hypothesis import given
@@ -71,6 +73,36 @@ def test_every_byte_is_written_once(
     assert sorted(written) == sorted(covered(gaps))
     assert not plan.gaps
     assert not plan.work
+
+
+def test_the_plan_locks_itself() -> None:
+    """Eight threads, some of which give their segments back unfinished, write each byte once."""
+    plan = SegmentPlan(100_000, [(0, 100_000)], (20, 300))
+    written: list[tuple[int, int]] = []
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)  # noqa: S311 - an order, not a secret
+        segment: Segment | None = None
+        while segment := plan.take(8, segment):
+            while segment.done < segment.end and chance.random() < 0.98:
+                place = segment.done
+                written.append((place, place + plan.claim(segment, chance.randint(1, 90))))
+                plan.written(segment)
+            plan.release(segment)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert not plan.gaps
+    assert sum(end - start for start, end in written) == 100_000
+    assert len(covered(written)) == 100_000
 
 
 def test_segments_come_in_order_and_shrink_towards_the_end() -> None:

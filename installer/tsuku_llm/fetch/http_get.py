@@ -114,7 +114,7 @@ def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:
             f"{current.host} redirects to something that is not followed",
             status=response.status_code,
             facts=(f"url: {shown(str(current))}", f"to: {shown(location) or '(nothing)'}"),
-            hint="only https is followed from https: the server or the network is not in order",
+            hint="only https is followed from https: the server or the network is misconfigured",
         )
     same = (target.scheme, target.host, target.port) == (
         current.scheme,
@@ -187,7 +187,7 @@ def check_framing(response: httpx.Response, url: str) -> int | None:
         raise BodyError(
             f"{host_of(url)} gives two lengths for one answer",
             facts=(f"url: {shown(url)}",),
-            hint="the server or a proxy is not in order: try later, or set llm.mirror",
+            hint="the server or a proxy is misconfigured: try later, or set llm.mirror",
         )
     # A repeated length ("5, 5") is valid if all numbers are equal, which h11 has checked.
     return int(length.partition(",")[0]) if length is not None else None
