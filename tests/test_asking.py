@@ -12,7 +12,7 @@ from support.folder_shop import NOW, FolderShop
 from support.release_server import NAME
 from support.repository import ISSUED, RepositorySimulator, release_document
 
-from tsuku_llm import standing
+from tsuku_llm import metadata_status
 from tsuku_llm.errors import (
     ClockBehind,
     DigestMismatch,
@@ -24,13 +24,13 @@ from tsuku_llm.errors import (
     StaleMetadata,
     UsageError,
 )
+from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations import repository as repositories
 from tsuku_llm.operations.asking import PATIENCE, RECENT, asked_catalog, is_due
 from tsuku_llm.operations.choice import choose
 from tsuku_llm.operations.install import install, install_beside
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
-from tsuku_llm.standing import Freshness
 
 LATER = NOW + 2 * RECENT
 """When neither the signature nor the refresh of ``repository add`` is recent any more."""
@@ -138,9 +138,9 @@ def test_recent_metadata_is_taken_as_it_is(shop: FolderShop, session: Session) -
     asked_catalog(session)
     revoke(shop, "b2")
     assert [entry.release for entry in asked_catalog(session).entries] == ["b2", "b1"]
-    assert not asked_catalog(session).standing().revoked
+    assert not asked_catalog(session).metadata_status().revoked
     next_day = session._replace(now=LATER + RECENT)
-    assert [each.release for each in asked_catalog(next_day).standing().revoked] == ["b2"]
+    assert [each.release for each in asked_catalog(next_day).metadata_status().revoked] == ["b2"]
     assert not told(session)
 
 
@@ -160,9 +160,9 @@ def test_T33_a_look_without_an_answer_does_not_make_metadata_recent(
 
 def test_T33_a_note_about_other_copies_does_not_make_metadata_recent(session: Session) -> None:
     asked_catalog(session)
-    assert standing.refreshed(session.data, NAME) == LATER
-    (standing.folder_of(session.data, NAME) / "current").write_text("0" * 16)
-    assert standing.refreshed(session.data, NAME) is None
+    assert metadata_status.refreshed(session.data, NAME) == LATER
+    (metadata_status.folder_of(session.data, NAME) / "current").write_text("0" * 16)
+    assert metadata_status.refreshed(session.data, NAME) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"null", b"[]", b'{"format": 1}', b"\0" * 9, b"[" * 9999])
@@ -170,8 +170,8 @@ def test_C10_a_damaged_note_of_the_last_answer_counts_as_none(
     session: Session, damage: bytes
 ) -> None:
     asked_catalog(session)
-    (standing.folder_of(session.data, NAME) / "refreshed.json").write_bytes(damage)
-    assert standing.refreshed(session.data, NAME) is None
+    (metadata_status.folder_of(session.data, NAME) / "refreshed.json").write_bytes(damage)
+    assert metadata_status.refreshed(session.data, NAME) is None
 
 
 def test_without_an_answer_the_age_is_told_and_the_install_goes_on(
@@ -193,7 +193,7 @@ def silent() -> Iterator[str]:
 
 def moved(session: Session, url: str) -> Session:
     """The session, after its repository's address was changed."""
-    file = standing.folder_of(session.data, NAME) / "repository.json"
+    file = metadata_status.folder_of(session.data, NAME) / "repository.json"
     file.write_text(f'{{"format": 1, "url": "{url}"}}')
     return session
 
@@ -279,7 +279,7 @@ def test_a_clock_that_was_set_back_is_told(session: Session) -> None:
 def test_offline_asks_nobody_for_metadata(shop: FolderShop, session: Session) -> None:
     revoke(shop, "b2")
     alone = session._replace(offline=True, refresh="always")
-    assert not asked_catalog(alone).standing().revoked
+    assert not asked_catalog(alone).metadata_status().revoked
     assert not told(session)
 
 
@@ -320,7 +320,9 @@ def test_what_is_said_to_do_about_a_missing_release_file_mends_it(
     session: Session,
 ) -> None:
     """A refresh keeps a copy again whose release files are not all there."""
-    (file,) = standing.folder_of(session.data, NAME).glob("copies/*/targets/releases/*.b2.json")
+    (file,) = metadata_status.folder_of(session.data, NAME).glob(
+        "copies/*/targets/releases/*.b2.json"
+    )
     for damage in (file.unlink, lambda: file.write_bytes(b"junk")):
         damage()
         with pytest.raises((MetadataError, DigestMismatch)) as caught:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.repository import RepositorySimulator, release_document, signer
 from tuf.api.metadata import Delegations, SuccinctRoles, Targets
 
-from tsuku_llm import catalog, standing, trust
+from tsuku_llm import catalog, metadata_status, trust
 from tsuku_llm.errors import (
     HttpStatusError,
     ManifestError,
@@ -213,7 +213,7 @@ def test_T41_the_machine_cannot_revoke_the_builds_of_another_channel(
     """A release file has the digests that its signer likes, and a revocation stays for good."""
     simulator.add({**release_document("n9"), "revoked": True}, channels=["nightly"], role="nightly")
     simulator.bump()
-    standing.write(tmp_path, refresh(simulator, tmp_path).standing())
+    metadata_status.write(tmp_path, refresh(simulator, tmp_path).metadata_status())
     found = catalog.load(simulator.repository(), tmp_path)
     assert found.read(found.entry("b1")).builds == found.read(found.entry("n9")).builds
     revoked = [each.release for each in found.entries if found.revocation(each)]

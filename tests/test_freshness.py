@@ -12,13 +12,13 @@ from support.folder_shop import NOW, FolderShop
 from support.release_server import NAME
 from support.repository import ISSUED, release_document
 
-from tsuku_llm import catalog, embedded, standing
+from tsuku_llm import catalog, embedded, metadata_status
 from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleMetadata
+from tsuku_llm.metadata_status import SKEW, Freshness, MetadataStatus
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.notices import Offer, remember, remembered
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.standing import SKEW, Freshness, Standing
 
 DAY = timedelta(days=1)
 SIGNED = datetime(2026, 11, 20, tzinfo=timezone.utc)
@@ -71,11 +71,11 @@ def test_one_moment_is_fresh_or_has_one_fault(now: datetime) -> None:
 # --- what is noted for a start -------------------------------------------------------------
 
 REVOKED = (Revocation(NAME, "b1", "it leaks", "2026-11-20"), Revocation(NAME, "b2"))
-NOTED = Standing(Freshness(NAME, SIGNED, SIGNED + 30 * DAY), REVOKED, ("b3",))
+NOTED = MetadataStatus(Freshness(NAME, SIGNED, SIGNED + 30 * DAY), REVOKED, ("b3",))
 
 
 def current(data: Path, name: str = "0" * 16) -> Path:
-    folder = standing.folder_of(data, NAME)
+    folder = metadata_status.folder_of(data, NAME)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "current").write_text(name)
     return folder / "standing.json"
@@ -83,35 +83,35 @@ def current(data: Path, name: str = "0" * 16) -> Path:
 
 def test_what_is_noted_is_read(tmp_path: Path) -> None:
     current(tmp_path)
-    standing.write(tmp_path, NOTED)
-    assert standing.read(tmp_path, NAME) == NOTED
+    metadata_status.write(tmp_path, NOTED)
+    assert metadata_status.read(tmp_path, NAME) == NOTED
 
 
 def test_what_is_noted_already_is_not_written_again(tmp_path: Path) -> None:
     file = current(tmp_path)
-    standing.write(tmp_path, NOTED)
+    metadata_status.write(tmp_path, NOTED)
     before = file.stat().st_ino
-    standing.write(tmp_path, NOTED)
+    metadata_status.write(tmp_path, NOTED)
     assert file.stat().st_ino == before
 
 
 def test_another_updated_copy_makes_it_void(tmp_path: Path) -> None:
     current(tmp_path)
-    standing.write(tmp_path, NOTED)
+    metadata_status.write(tmp_path, NOTED)
     current(tmp_path, "1" * 16)
-    assert standing.read(tmp_path, NAME) is None
+    assert metadata_status.read(tmp_path, NAME) is None
 
 
 def test_another_embedded_copy_makes_it_void(tmp_path: Path) -> None:
     """An upgraded package may know of a revocation that the note was made without."""
-    official = Standing(FRESH, (), ())
-    standing.write(tmp_path, official)
-    assert standing.read(tmp_path, embedded.REPOSITORY) == official
-    file = standing.folder_of(tmp_path, embedded.REPOSITORY) / "standing.json"
+    official = MetadataStatus(FRESH, (), ())
+    metadata_status.write(tmp_path, official)
+    assert metadata_status.read(tmp_path, embedded.REPOSITORY) == official
+    file = metadata_status.folder_of(tmp_path, embedded.REPOSITORY) / "standing.json"
     document = json.loads(file.read_text())
     document["of"]["embedded"] = document["of"]["embedded"].replace("2026", "2025")
     file.write_text(json.dumps(document))
-    assert standing.read(tmp_path, embedded.REPOSITORY) is None
+    assert metadata_status.read(tmp_path, embedded.REPOSITORY) is None
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_C10_a_damaged_note_counts_as_none(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     file = current(tmp_path)
-    standing.write(tmp_path, NOTED)
+    metadata_status.write(tmp_path, NOTED)
     changed = damage(file.read_bytes())
     assert changed != file.read_bytes()
     file.write_bytes(changed)
-    assert standing.read(tmp_path, NAME) is None
+    assert metadata_status.read(tmp_path, NAME) is None
 
 
 def test_a_catalog_knows_what_was_revoked(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_catalog_knows_what_was_revoked(tmp_path: Path) -> None:
     shop.write()
     found = load_catalog(shop.session(tmp_path / "home"))
     revoked = Revocation(NAME, "b1", builds=(("0" * 64,),))
-    assert found.standing() == Standing(found.freshness, (revoked,), ("b2", "b1"))
-    assert standing.read(tmp_path / "home" / "llm", NAME) == found.standing()
+    assert found.metadata_status() == MetadataStatus(found.freshness, (revoked,), ("b2", "b1"))
+    assert metadata_status.read(tmp_path / "home" / "llm", NAME) == found.metadata_status()
 
 
 # --- refreshing -----------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_a_refresh_notes_what_the_metadata_says(shop: FolderShop, tmp_path: Path
     shop.simulator.publish(release_document("b1", revoked=True))
     shop.write()
     refresh(session)
-    noted = standing.read(session.data, NAME)
+    noted = metadata_status.read(session.data, NAME)
     assert noted
     assert [each.release for each in noted.revoked] == ["b1"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.child import Asking, Child
+from tsuku_llm.driver_child import Asking, Child
 from tsuku_llm.host import Answer, LocalHost, Program
-from tsuku_llm.local import READ_LIMIT
+from tsuku_llm.local_host import READ_LIMIT
 from tsuku_llm.probe.environment import child_environment
 
 CHILD = """

@@ -9,7 +9,7 @@ import pytest
 from support.folder_shop import FolderShop
 from support.repository import release_document
 
-from tsuku_llm import standing
+from tsuku_llm import metadata_status
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.refresh import refresh
 
@@ -39,7 +39,7 @@ def test_C10_damaged_state_of_the_updater_is_fetched_anew(
     shop.simulator.rotate("root", "targets")
     shop.write()
     session = shop.session(tmp_path / "home")
-    damaged = standing.folder_of(session.data, "test") / "client" / f"{file}.json"
+    damaged = metadata_status.folder_of(session.data, "test") / "client" / f"{file}.json"
     assert damaged.read_bytes() != content
     damaged.write_bytes(content)
     assert load_catalog(session).notes == (), "what counts is the kept copy"

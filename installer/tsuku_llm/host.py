@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tsuku_llm.child import ABSENT, Answer
-from tsuku_llm.local import LocalHost, Program, Raw
+from tsuku_llm.driver_child import ABSENT, Answer
+from tsuku_llm.local_host import LocalHost, Program, Raw
 
 __all__ = ["ABSENT", "Answer", "Answers", "Host", "LocalHost", "Program", "Raw"]
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from tsuku_llm import embedded
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.files import make_folder, read_small, replace_file
 
 FILE = "revoked.json"
 

@@ -11,7 +11,6 @@ import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
 from tsuku_llm.disk import require_space
-from tsuku_llm.durable import write_note
 from tsuku_llm.errors import (
     CorruptStore,
     NoSpace,
@@ -20,6 +19,7 @@ from tsuku_llm.errors import (
     StoreError,
     UnsafeLocation,
 )
+from tsuku_llm.files import write_note
 from tsuku_llm.store import Store
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"

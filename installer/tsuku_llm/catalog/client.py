@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import UpdaterCopy, read_file
 from tsuku_llm.catalog.roots import KnownRoots
-from tsuku_llm.durable import make_folder, rename, replace_file, unique
 from tsuku_llm.errors import MetadataError, StoreError
+from tsuku_llm.files import make_folder, rename, replace_file, unique
 from tsuku_llm.folders import temporaries
 from tsuku_llm.trust import Copy
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _STATE = re.compile(r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json")
 _TEMPORARY = re.compile(rf"tmp[a-z0-9_]{{8}}|{temporaries(_STATE.pattern).pattern}")
-"""The names of temporary files: the updater's (by ``tempfile``), and those of ``durable``."""
+"""The names of temporary files: the updater's (by ``tempfile``), and those of ``files``."""
 _ROOT = re.compile(r"[0-9]+\.root\.json")
 _NEWEST_ROOT = re.compile(rf"root_history/{_ROOT.pattern}")
 

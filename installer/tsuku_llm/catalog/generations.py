@@ -16,17 +16,10 @@ from pathlib import Path
 from tsuku_llm.catalog.copies import read_file
 from tsuku_llm.catalog.repositories import OF_A_COPY
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import (
-    flush_folder,
-    make_folder,
-    rename,
-    replace_file,
-    unique,
-    write_new,
-)
 from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.files import flush_folder, make_folder, rename, replace_file, unique, write_new
 from tsuku_llm.folders import opened
-from tsuku_llm.standing import CURRENT
+from tsuku_llm.metadata_status import CURRENT
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 

@@ -23,8 +23,8 @@ from tsuku_llm.errors import (
     TsukuError,
     UnknownRequest,
 )
+from tsuku_llm.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository, VerifiedBytes
 from tsuku_llm.trust.delegations import matches
 
@@ -64,12 +64,12 @@ class Catalog:
         signed = max((date for date in issued if date), default=None)
         return Freshness(self.repository.name, signed, min(each.expires for each in roles.values()))
 
-    def standing(self) -> Standing:
+    def metadata_status(self) -> MetadataStatus:
         """Summarise what the metadata says about its releases, for the next start."""
         own = [each for each in self.revoked if each.repository == self.repository.name]
         offered = tuple(entry.release for entry in self.entries if entry.channels)
         revoked = revocations.merged(self._by_files(self.entries), own)
-        return Standing(self.freshness, revoked, offered)
+        return MetadataStatus(self.freshness, revoked, offered)
 
     def revocation(self, entry: ReleaseEntry) -> Revocation | None:
         """Find the revocation of a release; None if it may be used.

@@ -25,7 +25,6 @@ from tsuku_llm.catalog.loading import (
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import (
     BodyError,
     DownloadError,
@@ -35,8 +34,9 @@ from tsuku_llm.errors import (
     StoreError,
     TrustError,
 )
+from tsuku_llm.files import make_folder
 from tsuku_llm.folders import opened
-from tsuku_llm.standing import Freshness, days, folder_of
+from tsuku_llm.metadata_status import Freshness, days, folder_of
 from tsuku_llm.trust import RoleState, Stated, TrustedRepository
 
 if TYPE_CHECKING:

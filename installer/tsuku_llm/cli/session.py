@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm.cli.console import Console
 from tsuku_llm.config import Paths, Settings, load
 from tsuku_llm.errors import UsageError
-from tsuku_llm.local import LocalHost
+from tsuku_llm.local_host import LocalHost
 from tsuku_llm.operations.session import Session
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import believed_folders

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import NotWritable
-from tsuku_llm.fetch.places import read_at, write_at
 from tsuku_llm.fetch.segments import Gap
 from tsuku_llm.fetch.urls import shown
+from tsuku_llm.files import read_at, write_at
 from tsuku_llm.manifest import Artifact
 
 CHUNK = 1 << 20

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import Interrupted
-from tsuku_llm.fetch.places import read_at
+from tsuku_llm.files import read_at
 
 _BUFFER = 256 << 10
 _LOOK = 0.5

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import AlreadyRunning, CorruptStore
+from tsuku_llm.files import make_folder, read_small, replace_file
 from tsuku_llm.folders import opened
 from tsuku_llm.instances.record import NAME, Record
 from tsuku_llm.store import exclusive

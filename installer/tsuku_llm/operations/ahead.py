@@ -5,15 +5,15 @@ Both take about the same time, so they run side by side.
 
 from __future__ import annotations
 
-from tsuku_llm.local import LocalHost
+from tsuku_llm.local_host import LocalHost
 from tsuku_llm.probe import LIMIT, program, questions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tsuku_llm.child import Asking
-    from tsuku_llm.local import Program
+    from tsuku_llm.driver_child import Asking
+    from tsuku_llm.local_host import Program
 
 
 class AskedHost(LocalHost):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tsuku_llm import standing
+from tsuku_llm import metadata_status
 from tsuku_llm.catalog import Catalog
 from tsuku_llm.errors import (
     DownloadError,
@@ -20,10 +20,10 @@ from tsuku_llm.errors import (
     TsukuError,
     UsageError,
 )
+from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
-from tsuku_llm.standing import Freshness
 
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
@@ -65,7 +65,7 @@ def _asked(session: Session, patience: float) -> Catalog:
         return refresh(session)  # with its full time limit: nothing else can be used
     if session.require_fresh:
         return _required(session, known.freshness)
-    refreshed = standing.refreshed(session.data, known.repository.name)
+    refreshed = metadata_status.refreshed(session.data, known.repository.name)
     if session.offline or not is_due(session.refresh, known.freshness, refreshed, session.now):
         return known
     try:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import UsageError
+from tsuku_llm.files import make_folder, replace_file
 from tsuku_llm.instances import checked_name
 from tsuku_llm.operations.session import Session
 

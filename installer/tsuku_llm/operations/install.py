@@ -12,7 +12,6 @@ from typing import Any
 
 from tsuku_llm import __version__, archive, fetch, launch
 from tsuku_llm.disk import require_space
-from tsuku_llm.durable import drop_tree
 from tsuku_llm.errors import (
     DigestMismatch,
     DownloadError,
@@ -25,13 +24,14 @@ from tsuku_llm.errors import (
     TrustError,
     TsukuError,
 )
+from tsuku_llm.files import drop_tree
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.asking import asked_catalog
 from tsuku_llm.operations.choice import Choice, choose, tell_temporary, way_out
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
 from tsuku_llm.operations.space import Space
 from tsuku_llm.operations.supplying import confirmed, supplied
-from tsuku_llm.operations.vouching import note_standing, revoked
+from tsuku_llm.operations.vouching import note_metadata_status, revoked
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import (
@@ -152,11 +152,11 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     if not force and (report := _unchanged(session, store, choice, failed)):
         with suppress(StoreError):  # this user may only read the store
             store.sweep()
-            note_standing(session, choice.catalog.standing())
+            note_metadata_status(session, choice.catalog.metadata_status())
             store.drop_downloads(report.installed.receipt.digests if report.installed else ())
         return report
     store.sweep()
-    note_standing(session, choice.catalog.standing())
+    note_metadata_status(session, choice.catalog.metadata_status())
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tsuku_llm import launch
-from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import StoreError
+from tsuku_llm.files import make_folder, read_small, replace_file
 
 _LIMIT = 1 << 20
 _MOST = 16

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
-from tsuku_llm.durable import make_folder, read_small, write_note
 from tsuku_llm.errors import StoreError
+from tsuku_llm.files import make_folder, read_small, write_note
 from tsuku_llm.operations.session import Session
 
 EVERY = timedelta(days=1)

@@ -13,9 +13,9 @@ from typing import Literal
 
 from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink, unpack
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import TEMPORARY_SUFFIX, rename, seal_file, unique
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.fetch.urls import shown
+from tsuku_llm.files import TEMPORARY_SUFFIX, rename, seal_file, unique
 from tsuku_llm.manifest import Artifact, FileEntry, LinkEntry, Measured, can_fetch
 from tsuku_llm.operations.draft import Draft
 from tsuku_llm.packing import contents, parted, write_tarball

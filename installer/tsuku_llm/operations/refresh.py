@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tsuku_llm import catalog as catalogs
-from tsuku_llm import fetch, standing
+from tsuku_llm import fetch, metadata_status
 from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
 from tsuku_llm.errors import (
     BodyError,
@@ -18,7 +18,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.operations.choice import repository_of
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.vouching import learn, note_standing
+from tsuku_llm.operations.vouching import learn, note_metadata_status
 
 
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
@@ -50,7 +50,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
                     lambda url, limit: fetch.get(url, limit, network, deadline),
                     alone=locked,
                 )
-            note_standing(session, found.standing())
+            note_metadata_status(session, found.metadata_status())
     except (HostUnreachable, HttpStatusError, BodyError) as error:
         error.hint = _elsewhere(repository)
         raise
@@ -59,7 +59,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         raise
     found.freshness.require_clock(session.now)
     with suppress(StoreError):  # a missing note only makes the next install ask again
-        standing.note_refresh(session.data, repository.name, session.now)
+        metadata_status.note_refresh(session.data, repository.name, session.now)
     return found
 
 

@@ -12,9 +12,9 @@ from tsuku_llm import catalog as catalogs
 from tsuku_llm import trust
 from tsuku_llm.catalog import Catalog, Repository
 from tsuku_llm.errors import DigestMismatch, DownloadError, MetadataError, TrustError, UsageError
+from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
-from tsuku_llm.standing import Freshness
 
 _ROOT_LIMIT = 512_000
 """Bytes of a root of trust that are read."""

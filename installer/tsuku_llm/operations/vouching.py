@@ -11,12 +11,12 @@ from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
-from tsuku_llm import revocations, standing
+from tsuku_llm import metadata_status, revocations
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError
+from tsuku_llm.metadata_status import MetadataStatus
 from tsuku_llm.operations.session import Session
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.standing import Standing
 from tsuku_llm.store import Receipt
 
 
@@ -40,12 +40,12 @@ class Told(NamedTuple):
 class Known(NamedTuple):
     """The knowledge of this machine about all repositories, including those that were removed.
 
-    ``standings`` has the repositories whose metadata was read; ``configured`` all repositories of
+    ``statuses`` has the repositories whose metadata was read; ``configured`` all repositories of
     the user.
     """
 
     revoked: tuple[Revocation, ...]
-    standings: Mapping[str, Standing]
+    statuses: Mapping[str, MetadataStatus]
     configured: tuple[str, ...]
 
     def of(self, receipt: Receipt) -> Told:
@@ -65,7 +65,7 @@ class Known(NamedTuple):
         return None
 
     def _gone(self, receipt: Receipt) -> str | None:
-        known = self.standings.get(receipt.repository)
+        known = self.statuses.get(receipt.repository)
         if receipt.repository not in self.configured:
             return f"its repository {receipt.repository} was removed"
         if known and receipt.release not in known.offered:
@@ -73,7 +73,9 @@ class Known(NamedTuple):
         return None
 
 
-def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | None = None) -> Known:
+def known(
+    session: Session, *, verify: bool, given: Mapping[str, MetadataStatus] | None = None
+) -> Known:
     """Return what all repositories say: the current notes, and every revocation ever seen.
 
     ``given`` are answers that the caller already has. With ``verify``, metadata without a current
@@ -83,19 +85,19 @@ def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | Non
     held, damaged = revocations.read_all(session.data)
     for error in damaged:
         session.note(error.message)
-    names = standing.configured(session.data)
-    standings = dict(given or {})
+    names = metadata_status.configured(session.data)
+    statuses = dict(given or {})
     for name in names:
-        if name not in standings and (found := _look(session, name, verify=verify)):
-            standings[name] = found
-    for name, each in standings.items():
+        if name not in statuses and (found := _look(session, name, verify=verify)):
+            statuses[name] = found
+    for name, each in statuses.items():
         held[name] = revocations.merged(held.get(name, ()), each.revoked)
-    return Known(tuple(chain.from_iterable(held.values())), standings, names)
+    return Known(tuple(chain.from_iterable(held.values())), statuses, names)
 
 
 def learn(session: Session, *, but: str) -> None:
     """Note what all repositories but one say, so that their revocations count everywhere."""
-    for name in standing.configured(session.data):
+    for name in metadata_status.configured(session.data):
         if name != but:
             _look(session, name, verify=True)
 
@@ -109,7 +111,7 @@ def vouch(session: Session, receipt: Receipt) -> None:
     """
     name = receipt.repository
     # A note proves nothing: the user who requires fresh metadata gets it verified.
-    own = None if session.require_fresh else standing.read(session.data, name)
+    own = None if session.require_fresh else metadata_status.read(session.data, name)
     try:
         own = own or _anew(session, name)
     except (SelectionError, TrustError, StoreError) as error:
@@ -148,17 +150,17 @@ def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> No
     session.note(f"{receipt.release} is used all the same: {why.summary}")
 
 
-def _look(session: Session, name: str, *, verify: bool) -> Standing | None:
+def _look(session: Session, name: str, *, verify: bool) -> MetadataStatus | None:
     """Return what a repository says; None if it cannot be read, so that the others still count."""
     with suppress(SelectionError, TrustError, StoreError):
-        noted = standing.read(session.data, name)
-        if noted or not verify or not standing.has_metadata(session.data, name):
+        noted = metadata_status.read(session.data, name)
+        if noted or not verify or not metadata_status.has_metadata(session.data, name):
             return noted
         return _anew(session, name)
     return None
 
 
-def _anew(session: Session, name: str) -> Standing:
+def _anew(session: Session, name: str) -> MetadataStatus:
     """Verify the metadata, and note what it says for the next start."""
     from tsuku_llm import catalog as catalogs  # noqa: PLC0415 - a start does without
     from tsuku_llm.operations.choice import repository_of  # noqa: PLC0415
@@ -166,13 +168,13 @@ def _anew(session: Session, name: str) -> Standing:
     catalog = catalogs.load(repository_of(session._replace(repository=name)), session.data)
     for note in catalog.notes:
         session.note(note)
-    found = catalog.standing()
-    note_standing(session, found)
+    found = catalog.metadata_status()
+    note_metadata_status(session, found)
     return found
 
 
-def note_standing(session: Session, found: Standing) -> None:
+def note_metadata_status(session: Session, found: MetadataStatus) -> None:
     """Note it for the next start, where this user may write and other users may not."""
     with suppress(StoreError):
         check_path(session.data)
-        standing.write(session.data, found)
+        metadata_status.write(session.data, found)

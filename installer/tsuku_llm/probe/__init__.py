@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 
-from tsuku_llm.local import Program
+from tsuku_llm.local_host import Program
 from tsuku_llm.probe import environment
 
 TYPE_CHECKING = False

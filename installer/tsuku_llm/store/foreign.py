@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.durable import flush_folder, make_folder, unique
 from tsuku_llm.errors import StoreError
+from tsuku_llm.files import flush_folder, make_folder, unique
 from tsuku_llm.folders import Folder, opened, temporaries
 from tsuku_llm.store.holds import IN_USE
 from tsuku_llm.store.installed import read_version

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tsuku_llm.durable import open_to_lock, open_to_read
 from tsuku_llm.errors import NotInstalled
+from tsuku_llm.files import open_to_lock, open_to_read
 
 if sys.platform != "win32":
     import fcntl

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import read_small
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.files import read_small
 from tsuku_llm.store.integrity import TREE
 from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT, Receipt
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import open_to_read, read_small, replace_file
 from tsuku_llm.errors import StoreError, TamperedInstall
+from tsuku_llm.files import open_to_read, read_small, replace_file
 from tsuku_llm.store.receipt import FileRecord, Receipt, parse_object
 
 FINGERPRINT = "fingerprint.json"

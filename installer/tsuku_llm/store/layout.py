@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, write_new
 from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.files import make_folder, read_small, write_new
 from tsuku_llm.folders import Folder, opened, temporaries
 from tsuku_llm.store.holds import IN_USE
 from tsuku_llm.store.integrity import FINGERPRINT

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import read_small, replace_file
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.files import read_small, replace_file
 from tsuku_llm.store.receipt import is_version_id, parse_object
 
 FILE = "active.json"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import FOLDER_MODE, flush_folder, seal_file, write_new
+from tsuku_llm.files import FOLDER_MODE, flush_folder, seal_file, write_new
 from tsuku_llm.store.holds import IN_USE
 from tsuku_llm.store.integrity import (
     FINGERPRINT,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import StoreError
+from tsuku_llm.files import make_folder
 from tsuku_llm.store.integrity import verify_files
 from tsuku_llm.store.receipt import FileRecord
 from tsuku_llm.store.sharing import Content

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import flush_folder, make_folder, replace_file
 from tsuku_llm.errors import (
     CorruptStore,
     InUse,
@@ -25,6 +24,7 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
+from tsuku_llm.files import flush_folder, make_folder, replace_file
 from tsuku_llm.folders import Folder, opened
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store.foreign import set_aside

@@ -14,8 +14,8 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.config import Paths
+from tsuku_llm.files import write_output
 from tsuku_llm.operations.bench import Report, bench
-from tsuku_llm.operations.output import put
 
 
 @click.command("bench", cls=Launching, example="tsuku-llm bench -m MODEL.gguf -- -ngl 20")
@@ -61,7 +61,7 @@ def command(  # noqa: PLR0913
         agreed = session._replace(ask=lambda _: True) if yes else session
         report = bench(agreed, model, arguments, rounds=rounds)
     if svg:
-        put(svg, render.svg(report))
+        write_output(svg, render.svg(report))
     saved = _saved(console, report) if save or _is_wanted(console, report) else None
     return Answer(render.data(report, saved), render.lines(report, saved))
 

@@ -13,8 +13,8 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
+from tsuku_llm.files import write_output
 from tsuku_llm.operations.background import servers
-from tsuku_llm.operations.output import put
 
 
 @click.command("status", cls=Command)
@@ -39,5 +39,5 @@ def command(console: Console, *, prometheus: bool, output: Path | None) -> Answe
 
     text = metrics.text(found.records)
     if output:
-        put(output, text)
+        write_output(output, text)
     return Answer({"metrics": text}, () if output else tuple(text.splitlines()))

@@ -260,8 +260,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        # The child leads its own session (see ``local``), so the group includes what drivers have
-        # started. The group may already be gone: then there is nothing to kill.
+        # The child leads its own session (see ``local_host``), so the group includes what drivers
+        # have started. The group may already be gone: then there is nothing to kill.
         os.killpg(process.pid, signal.SIGKILL)
 
 

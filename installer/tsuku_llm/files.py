@@ -240,3 +240,34 @@ def set_mode(fd: int, mode: int) -> None:
     """Set the mode of an open file, under any umask. Raises ``OSError``."""
     if sys.platform != "win32" and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         os.fchmod(fd, mode)
+
+
+# Reads and writes at an offset of an open file, for any thread.
+if sys.platform == "win32":
+    import threading
+
+    # Windows has one position for each open file. Without the lock, another thread could move
+    # it between our seek and our read. One lock for all files: these calls are short.
+    _POSITION = threading.Lock()
+
+    def read_at(descriptor: int, length: int, offset: int) -> bytes:
+        """Do what ``os.pread`` does, which Windows lacks."""
+        with _POSITION:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.read(descriptor, length)
+
+    def write_at(descriptor: int, data: memoryview, offset: int) -> int:
+        """Do what ``os.pwrite`` does, which Windows lacks."""
+        with _POSITION:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.write(descriptor, data)
+
+else:
+    read_at = os.pread
+    write_at = os.pwrite
+
+
+def write_output(path: Path, text: str) -> None:
+    """Replace a file by a text in one step: a reader sees the old text or the new one."""
+    with disk_errors(f"writing {path.name}", path.parent):
+        replace_file(path, text.encode("utf-8"))

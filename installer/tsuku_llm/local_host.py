@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from tsuku_llm.child import Answer, Asking, Child, Start
+    from tsuku_llm.driver_child import Answer, Asking, Child, Start
 Raw = str | int | None
 
 
 class Program:
     """What a child runs: ``module`` of ``folder``, alone, without site-packages.
 
-    ``module`` must have ``main(root, limit, questions)`` and speak as ``child`` describes.
+    ``module`` must have ``main(root, limit, questions)`` and speak as ``driver_child`` describes.
     ``environment`` turns this process's environment into the child's. Its other arguments are a
     private folder that lives as long as the question, and the prefix of every path ("" on a real
     machine).
@@ -97,7 +97,7 @@ class LocalHost:
         start = functools.partial(_start, command, environ, scratch)
         first = _started(start, questions) if questions else None
         # Import these only now: the child starts in the meantime.
-        from tsuku_llm.child import Asking, Child  # noqa: PLC0415
+        from tsuku_llm.driver_child import Asking, Child  # noqa: PLC0415
 
         child = Child(start, limit, first)
         return Asking(child, functools.partial(_ask_in, scratch, child, questions))

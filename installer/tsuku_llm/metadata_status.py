@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from tsuku_llm import embedded, revocations
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, write_note
 from tsuku_llm.errors import ClockBehind, StaleMetadata, StoreError
+from tsuku_llm.files import make_folder, read_small, write_note
 from tsuku_llm.revocations import Revocation
 
 CURRENT = "current"
@@ -33,7 +33,7 @@ ADDED = "repository.json"
 SKEW = timedelta(days=1)
 """The most that a clock may be behind the date of a signature; beyond that it is wrong."""
 
-_FILE = "standing.json"
+_FILE = "standing.json"  # the name from before this module was renamed: stores have it
 _REFRESHED = "refreshed.json"
 _FORMAT = 2
 _LIMIT = 8 << 20
@@ -102,7 +102,7 @@ class Freshness(NamedTuple):
             )
 
 
-class Standing(NamedTuple):
+class MetadataStatus(NamedTuple):
     """The content of a repository's metadata that a start needs.
 
     ``revoked`` also has revocations that were seen before and are no longer in the metadata.
@@ -138,7 +138,7 @@ def has_metadata(data: Path, repository: str) -> bool:
     return is_ours or (folder_of(data, repository) / CURRENT).is_file()
 
 
-def read(data: Path, repository: str) -> Standing | None:
+def read(data: Path, repository: str) -> MetadataStatus | None:
     """Read the cache if it was written for exactly the present copies.
 
     None if it is missing, unreadable, or about other copies.
@@ -151,19 +151,19 @@ def read(data: Path, repository: str) -> Standing | None:
             revoked = revocations.parse(repository, document["revoked"])
             offered = tuple(str(tag) for tag in document["offered"])
             freshness = Freshness(repository, signed and _time(signed), expires)
-            return Standing(freshness, revoked, offered)
+            return MetadataStatus(freshness, revoked, offered)
     return None
 
 
-def write(data: Path, standing: Standing) -> None:
+def write(data: Path, status: MetadataStatus) -> None:
     """Write the cache for the present copies, unless it is the same; keep the revocations.
 
     Raises ``StoreError``.
     """
-    freshness = standing.freshness
+    freshness = status.freshness
     # The revocations first: if the cache then cannot be written, none of them is lost.
-    revocations.remember(data, freshness.repository, standing.revoked)
-    if read(data, freshness.repository) == standing:
+    revocations.remember(data, freshness.repository, status.revoked)
+    if read(data, freshness.repository) == status:
         return
     folder = folder_of(data, freshness.repository)
     document = {
@@ -171,8 +171,8 @@ def write(data: Path, standing: Standing) -> None:
         "of": _copies(data, freshness.repository),
         "signed": freshness.signed and _text(freshness.signed),
         "expires": _text(freshness.expires),
-        "revoked": revocations.plain(standing.revoked),
-        "offered": list(standing.offered),
+        "revoked": revocations.plain(status.revoked),
+        "offered": list(status.offered),
     }
     with disk_errors("noting what the metadata says", folder):
         make_folder(folder)
