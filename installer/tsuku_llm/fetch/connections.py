@@ -347,8 +347,10 @@ class _TlsInTls:
         self.settimeout: Callable[[float | None], None] = outer.settimeout
         self.fileno: Callable[[], int] = outer.fileno
         self.close: Callable[[], None] = outer.close
+        self._unsent = b""
         self._record = memoryview(bytearray(_RECORD))
         self._drive(self._tls.do_handshake)
+        self._flush()
 
     def recv_into(self, buffer: memoryview) -> int:
         """Receive into a buffer; return the number of bytes, 0 at the end."""
@@ -356,26 +358,27 @@ class _TlsInTls:
         buffer[: len(data)] = data
         return len(data)
 
-    def send(self, data: memoryview) -> int:
+    def send(self, data: bytes | memoryview) -> int:
         """Send some bytes; return how many."""
-        return self._drive(lambda: self._tls.write(data))
+        count = self._drive(lambda: self._tls.write(data))
+        self._flush()
+        return count
 
     def _drive(self, action: Callable[[], _T]) -> _T:
         """Repeat an action of the inner TLS until it has the bytes from outside that it needs."""
         while True:
             try:
-                result = action()
-            except ssl.SSLWantReadError:  # noqa: PERF203 - how ssl says it
-                self._flush()
+                return action()
+            except ssl.SSLWantReadError:  # noqa: PERF203 - it is how ssl asks for bytes
+                self._flush()  # the other side may wait for it
                 if size := self._outer.recv_into(self._record):
                     self._incoming.write(self._record[:size])
                 else:
                     self._incoming.write_eof()  # then the action raises SSLEOFError
-            else:
-                self._flush()
-                return result
 
     def _flush(self) -> None:
-        rest = memoryview(self._outgoing.read())
-        while rest:
-            rest = rest[self._outer.send(rest) :]
+        """Send what the inner TLS has written."""
+        # Keep what could not be sent before the timeout: TLS cannot go on without it.
+        self._unsent += self._outgoing.read()
+        while self._unsent:
+            self._unsent = self._unsent[self._outer.send(self._unsent) :]
