@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpcore
 import pytest
-from httpcore._backends.sync import SyncStream
 from support.certificates import Authority
 from support.deaf import deaf, mute
 from support.downloads import BODY, QUICK, Clock, artifact_at
@@ -18,7 +17,7 @@ from support.http_faults import Exchange, FaultServer, answer, good, head, raw
 from tsuku_llm.errors import DownloadError, HostUnreachable, ProxyError
 from tsuku_llm.fetch import Limits, Network, Timing, fetch, get
 from tsuku_llm.fetch.connections import ExchangeDeadline, Stream
-from tsuku_llm.fetch.race import STAGGER, Address, Schedule, in_turns, race
+from tsuku_llm.fetch.race import STAGGER, Schedule, SocketAddress, in_turns, race
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 HOST = "releases.test"
@@ -26,8 +25,8 @@ HOST = "releases.test"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the full backlog is Linux's")
 
 
-def of(family: socket.AddressFamily, *names: str) -> list[Address]:
-    return [Address(family, (name, 443)) for name in names]
+def of(family: socket.AddressFamily, *names: str) -> list[SocketAddress]:
+    return [SocketAddress(family, (name, 443)) for name in names]
 
 
 def test_S05_families_alternate_and_each_keeps_its_order() -> None:
@@ -41,13 +40,13 @@ def test_S05_families_alternate_and_each_keeps_its_order() -> None:
 
 def test_S05_an_address_is_tried_every_250_ms() -> None:
     schedule = Schedule(of(V4, "a", "b", "c"), 100.0)
-    assert schedule.next(100.0) == Address(V4, ("a", 443))
+    assert schedule.next(100.0) == SocketAddress(V4, ("a", 443))
     assert schedule.next(100.0) is None
     assert schedule.seconds(100.1) == pytest.approx(STAGGER - 0.1)
-    assert schedule.next(100.25) == Address(V4, ("b", 443))
+    assert schedule.next(100.25) == SocketAddress(V4, ("b", 443))
     schedule.failed(100.3)  # the next one need not wait
     assert schedule.seconds(100.3) == 0
-    assert schedule.next(100.3) == Address(V4, ("c", 443))
+    assert schedule.next(100.3) == SocketAddress(V4, ("c", 443))
     assert schedule.next(200.0) is None
     assert schedule.seconds(200.0) == float("inf")
 
@@ -65,14 +64,14 @@ def test_S05_the_first_that_answers_wins_and_the_others_are_closed() -> None:
         ports = [deaf(stack, "127.0.0.1") for _ in range(3)]
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         places = [("127.0.0.1", port) for port in ports] + [server.getsockname()]
-        won = race([Address(V4, place) for place in places], clock.now, lambda: 0.5)
+        won = race([SocketAddress(V4, place) for place in places], clock.now, lambda: 0.5)
         stack.enter_context(won)
         assert won.getpeername() == server.getsockname()
     # An attempt that was left open is a ResourceWarning, which is an error here.
 
 
 def test_S05_refused_everywhere_is_told_with_the_reason() -> None:
-    closed = [Address(V4, ("127.0.0.1", 1)), Address(V6, ("::1", 1, 0, 0))]
+    closed = [SocketAddress(V4, ("127.0.0.1", 1)), SocketAddress(V6, ("::1", 1, 0, 0))]
     with pytest.raises(OSError, match=r".") as caught:
         race(closed, Clock().now, lambda: 0.5)
     assert caught.value.errno
@@ -303,11 +302,11 @@ def test_S05_a_handshake_counts_against_the_deadline() -> None:
 
 def test_S31_no_answer_is_awaited_to_a_request_that_was_not_sent() -> None:
     """httpcore reads on after a write that failed, and would wait out the silence."""
-    watch = ExchangeDeadline(Timing(), Limits(), lambda _text: None)
+    exchange = ExchangeDeadline(Timing(), Limits(), lambda _text: None)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.shutdown(socket.SHUT_RD)
-        stream = Stream(SyncStream(ours), watch, 0)
+        stream = Stream(ours, exchange, 0)
         with pytest.raises(httpcore.WriteError):
             stream.write(b"GET / HTTP/1.1\r\n\r\n", 5.0)
         with pytest.raises(httpcore.ReadError):

@@ -81,7 +81,7 @@ WIDE = Limits(
     segment=(200, 900),
     progress_bytes=100,
 )
-WAYS = st.sampled_from(["one", "one, no size", "one, pieces", "lanes", "lanes, pieces"])
+WAYS = st.sampled_from(["one", "one, no size", "one, pieces", "several", "several, pieces"])
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -95,7 +95,7 @@ def test_C12_whatever_was_left_and_whatever_comes(
 ) -> None:
     with tempfile.TemporaryDirectory() as name, FaultServer([*servers]) as server:
         folder = Path(name)
-        limits = WIDE if "lanes" in way else Limits()
+        limits = WIDE if "several" in way else Limits()
         artifact = artifact_at(
             f"{server.url}/x",
             BODY,
@@ -113,7 +113,7 @@ def test_C12_whatever_was_left_and_whatever_comes(
                 assert fetch(artifact, folder, network) == done
             except TsukuError:
                 assert not done.exists()
-        assert len(server.requests) <= (200 if "lanes" in way else 40)
+        assert len(server.requests) <= (200 if "several" in way else 40)
         server.behaviours[:] = [good(BODY)]
         with Clock().network(limits=limits) as network:
             assert fetch(artifact, folder, network).read_bytes() == BODY

@@ -35,7 +35,7 @@ PIECE = 10_000
 PIECES = pieces_of(BODY, PIECE)
 ONE = Limits()
 WIDE = Limits(parallel_threshold=1, segment=(12_000, 24_000), progress_bytes=5_000)
-BOTH = pytest.mark.parametrize("limits", [ONE, WIDE], ids=["one_connection", "lanes"])
+BOTH = pytest.mark.parametrize("limits", [ONE, WIDE], ids=["one_connection", "several"])
 
 GOOD = good(BODY)
 BAD_AT = 105_000
@@ -123,7 +123,7 @@ def test_H36_the_next_mirror_brings_the_piece(tmp_path: Path, limits: Limits) ->
 @pytest.mark.parametrize(
     "limits",
     [ONE, WIDE, dataclasses.replace(WIDE, connections=1)],
-    ids=["one_connection", "lanes", "one_lane"],
+    ids=["one_connection", "several", "one_of_several"],
 )
 def test_C12_pieces_on_the_disk_are_compared_at_a_resume(tmp_path: Path, limits: Limits) -> None:
     with FaultServer([GOOD]) as server, Clock().network(limits=limits) as network:

@@ -66,7 +66,7 @@ def test_S15_a_resume_that_does_not_match_and_a_restart_that_fails(tmp_path: Pat
     assert "answered 403" in repr(error.facts)
 
 
-@pytest.mark.parametrize("limits", [ONE, WIDE], ids=["one_connection", "lanes"])
+@pytest.mark.parametrize("limits", [ONE, WIDE], ids=["one_connection", "several"])
 @pytest.mark.parametrize("later", [RESET, FORBIDDEN], ids=["broken", "403"])
 def test_S15_a_wrong_piece_and_then_no_more_answers(
     tmp_path: Path, limits: Limits, later: Behaviour

@@ -84,6 +84,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "fallback": frozenset({"choice", "install", "session", "state_notes"}),
     "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
+    "draft": frozenset(),
     "packing": frozenset({"draft"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
@@ -123,6 +124,44 @@ BUILT_ON_EFFECTS = {
     "repository": "fetches the metadata of the repository that it adds",
 }
 """The only operations that may import another operation with effects, and why."""
+
+IN_FETCH: dict[str, frozenset[str]] = {
+    "failures": frozenset(),
+    "limits": frozenset(),
+    "pieces": frozenset(),
+    "progress": frozenset(),
+    "proxies": frozenset(),
+    "race": frozenset(),
+    "segments": frozenset(),
+    "tls": frozenset(),
+    "urls": frozenset(),
+    "connections": frozenset({"limits", "race", "tls"}),
+    "transport": frozenset({"connections", "failures", "limits", "proxies", "race", "tls", "urls"}),
+    "network": frozenset({"limits", "transport", "urls"}),
+    "http_get": frozenset({"failures", "network", "urls"}),
+    "retries": frozenset({"failures", "limits", "network", "urls"}),
+    "pip_index": frozenset({"network", "urls"}),
+    "small_files": frozenset({"failures", "http_get", "network", "retries", "urls"}),
+    "partial": frozenset({"segments", "urls"}),
+    "stream": frozenset(),
+    "transfer": frozenset({"http_get", "network", "partial", "pieces", "progress", "retries"})
+    | {"segments", "stream", "urls"},
+    "parallel": frozenset({"failures", "http_get", "partial", "pieces", "retries", "segments"})
+    | {"transfer"},
+    "sequential": frozenset({"failures", "http_get", "pieces", "pip_index", "retries"})
+    | {"small_files", "transfer", "urls"},
+    "download": frozenset({"network", "parallel", "partial", "progress", "sequential", "stream"})
+    | {"transfer", "urls"},
+    "fetch": frozenset({"download", "limits", "network", "partial", "progress", "small_files"})
+    | {"stream"},
+}
+"""The same table for the modules inside ``fetch``; "fetch" is the package itself."""
+
+TRANSPORT_OF_FETCH = ("transport", "connections", "race", "tls", "network", "proxies")
+"""The modules of ``fetch`` that talk to a host."""
+
+DISK_OF_FETCH = {"download", "parallel", "partial", "segments", "sequential", "transfer"}
+"""The modules of ``fetch`` that know which bytes of a file are there: no host is their concern."""
 
 HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
@@ -383,6 +422,45 @@ def test_a_source_of_facts_does_not_know_another() -> None:
     assert not crossed
 
 
+def edges_inside(package: str) -> dict[str, set[str]]:
+    """The modules of a package, each with the others that it imports, at any place."""
+    parts = {module.name for module in MODULES.values() if module.unit == package}
+    found: dict[str, set[str]] = {}
+    for name in parts:
+        prefix = f"tsuku_llm.{package}."
+        reached = {
+            edge.target.removeprefix(prefix).partition(".")[0]
+            for edge in imports(MODULES[name])
+            if edge.target.startswith(prefix)
+        }
+        found[name.rpartition(".")[2]] = {part for part in reached if f"{package}.{part}" in parts}
+    return found
+
+
+def test_inside_fetch_a_module_imports_only_what_the_table_allows() -> None:
+    forbidden = [
+        f"{name} imports {other}"
+        for name, others in edges_inside("fetch").items()
+        for other in others - IN_FETCH.get(name, frozenset())
+    ]
+    assert not forbidden
+
+
+def test_every_module_of_fetch_has_a_row() -> None:
+    assert set(edges_inside("fetch")) == set(IN_FETCH)
+
+
+def test_the_transport_of_fetch_knows_no_file() -> None:
+    reached: set[str] = set()
+    queue = list(TRANSPORT_OF_FETCH)
+    while queue:
+        name = queue.pop()
+        if name not in reached:
+            reached.add(name)
+            queue += IN_FETCH[name]
+    assert not reached & DISK_OF_FETCH
+
+
 def test_the_light_commands_import_nothing_heavy() -> None:
     heavy = [
         text for text, found in loaded_by(LIGHT).items() if found.target.split(".")[0] in HEAVY
@@ -423,7 +501,9 @@ def test_every_row_of_the_operations_is_a_module() -> None:
     assert {f"operations.{name}" for name in OPERATIONS} == {*inside("operations")}
 
 
-@pytest.mark.parametrize("table", [MAY_IMPORT, OPERATIONS], ids=["units", "operations"])
+@pytest.mark.parametrize(
+    "table", [MAY_IMPORT, OPERATIONS, IN_FETCH], ids=["units", "operations", "fetch"]
+)
 def test_the_table_runs_one_way(table: dict[str, frozenset[str]]) -> None:
     order: list[str] = []
     rest = {unit: set(allowed) - {"manifests"} for unit, allowed in table.items()}

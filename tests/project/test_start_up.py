@@ -107,10 +107,3 @@ def test_a_start_loads_neither_a_parser_nor_what_it_does_without(
 ) -> None:
     """Of a parser ``inspect`` is the dearest part, and ``dataclasses`` would bring it back."""
     assert not (loaded(line, home) - bare()) & without
-
-
-def test_a_download_loads_no_command_line() -> None:
-    code = f"import sys, {OWN}.fetch.download, httpx; print(*sys.modules); httpx.Client()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "httpx" in done.stdout.split()
-    assert not {"click", "rich", "pygments"} & {*done.stdout.split()}

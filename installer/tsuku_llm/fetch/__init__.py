@@ -8,7 +8,6 @@ package is cheap.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,10 +29,6 @@ __all__ = [
     "get",
     "present",
 ]
-
-# If rich is installed (it is: we depend on it), httpx imports its command line, in 20 ms.
-# None marks the module as absent, and httpx then skips it.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
 def fetch(

@@ -18,7 +18,6 @@ import httpx
 from tsuku_llm.errors import BodyError, DownloadError, HttpStatusError, ProxyError
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.network import Network
-from tsuku_llm.fetch.partial import Part
 from tsuku_llm.fetch.urls import host_of, shown
 
 MAX_REDIRECTS = 5
@@ -115,7 +114,7 @@ def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:
             f"{current.host} redirects to something that is not followed",
             status=response.status_code,
             facts=(f"url: {shown(str(current))}", f"to: {shown(location) or '(nothing)'}"),
-            hint="only https is followed from https: the server or the network is not in order",
+            hint="only https is followed from https: the server or the network is misconfigured",
         )
     same = (target.scheme, target.host, target.port) == (
         current.scheme,
@@ -188,7 +187,7 @@ def check_framing(response: httpx.Response, url: str) -> int | None:
         raise BodyError(
             f"{host_of(url)} gives two lengths for one answer",
             facts=(f"url: {shown(url)}",),
-            hint="the server or a proxy is not in order: try later, or set llm.mirror",
+            hint="the server or a proxy is misconfigured: try later, or set llm.mirror",
         )
     # A repeated length ("5, 5") is valid if all numbers are equal, which h11 has checked.
     return int(length.partition(",")[0]) if length is not None else None
@@ -217,16 +216,15 @@ def check_no_page(start: bytes, url: str) -> None:
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
 
 
-def range_headers(part: Part, url: str) -> dict[str, str]:
-    """Build the headers that request the rest; an empty part needs none.
+def range_headers(start: int, end: int | None, validator: str | None) -> dict[str, str]:
+    """Build the headers that request bytes of a file; ``end`` None means up to its end.
 
-    Without a validator of this server the range is requested all the same: the digest
-    decides in the end, and wrong bytes cost one restart.
+    The whole file needs no headers. Without a validator of this server the range is requested
+    all the same: the digest decides in the end, and wrong bytes cost one restart.
     """
-    if not part.size:
+    if not start and end is None:
         return {}
-    headers = {"Range": f"bytes={part.size}-"}
-    validator = part.validator(url)
+    headers = {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
     if validator:
         headers["If-Range"] = validator
     return headers
@@ -239,51 +237,24 @@ def validator_of(headers: Mapping[str, str]) -> str | None:
     return (etag if etag.startswith('"') else headers.get("last-modified")) or None
 
 
-def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: str) -> int:
-    """Check that a 206 answer begins where the part ends; return that offset.
+def is_range(
+    headers: Mapping[str, str], start: int, end: int | None, size: int | None, validator: str | None
+) -> bool:
+    """Return whether a 206 answer has exactly these bytes of that version of the file.
 
-    Raises ``Transient`` for an answer that does not continue the part: several ranges,
-    another start, another total size, another version of the file.
+    ``end`` and ``size`` are None if they are not known. The answer does not fit if it has
+    several ranges, another range, another size of the file, or another validator.
     """
-    if not _fits(headers, (part.size, size), size, part.validator(url)):
-        raise Transient(
-            BodyError(
-                f"{host_of(url)} answers a request to resume with something else",
-                facts=(f"url: {shown(url)}",),
-                hint="run the command again: it starts from the beginning",
-            )
-        )
-    return part.size
-
-
-def segment_headers(start: int, end: int, validator: str | None) -> dict[str, str]:
-    """Build the headers that request ``start`` up to ``end`` of the same version of the file."""
-    headers = {"Range": f"bytes={start}-{end - 1}"}
-    if validator:
-        headers["If-Range"] = validator
-    return headers
-
-
-def is_segment(
-    headers: Mapping[str, str], start: int, end: int, size: int, validator: str | None
-) -> bool:
-    """Return whether a 206 answer has exactly these bytes of that version of the file."""
-    length = headers.get("content-length")
-    return _fits(headers, (start, end), size, validator) and length in (None, str(end - start))
-
-
-def _fits(
-    headers: Mapping[str, str], gap: tuple[int, int | None], size: int | None, validator: str | None
-) -> bool:
     # Several ranges come as multipart/byteranges, without this header.
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     if found is None:
         return False
-    start, end, total = found.groups()  # its end is the last byte, ours is one further
+    first, last, total = found.groups()
+    behind = int(last) + 1  # a range names its last byte, our end is one further
     return (
-        int(start) == gap[0]
-        and gap[1] in (None, int(end) + 1)
-        and (total == "*" or int(total) == (size or int(end) + 1))
+        int(first) == start
+        and end in (None, behind)
+        and (total == "*" or int(total) == (size or behind))
         # An answer may leave out its validator; if it has one, it must be the same.
         and validator in (None, validator_of(headers) or validator)
     )

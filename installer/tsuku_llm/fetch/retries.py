@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 from tsuku_llm.errors import BodyError
@@ -41,20 +40,14 @@ class Retries:
         ``received`` gives the number of bytes that are there so far.
         """
         while True:
-            # Swallows a Transient after its pause, and the loop tries again.
-            with self._surviving(received):
+            before = received()
+            try:
                 return attempt()
-
-    @contextlib.contextmanager
-    def _surviving(self, received: Callable[[], int]) -> Iterator[None]:
-        before = received()
-        try:
-            yield
-        except Transient as failure:
-            seconds = self._pause(failure, received() - before)
-            # Do not sleep towards a deadline that leaves no time for the attempt.
-            if self._network.clock() + seconds > self._deadline:
-                raise failure.error from failure
+            except Transient as failure:
+                seconds = self._pause(failure, received() - before)
+                # Do not sleep towards a deadline that leaves no time for the attempt.
+                if self._network.clock() + seconds > self._deadline:
+                    raise failure.error from failure
             self._network.pause(seconds)  # raises Interrupted if another thread stops the network
 
     def _pause(self, failure: Transient, gained: int) -> float:
