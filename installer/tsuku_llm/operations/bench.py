@@ -16,14 +16,14 @@ from tsuku_llm import launch
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
 from tsuku_llm.launch import Speed
-from tsuku_llm.operations.choice import Choice, refuse_revoked
-from tsuku_llm.operations.fallback import choice_beside, installed_variant
+from tsuku_llm.operations.choice import Choice, choose_like, refuse_revoked
 from tsuku_llm.operations.install import install_beside
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.serve import Serving, VersionStart
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.versions import readable
+from tsuku_llm.operations.which import installed_variant
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store import Installed
 
@@ -133,7 +133,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     session = session._replace(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
-    choice = choice_beside(session, readable(session.shelf.active), catalog)
+    choice = choose_like(session, readable(session.shelf.active), catalog)
     refuse_revoked(session, choice)
     runs, skipped = _runs_to_make(session, choice)
     for number in range(rounds):
@@ -216,9 +216,10 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
     gpu = run.installed.receipt.backend != "cpu"
     how = Serving(name="bench", require_gpu=gpu, sink=on_report, leash=leash)
     notes = StateNotes(session.state, launch.driver_fingerprint(session.environ))
-    start = VersionStart(
-        _comparable(session), (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ()
-    )
+    # Leave out the settings that would reach one variant and not another.
+    environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
+    alike = session._replace(environ=environ, update_check=False, note=lambda _: None)
+    start = VersionStart(alike, (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ())
     with tempfile.TemporaryFile() as said:
         try:
             with _stderr_into(said):
@@ -231,12 +232,6 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
                 run.failure = _ended(code, said)
     if leash.signalled:
         signal.raise_signal(leash.signalled)  # only the server got it: end the benchmark, too
-
-
-def _comparable(session: Session) -> Session:
-    """Return the session without settings that would reach one variant and not another."""
-    environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
-    return session._replace(environ=environ, update_check=False, note=lambda _: None)
 
 
 @contextmanager
