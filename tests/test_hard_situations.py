@@ -25,7 +25,7 @@ from tsuku_llm.cli.render.choice import verdict
 from tsuku_llm.errors import GateFailed, SelectionError
 from tsuku_llm.fetch import Silent
 from tsuku_llm.hardware import ApiState, GpuKind, Hardware
-from tsuku_llm.host import Answer, Host, LocalHost, Raw
+from tsuku_llm.host import DriverAnswer, Host, LocalHost, Raw
 from tsuku_llm.launch import diagnose, gate, plan
 from tsuku_llm.manifest import Release, parse_release
 from tsuku_llm.operations.install import install
@@ -614,7 +614,10 @@ def mac(version: str, processor: str) -> Host:
         {"call": "kern.osproductversion", "value": version},
         {"call": "machdep.cpu.brand_string", "value": processor},
     )
-    answers = {"macos": Answer(facts, "done"), "metal": Answer((opened, listed, device), "done")}
+    answers = {
+        "macos": DriverAnswer(facts, "done"),
+        "metal": DriverAnswer((opened, listed, device), "done"),
+    }
     system = {"os": "darwin", "machine": "arm64", "release": "x"}
     return ReplayHost(Recording(system=system, answers=answers), "made")
 

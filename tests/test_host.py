@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.child import Asking, Child
-from tsuku_llm.host import Answer, LocalHost, Program
+from tsuku_llm.host import ChildProgram, DriverAnswer, LocalHost
 from tsuku_llm.local import READ_LIMIT
 from tsuku_llm.probe.environment import child_environment
 
@@ -67,75 +67,75 @@ def grandchild(question):
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
+def program(tmp_path: Path) -> ChildProgram:
     (tmp_path / "answering.py").write_text(CHILD)
-    return Program(tmp_path, "answering", lambda environ, _scratch, _root: environ)
+    return ChildProgram(tmp_path, "answering", lambda environ, _scratch, _root: environ)
 
 
-def ask(program: Program, *questions: str, limit: float = 30.0) -> Mapping[str, Answer]:
+def ask(program: ChildProgram, *questions: str, limit: float = 30.0) -> Mapping[str, DriverAnswer]:
     return LocalHost().ask(program, questions, limit)()
 
 
-GOOD = Answer(({"call": "x", "code": 0},), "done")
+GOOD = DriverAnswer(({"call": "x", "code": 0},), "done")
 
 
-def test_every_question_is_answered_in_its_own_lines(program: Program) -> None:
+def test_every_question_is_answered_in_its_own_lines(program: ChildProgram) -> None:
     assert ask(program, "good-1", "good-2") == {"good-1": GOOD, "good-2": GOOD}
 
 
-def test_no_question_starts_no_child(program: Program) -> None:
+def test_no_question_starts_no_child(program: ChildProgram) -> None:
     assert ask(program) == {}
 
 
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
-        ("die", Answer(({"call": "last words"},), "signal 9")),
-        ("leave", Answer((), "exit 3", "call leave")),
+        ("die", DriverAnswer(({"call": "last words"},), "signal 9")),
+        ("leave", DriverAnswer((), "exit 3", "call leave")),
     ],
 )
 def test_a_question_that_kills_the_child_is_blamed_alone(
-    program: Program, question: str, answer: Answer
+    program: ChildProgram, question: str, answer: DriverAnswer
 ) -> None:
     assert ask(program, question, "good") == {question: answer, "good": GOOD}
 
 
-def test_a_hang_costs_the_limit_and_is_named(program: Program) -> None:
+def test_a_hang_costs_the_limit_and_is_named(program: ChildProgram) -> None:
     answers = ask(program, "good-1", "hang", "good-2", limit=3.0)
-    assert answers["hang"] == Answer(({"call": "last words"},), "timed-out", None)
+    assert answers["hang"] == DriverAnswer(({"call": "last words"},), "timed-out", None)
     assert answers["good-1"] == answers["good-2"] == GOOD
 
 
-def test_talking_does_not_lengthen_the_limit(program: Program) -> None:
+def test_talking_does_not_lengthen_the_limit(program: ChildProgram) -> None:
     assert ask(program, "chatter", limit=0.5)["chatter"].end == "timed-out"
 
 
-def test_a_driver_that_floods_the_pipe_is_stopped(program: Program) -> None:
+def test_a_driver_that_floods_the_pipe_is_stopped(program: ChildProgram) -> None:
     answers = ask(program, "flood", "good")
     assert answers["flood"].end.startswith(("signal", "exit"))
     assert answers["good"] == GOOD
 
 
-def test_what_is_no_answer_is_ignored(program: Program) -> None:
-    assert ask(program, "junk", "good") == {"junk": Answer((), "done"), "good": GOOD}
+def test_what_is_no_answer_is_ignored(program: ChildProgram) -> None:
+    assert ask(program, "junk", "good") == {"junk": DriverAnswer((), "done"), "good": GOOD}
 
 
-def test_a_question_that_crashes_behind_others_is_asked_again_alone(program: Program) -> None:
+def test_a_question_that_crashes_behind_others_is_asked_again_alone(program: ChildProgram) -> None:
     answers = ask(program, "good", "second")
-    assert answers == {"good": GOOD, "second": Answer((), "done")}
+    assert answers == {"good": GOOD, "second": DriverAnswer((), "done")}
 
 
-def test_two_that_kill_cost_two_children(program: Program) -> None:
+def test_two_that_kill_cost_two_children(program: ChildProgram) -> None:
     answers = ask(program, "die-1", "die-2", "good", "leave")
     ends = [answer.end for answer in answers.values()]
     assert ends == ["signal 9", "signal 9", "done", "exit 3"]
 
 
-def test_what_a_child_starts_dies_with_it(program: Program) -> None:
+def test_what_a_child_starts_dies_with_it(program: ChildProgram) -> None:
     assert ask(program, "grandchild", limit=0.5)["grandchild"].end == "timed-out"
 
 
-def test_a_caller_who_is_interrupted_leaves_no_child(program: Program) -> None:
+def test_a_caller_who_is_interrupted_leaves_no_child(program: ChildProgram) -> None:
     asking = LocalHost().ask(program, ["hang"], 60.0)
     timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
@@ -145,13 +145,13 @@ def test_a_caller_who_is_interrupted_leaves_no_child(program: Program) -> None:
     assert asking._child._process.wait(30) == -signal.SIGKILL
 
 
-def test_a_caller_who_wants_no_answer_leaves_no_child(program: Program) -> None:
+def test_a_caller_who_wants_no_answer_leaves_no_child(program: ChildProgram) -> None:
     asking = LocalHost().ask(program, ["hang", "good"], 60.0)
     asking.end()
     assert asking._child._process.returncode == -signal.SIGKILL
 
 
-def test_a_child_that_starts_too_late_is_ended(program: Program) -> None:
+def test_a_child_that_starts_too_late_is_ended(program: ChildProgram) -> None:
     start = LocalHost().ask(program, [], 1.0)._child._start
     child = Child(start, 60.0)
     child.cancel()
@@ -159,7 +159,7 @@ def test_a_child_that_starts_too_late_is_ended(program: Program) -> None:
 
 
 def test_an_error_of_ours_is_not_lost() -> None:
-    def fail() -> dict[str, Answer]:
+    def fail() -> dict[str, DriverAnswer]:
         raise MemoryError
 
     child = Child(lambda _: pytest.fail("started"), 1.0)
@@ -167,26 +167,28 @@ def test_an_error_of_ours_is_not_lost() -> None:
         Asking(child, fail)()
 
 
-def test_a_child_that_cannot_start_is_told(program: Program, tmp_path: Path) -> None:
-    gone = Program(tmp_path, "no_such_module", program.environment)
-    assert ask(gone, "good")["good"] == Answer((), "not-started")
+def test_a_child_that_cannot_start_is_told(program: ChildProgram, tmp_path: Path) -> None:
+    gone = ChildProgram(tmp_path, "no_such_module", program.environment)
+    assert ask(gone, "good")["good"] == DriverAnswer((), "not-started")
 
 
 def test_without_an_interpreter_nothing_is_asked(
-    program: Program, monkeypatch: pytest.MonkeyPatch
+    program: ChildProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert ask(program, "good")["good"].end == "not-started"
 
 
 def test_without_a_private_folder_nothing_is_asked(
-    program: Program, monkeypatch: pytest.MonkeyPatch
+    program: ChildProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/nowhere")
     assert ask(program, "good")["good"].end == "not-started"
 
 
-def test_the_child_sees_no_site_packages_and_works_in_a_private_folder(program: Program) -> None:
+def test_the_child_sees_no_site_packages_and_works_in_a_private_folder(
+    program: ChildProgram,
+) -> None:
     (line,) = ask(program, "path")["path"].lines
     assert not any("site-packages" in entry for entry in line["value"])
     assert line["value"][-1] == str(program.folder)
@@ -196,7 +198,7 @@ def test_the_child_sees_no_site_packages_and_works_in_a_private_folder(program: 
 
 def test_the_child_gets_the_environment_that_was_made_for_it(tmp_path: Path) -> None:
     (tmp_path / "answering.py").write_text(CHILD)
-    program = Program(tmp_path, "answering", child_environment)
+    program = ChildProgram(tmp_path, "answering", child_environment)
     environ = {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
         "CUDA_VISIBLE_DEVICES": "",

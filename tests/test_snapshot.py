@@ -15,7 +15,7 @@ from support.stub_drivers import LIBRARIES, StubDrivers
 
 from tsuku_llm.errors import SnapshotError
 from tsuku_llm.hardware import Api
-from tsuku_llm.host import Answer, Answers, LocalHost, Program
+from tsuku_llm.host import Answers, ChildProgram, DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import (
     SIZE_LIMIT,
@@ -25,13 +25,13 @@ from tsuku_llm.snapshot import (
     parse_recording,
 )
 
-PROGRAM = Program(Path("/nowhere"), "nothing", lambda environ, _scratch, _root: environ)
+PROGRAM = ChildProgram(Path("/nowhere"), "nothing", lambda environ, _scratch, _root: environ)
 
 
 class Machine(LocalHost):
     """Answers that would identify somebody."""
 
-    def __init__(self, root: Path, answers: Mapping[str, Answer] | None = None) -> None:
+    def __init__(self, root: Path, answers: Mapping[str, DriverAnswer] | None = None) -> None:
         super().__init__(root, {"LD_LIBRARY_PATH": "/home/alice/cuda/lib64"})
         self.answers = answers or {}
         self.asked: list[str] = []
@@ -89,7 +89,7 @@ def test_an_answer_is_asked_for_once_and_kept(tmp_path: Path) -> None:
 def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_text("ä")
-    answers = {"q": Answer(({"call": "x", "code": 0},), "signal 11", "cuInit")}
+    answers = {"q": DriverAnswer(({"call": "x", "code": 0},), "signal 11", "cuInit")}
     recorder = RecordingHost(Machine(tmp_path, answers))
     recorder.read_text("/folder/file")
     recorder.read_text("/missing")
@@ -105,7 +105,7 @@ def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
     assert replay.list_dir("/folder") == ("file",)
     assert replay.access("/folder/file") == "rw"
     assert replay.environment("LD_LIBRARY_PATH") == "~/cuda/lib64"
-    assert replay.ask(PROGRAM, ["q", "newer"], 1.0)() == {**answers, "newer": Answer()}
+    assert replay.ask(PROGRAM, ["q", "newer"], 1.0)() == {**answers, "newer": DriverAnswer()}
 
 
 def test_a_question_newer_than_the_recording_is_answered_absent(tmp_path: Path) -> None:

@@ -35,12 +35,12 @@ _OUTPUT_LIMIT = 4 << 20  # bytes: a driver that writes to our pipe cannot fill t
 _START_SECONDS = 30.0  # enough on a loaded machine; the child loads no driver before it greets
 _REAP_SECONDS = 1.0
 
-Start = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
+StartProcess = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
 """A function that starts a child with these questions. May raise ``OSError``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DriverAnswer:
     """A child's answer to one question.
 
     ``end`` tells how the answer ended: ``done``, ``timed-out``, ``signal 11``, ``exit 1``,
@@ -53,7 +53,7 @@ class Answer:
     during: str | None = None
 
 
-ABSENT = Answer()
+ABSENT = DriverAnswer()
 
 
 @dataclass(slots=True)
@@ -64,14 +64,14 @@ class _Talk:
     current: str | None = None
     during: str | None = None
     started: bool = False
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, DriverAnswer] = field(default_factory=dict)
 
     def hear(self, line: Mapping[str, Any]) -> None:
         if line["ask"] != self.current:
             self.current, self.lines = line["ask"], []
         self.during = None
         if "end" in line:
-            self.answers[line["ask"]] = Answer(tuple(self.lines), "done")
+            self.answers[line["ask"]] = DriverAnswer(tuple(self.lines), "done")
             self.current, self.lines = None, []
         elif "before" in line:
             self.during = str(line["before"])
@@ -86,7 +86,7 @@ class Child:
     """
 
     def __init__(
-        self, start: Start, limit: float, first: subprocess.Popen[bytes] | None = None
+        self, start: StartProcess, limit: float, first: subprocess.Popen[bytes] | None = None
     ) -> None:
         self._start = start
         self._limit = limit
@@ -94,9 +94,9 @@ class Child:
         self._process = first
         self._cancelled = False
 
-    def ask_all(self, questions: Sequence[str]) -> dict[str, Answer]:
+    def ask_all(self, questions: Sequence[str]) -> dict[str, DriverAnswer]:
         """Ask every question, in this order, with as few children as possible."""
-        answers: dict[str, Answer] = {}
+        answers: dict[str, DriverAnswer] = {}
         left = list(questions)
         while left and not self._cancelled:
             answered, blamed = self._converse(left)
@@ -117,12 +117,12 @@ class Child:
         if self._process and self._process.poll() is None:
             _kill(self._process)
 
-    def _converse(self, questions: Sequence[str]) -> tuple[dict[str, Answer], str | None]:
+    def _converse(self, questions: Sequence[str]) -> tuple[dict[str, DriverAnswer], str | None]:
         """Talk to one child; return its answers and the question that broke it."""
         try:
             process = self._process = self._first or self._start(questions)
         except OSError:
-            return dict.fromkeys(questions, Answer(end="not-started")), None
+            return dict.fromkeys(questions, DriverAnswer(end="not-started")), None
         # The child that was started ahead serves once; the next one is started here.
         self._first = None
         # ``cancel`` may have run while the child was being started, and found no process to kill.
@@ -134,14 +134,14 @@ class Child:
         # One that used up its time is killed at once.
         end = _stop(process, patience=_REAP_SECONDS if in_time else 0.0)
         if not talk.started:
-            return dict.fromkeys(questions, Answer(end="not-started")), None
+            return dict.fromkeys(questions, DriverAnswer(end="not-started")), None
         open_ = [question for question in questions if question not in talk.answers]
         if not open_:
             return talk.answers, None
         # The child answers in order, so it was busy with the first open question.
         blamed = open_[0]
         end = end if in_time else "timed-out"
-        talk.answers[blamed] = Answer(tuple(talk.lines), end, talk.during)
+        talk.answers[blamed] = DriverAnswer(tuple(talk.lines), end, talk.during)
         return talk.answers, blamed
 
     def _listen(self, process: subprocess.Popen[bytes], talk: _Talk, known: Sequence[str]) -> bool:
@@ -170,17 +170,17 @@ class Child:
 class Asking:
     """Questions that a thread asks in the background, while the caller does something else."""
 
-    def __init__(self, child: Child, put: Callable[[], dict[str, Answer]]) -> None:
+    def __init__(self, child: Child, put: Callable[[], dict[str, DriverAnswer]]) -> None:
         self._child = child
         self._put = put
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, DriverAnswer] = {}
         self._error: BaseException | None = None
         # A daemon, so that a thread blocked by a stuck child does not keep the program from
         # exiting.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def __call__(self) -> Mapping[str, Answer]:
+    def __call__(self) -> Mapping[str, DriverAnswer]:
         """Wait for the answers; if the caller is interrupted, kill the child."""
         try:
             while self._thread.is_alive():

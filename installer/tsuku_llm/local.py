@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from tsuku_llm.child import Answer, Asking, Child, Start
+    from tsuku_llm.child import Asking, Child, DriverAnswer, StartProcess
 Raw = str | int | None
 
 
-class Program:
+class ChildProgram:
     """What a child runs: ``module`` of ``folder``, alone, without site-packages.
 
     ``module`` must have ``main(root, limit, questions)`` and speak as ``child`` describes.
@@ -87,7 +87,7 @@ class LocalHost:
         """Answer as ``Host`` describes."""
         return self._environ.get(name)
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Asking:
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Asking:
         """Ask as ``Host`` describes: the child starts at once, and a thread listens to it."""
         scratch = _scratch_folder()
         environ = program.environment(self._environ, scratch, self._root)
@@ -137,14 +137,14 @@ def _start(
     )
 
 
-def _started(start: Start, questions: Sequence[str]) -> subprocess.Popen[bytes] | None:
+def _started(start: StartProcess, questions: Sequence[str]) -> subprocess.Popen[bytes] | None:
     try:
         return start(questions)
     except OSError:  # Child starts it again and reports that it does not start
         return None
 
 
-def _ask_in(scratch: str, child: Child, questions: Sequence[str]) -> dict[str, Answer]:
+def _ask_in(scratch: str, child: Child, questions: Sequence[str]) -> dict[str, DriverAnswer]:
     try:
         return child.ask_all(questions)
     finally:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machines import release
 
-from tsuku_llm.host import Answer
+from tsuku_llm.host import DriverAnswer
 from tsuku_llm.probe import QUESTIONS, cpu, probe, reply
 from tsuku_llm.selection import Request, select
 from tsuku_llm.snapshot import Recording, ReplayHost
@@ -52,7 +52,7 @@ LINES = st.builds(
 )
 ENDS = st.sampled_from(["done", "done", "done", "timed-out", "signal 11", "exit 1", "not-started"])
 ANSWERS = st.builds(
-    Answer, st.lists(LINES, max_size=5).map(tuple), ENDS, st.none() | st.text(max_size=9)
+    DriverAnswer, st.lists(LINES, max_size=5).map(tuple), ENDS, st.none() | st.text(max_size=9)
 )
 TEXTS = st.none() | st.text(max_size=30) | WORDS
 FILES = [

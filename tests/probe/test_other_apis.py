@@ -8,7 +8,7 @@ from support.stub_drivers import StubDrivers
 from support.tools import require_library
 
 from tsuku_llm.hardware import Api, ApiState, GpuKind
-from tsuku_llm.host import Answer, LocalHost
+from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import amd, probe
 from tsuku_llm.probe.surroundings import Surroundings
 
@@ -88,7 +88,7 @@ def test_an_amd_card_without_rocm_is_named(tmp_path: Path) -> None:
 
 def test_a_compute_device_that_may_not_be_opened_is_named() -> None:
     opened = {"call": "open", "library": "/opt/rocm/lib/libamdhip64.so.7"}
-    answer = Answer((opened, {"call": "hipGetDeviceCount", "code": 100}), "done")
+    answer = DriverAnswer((opened, {"call": "hipGetDeviceCount", "code": 100}), "done")
     assert slug(amd.parse(amd.Raw(hip=answer, access="r"), Surroundings())) == "gpu-permission"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tsuku_llm.child import Asking
     from tsuku_llm.hardware import Hardware
-    from tsuku_llm.local import Program
+    from tsuku_llm.local import ChildProgram
     from tsuku_llm.operations.session import Session
 
 
@@ -31,7 +31,7 @@ class PrefetchedHost(LocalHost):
         self._asking = super().ask(program(self), self._questions, LIMIT)
         self._taken = False
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Asking:
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Asking:
         """Answer as ``Host.ask``; the first matching call gets the answers asked for ahead."""
         # Answers are given once: a second probe wants the state of the machine at that moment.
         if self._taken or (questions, limit) != (self._questions, LIMIT):

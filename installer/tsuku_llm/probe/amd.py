@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import AMD, Surroundings
 
@@ -37,12 +37,12 @@ INTEGRATED = frozenset(
 class Raw:
     """The worker's answer, each node's properties file, and this user's access to /dev/kfd."""
 
-    hip: Answer = ABSENT
+    hip: DriverAnswer = ABSENT
     nodes: tuple[str, ...] = ()
     access: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the worker's answer and read the kernel's topology."""
     names = [name for name in host.list_dir(NODES) or () if name.isdecimal()]
     texts = [host.read_text(f"{NODES}/{name}/properties") for name in sorted(names, key=int)]
@@ -97,7 +97,7 @@ def _properties(text: str) -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}  # noqa: PLR2004 - name, value
 
 
-def _gpus(answer: Answer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
+def _gpus(answer: DriverAnswer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
     lines = reply.calls(answer, "device")
     # HIP_VISIBLE_DEVICES and the like shorten HIP's list. Without them HIP and the kernel list
     # the same devices in the same order, so equal lengths mean that no filter is set.
@@ -152,7 +152,7 @@ def _problem(raw: Raw, targets: tuple[str, ...], around: Surroundings) -> Proble
     return Problem("rocm-error", text, "update the amdgpu driver and ROCm to matching versions")
 
 
-def _runtime_problem(answer: Answer, targets: tuple[str, ...]) -> Problem | None:
+def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem | None:
     error = reply.missing_dependency(answer)
     if error:
         text = f"AMD's HIP runtime is there but does not load: {error}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind
-from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import reply
 
 VERSION_FILE = "/System/Library/CoreServices/SystemVersion.plist"
@@ -32,13 +32,13 @@ X86_NAMES = {
 class Raw:
     """The worker's two answers, the version file, and the kernel's release."""
 
-    macos: Answer = ABSENT
-    metal: Answer = ABSENT
+    macos: DriverAnswer = ABSENT
+    metal: DriverAnswer = ABSENT
     version: str | None = None
     release: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the worker's answers and read the version file."""
     release = host.system().get("release")
     return Raw(
@@ -120,5 +120,5 @@ def parse_memory(raw: Raw) -> int | None:
     return reply.positive(_value(raw.macos, "hw.memsize"))
 
 
-def _value(answer: Answer, name: str) -> object:
+def _value(answer: DriverAnswer, name: str) -> object:
     return reply.value(answer, name, "value")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tsuku_llm.hardware import Api, Cpu, Hardware
-from tsuku_llm.host import Answer, Host
+from tsuku_llm.host import DriverAnswer, Host
 from tsuku_llm.probe import (
     amd,
     cpu,
@@ -18,7 +18,7 @@ from tsuku_llm.probe import (
     vulkan,
 )
 
-Answered = Mapping[str, Answer]
+Answered = Mapping[str, DriverAnswer]
 
 
 def conclude(host: Host, os: str, arch: str, answers: Answered) -> Hardware:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind
-from tsuku_llm.host import ABSENT, Answer
+from tsuku_llm.host import ABSENT, DriverAnswer
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import INTEL
 
@@ -25,10 +25,10 @@ CODES = {
 class Raw:
     """The worker's answer."""
 
-    level_zero: Answer = ABSENT
+    level_zero: DriverAnswer = ABSENT
 
 
-def collect(answers: Mapping[str, Answer]) -> Raw:
+def collect(answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the worker's answer."""
     return Raw(answers.get("level_zero", ABSENT))
 
@@ -67,7 +67,7 @@ def openvino(level_zero: Api, opencl: Api, raw: Raw) -> Api:
     )
 
 
-def _of_type(answer: Answer, number: int) -> tuple[Mapping[str, Any], ...]:
+def _of_type(answer: DriverAnswer, number: int) -> tuple[Mapping[str, Any], ...]:
     lines = reply.calls(answer, "device")
     return tuple(line for line in lines if reply.integer(line.get("type")) == number)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsuku_llm.hardware import Libc
-from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import reply
 
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
@@ -19,11 +19,11 @@ _PYTHON = re.compile(r"glibc (\d{1,3}\.\d{1,3})")
 class Raw:
     """The worker's answer, and the C library that this interpreter runs on."""
 
-    libc: Answer = ABSENT
+    libc: DriverAnswer = ABSENT
     python: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the worker's answer and the interpreter's C library."""
     python = host.system().get("libc")
     return Raw(answers.get("libc", ABSENT), python if isinstance(python, str) else None)
@@ -60,11 +60,11 @@ def _glibc_version(raw: Raw) -> str | None:
     return match[1] if match else _newest(_versions(raw.libc, "libc.so.6"), "GLIBC_")
 
 
-def _path(answer: Answer, name: str) -> str | None:
+def _path(answer: DriverAnswer, name: str) -> str | None:
     return reply.words(reply.value(answer, name, "path"))
 
 
-def _versions(answer: Answer, name: str) -> tuple[str, ...]:
+def _versions(answer: DriverAnswer, name: str) -> tuple[str, ...]:
     versions = reply.value(answer, name, "versions")
     if not isinstance(versions, list):
         return ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import NVIDIA, Surroundings
 
@@ -52,14 +52,14 @@ _VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
 class Raw:
     """The raw answers: two APIs, the kernel module's text, one variable, one device file."""
 
-    cuda: Answer = ABSENT
-    nvml: Answer = ABSENT
+    cuda: DriverAnswer = ABSENT
+    nvml: DriverAnswer = ABSENT
     kernel: str | None = None
     visible: str | None = None
     control: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the answers of both APIs and ask for the supporting facts."""
     return Raw(
         cuda=answers.get("cuda", ABSENT),

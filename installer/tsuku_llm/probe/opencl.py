@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer
+from tsuku_llm.host import ABSENT, DriverAnswer
 from tsuku_llm.probe import reply
 
 TYPE_CPU, TYPE_GPU = 2, 4
@@ -19,10 +19,10 @@ NO_PLATFORM = -1001
 class Raw:
     """The worker's answer."""
 
-    opencl: Answer = ABSENT
+    opencl: DriverAnswer = ABSENT
 
 
-def collect(answers: Mapping[str, Answer]) -> Raw:
+def collect(answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the worker's answer."""
     return Raw(answers.get("opencl", ABSENT))
 
@@ -45,7 +45,7 @@ def parse(raw: Raw) -> Api:
     )
 
 
-def _version(answer: Answer) -> str | None:
+def _version(answer: DriverAnswer) -> str | None:
     """Return the version of the newest platform: 3.0 from "OpenCL 3.0 PoCL 3.1"."""
     found = [_number(line.get("version")) for line in reply.calls(answer, "platform")]
     known = [version for version in found if version]
@@ -77,7 +77,7 @@ def _kind(bits: int | None, unified: int | None) -> GpuKind:
     return GpuKind.SOFTWARE if bits & TYPE_CPU else GpuKind.OTHER
 
 
-def _problem(answer: Answer) -> Problem | None:
+def _problem(answer: DriverAnswer) -> Problem | None:
     broken = reply.broken(answer, "an OpenCL driver")
     if broken or reply.code(answer, "clGetPlatformIDs") != NO_PLATFORM:
         return broken

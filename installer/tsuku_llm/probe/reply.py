@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tsuku_llm.hardware import ApiState, Evidence, Problem
-from tsuku_llm.host import Answer
+from tsuku_llm.host import DriverAnswer
 
 Codes = Mapping[int, str]
 _MISSING_GLIBC = ": cannot open shared object file"
@@ -45,29 +45,29 @@ def dotted(value: object) -> str | None:
     return match[0] if match else None
 
 
-def calls(answer: Answer, name: str) -> tuple[Mapping[str, Any], ...]:
+def calls(answer: DriverAnswer, name: str) -> tuple[Mapping[str, Any], ...]:
     """Return every line about one call."""
     return tuple(line for line in answer.lines if line.get("call") == name)
 
 
-def code(answer: Answer, name: str) -> int | None:
+def code(answer: DriverAnswer, name: str) -> int | None:
     """Return the last return code of a call; None if the call was not made."""
     lines = calls(answer, name)
     return integer(lines[-1].get("code")) if lines else None
 
 
-def value(answer: Answer, name: str, key: str) -> Any:
+def value(answer: DriverAnswer, name: str, key: str) -> Any:
     """Return the value ``key`` that the last such call filled in."""
     lines = calls(answer, name)
     return lines[-1].get(key) if lines else None
 
 
-def library(answer: Answer) -> str | None:
+def library(answer: DriverAnswer) -> str | None:
     """Return the file that the API's library was loaded from."""
     return words(value(answer, "open", "library"))
 
 
-def missing_dependency(answer: Answer) -> str | None:
+def missing_dependency(answer: DriverAnswer) -> str | None:
     """Return why a library that exists did not load; None if it does not exist."""
     names = value(answer, "open", "names")
     errors = value(answer, "open", "errors")
@@ -96,7 +96,7 @@ def is_absence(name: str, error: str) -> bool:
     return "Could not find module" in error or "image not found" in error or "no such file" in error
 
 
-def state(answer: Answer, *needed: str) -> ApiState:
+def state(answer: DriverAnswer, *needed: str) -> ApiState:
     """Tell how far an API got; ``needed`` are the calls that must have returned 0."""
     if answer.end == "timed-out":
         return ApiState.TIMED_OUT
@@ -114,7 +114,7 @@ def state(answer: Answer, *needed: str) -> ApiState:
     return ApiState.OK
 
 
-def broken(answer: Answer, driver: str) -> Problem | None:
+def broken(answer: DriverAnswer, driver: str) -> Problem | None:
     """Return the problem of a driver that crashed or hung during its question."""
     call = words(answer.during) or "between two calls"
     if answer.end == "timed-out":
@@ -133,7 +133,7 @@ def broken(answer: Answer, driver: str) -> Problem | None:
     return None
 
 
-def evidence(answer: Answer, codes: Codes | None = None) -> tuple[Evidence, ...]:
+def evidence(answer: DriverAnswer, codes: Codes | None = None) -> tuple[Evidence, ...]:
     """List each call and its outcome as text; ``codes`` names return codes."""
     found = [item for line in answer.lines if (item := _item(line, codes or {}))]
     if answer.end not in ("done", "absent"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsuku_llm.hardware import Evidence, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.environment import is_wsl
 
@@ -50,7 +50,7 @@ class Surroundings:
         return any(device.vendor == vendor for device in self.pci)
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Surroundings:
+def collect(host: Host, answers: Mapping[str, DriverAnswer]) -> Surroundings:
     """Ask the host for the few files that tell what kind of machine it is."""
     wsl = is_wsl(host)
     return Surroundings(
@@ -78,7 +78,7 @@ def parse_tegra(release: str | None, compatible: str | None) -> str | None:
     return None
 
 
-def parse_pci(answer: Answer) -> tuple[PciDevice, ...]:
+def parse_pci(answer: DriverAnswer) -> tuple[PciDevice, ...]:
     """Read each line of the worker's list."""
     return tuple(
         PciDevice(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import reply
 from tsuku_llm.probe.surroundings import NVIDIA, Surroundings
 
@@ -54,12 +54,12 @@ PACKAGES = {
 class Raw:
     """The worker's answer, the render nodes with this user's access, and one variable."""
 
-    vulkan: Answer = ABSENT
+    vulkan: DriverAnswer = ABSENT
     nodes: tuple[tuple[str, str], ...] = ()
     visible: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the worker's answer and look at the render nodes."""
     paths = [f"/dev/dri/{name}" for name in host.list_dir("/dev/dri") or ()]
     nodes = [(path, host.access(path)) for path in paths if "renderD" in path]
@@ -96,7 +96,7 @@ def version_text(number: object) -> str | None:
     return f"{value >> 22 & 127}.{value >> 12 & 1023}.{value & 4095}"
 
 
-def _loader_version(answer: Answer) -> str | None:
+def _loader_version(answer: DriverAnswer) -> str | None:
     if reply.library(answer) is None:
         return None
     told = version_text(reply.value(answer, "vkEnumerateInstanceVersion", "version"))
@@ -176,7 +176,7 @@ def _problem(raw: Raw, around: Surroundings, gpus: tuple[Gpu, ...]) -> Problem |
     return _icd_problem(files) or _software_problem(gpus, around) or _error_problem(answer, around)
 
 
-def _loader_problem(answer: Answer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+def _loader_problem(answer: DriverAnswer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
     error = reply.missing_dependency(answer)
     if error:
         text = f"the Vulkan loader is there but does not load: {error}"
@@ -210,7 +210,7 @@ def _broken_icd(name: str, error: str) -> Problem:
     return Problem("vulkan-icd-broken", f"the Vulkan driver {name} does not load: {error}", fix)
 
 
-def _no_driver(answer: Answer) -> bool:
+def _no_driver(answer: DriverAnswer) -> bool:
     created = reply.code(answer, "vkCreateInstance")
     listed = reply.code(answer, "vkEnumeratePhysicalDevices")
     count = reply.value(answer, "vkEnumeratePhysicalDevices", "count")
@@ -234,7 +234,7 @@ def _container_fix(around: Surroundings) -> str:
     return "install mesa-vulkan-drivers in the container, and start it with --device /dev/dri"
 
 
-def _error_problem(answer: Answer, around: Surroundings) -> Problem | None:
+def _error_problem(answer: DriverAnswer, around: Surroundings) -> Problem | None:
     if _no_driver(answer) and around.os != "linux":
         return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
     if _no_driver(answer):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsuku_llm.hardware import Evidence, Problem
-from tsuku_llm.host import ABSENT, Answer
+from tsuku_llm.host import ABSENT, DriverAnswer
 from tsuku_llm.probe import reply
 
 NOT_INSTALLED = "0"
@@ -24,10 +24,10 @@ _VENDOR = re.compile(r"ven_([0-9a-f]{4})", re.IGNORECASE)
 class Raw:
     """The worker's answer."""
 
-    windows: Answer = ABSENT
+    windows: DriverAnswer = ABSENT
 
 
-def collect(answers: Mapping[str, Answer]) -> Raw:
+def collect(answers: Mapping[str, DriverAnswer]) -> Raw:
     """Take the worker's answer."""
     return Raw(answers.get("windows", ABSENT))
 
