@@ -35,7 +35,7 @@ _OUTPUT_LIMIT = 4 << 20  # bytes: a driver that writes to our pipe cannot fill t
 _START_SECONDS = 30.0  # enough on a loaded machine; the child loads no driver before it greets
 _REAP_SECONDS = 1.0
 
-Start = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
+StartProcess = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
 """A function that starts a child with these questions. May raise ``OSError``."""
 
 
@@ -86,7 +86,7 @@ class Child:
     """
 
     def __init__(
-        self, start: Start, limit: float, first: subprocess.Popen[bytes] | None = None
+        self, start: StartProcess, limit: float, first: subprocess.Popen[bytes] | None = None
     ) -> None:
         self._start = start
         self._limit = limit

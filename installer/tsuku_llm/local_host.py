@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from tsuku_llm.driver_child import Asking, Child, DriverAnswer, Start
+    from tsuku_llm.driver_child import Asking, Child, DriverAnswer, StartProcess
 Raw = str | int | None
 
 
@@ -137,7 +137,7 @@ def _start(
     )
 
 
-def _started(start: Start, questions: Sequence[str]) -> subprocess.Popen[bytes] | None:
+def _started(start: StartProcess, questions: Sequence[str]) -> subprocess.Popen[bytes] | None:
     try:
         return start(questions)
     except OSError:  # Child starts it again and reports that it does not start

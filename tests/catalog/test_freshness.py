@@ -18,7 +18,7 @@ from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleM
 from tsuku_llm.metadata_status import SKEW, Freshness, MetadataStatus
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.refresh import refresh
-from tsuku_llm.operations.update_notice import Offer, remember, remembered
+from tsuku_llm.operations.update_notice import Offer, keep_offer, kept_offer
 from tsuku_llm.revocations import Revocation
 
 DAY = timedelta(days=1)
@@ -260,12 +260,12 @@ def test_a_repository_in_a_folder_needs_no_network(shop: FolderShop, tmp_path: P
 
 def test_what_a_look_found_is_remembered_for_one_version(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home")
-    assert remembered(session, "b1-cpu-0") is None
-    remember(session, "b1-cpu-0", Offer("b2", "0.2.0"))
-    assert remembered(session, "b1-cpu-0") == Offer("b2", "0.2.0")
-    assert remembered(session, "b1-cpu-1") is None
-    remember(session, "b1-cpu-0", None)
-    assert remembered(session, "b1-cpu-0") is None
+    assert kept_offer(session, "b1-cpu-0") is None
+    keep_offer(session, "b1-cpu-0", Offer("b2", "0.2.0"))
+    assert kept_offer(session, "b1-cpu-0") == Offer("b2", "0.2.0")
+    assert kept_offer(session, "b1-cpu-1") is None
+    keep_offer(session, "b1-cpu-0", None)
+    assert kept_offer(session, "b1-cpu-0") is None
 
 
 @pytest.mark.parametrize("damage", ["", "null", "[]", '{"format": 1}', "[" * 3000, "\0"])
@@ -273,6 +273,6 @@ def test_C10_a_damaged_memory_of_a_look_is_none(
     shop: FolderShop, tmp_path: Path, damage: str
 ) -> None:
     session = shop.session(tmp_path / "home")
-    remember(session, "b1-cpu-0", Offer("b2", None))
+    keep_offer(session, "b1-cpu-0", Offer("b2", None))
     (session.state / "update.json").write_text(damage)
-    assert remembered(session, "b1-cpu-0") is None
+    assert kept_offer(session, "b1-cpu-0") is None

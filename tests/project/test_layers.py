@@ -72,16 +72,16 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "choice": frozenset({"revocation", "session"}),
     "device_check": frozenset({"session", "state_notes"}),
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
-    "explain": frozenset({"choice", "session", "which"}),
+    "explain": frozenset({"choice", "session"}),
     "reuse": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session"}),
     # operations with effects
     "background": frozenset({"revocation", "serve", "session"}),
-    "bench": frozenset({"choice", "fallback", "install", "refresh", "serve", "session"})
-    | {"state_notes", "versions"},
+    "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
+    | {"versions", "which"},
     "build_version": frozenset({"choice", "reuse", "session"}),
-    "fallback": frozenset({"choice", "install", "session", "state_notes"}),
+    "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
     "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "draft": frozenset(),

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.instances.idle import IdleWatch, sample_activity
+from tsuku_llm.instances.idle import IdleWatch
 from tsuku_llm.instances.log import follow_log, open_log, read_log, turn
 from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.launch.health import address_of
@@ -170,17 +170,15 @@ class _ServerKeeper:
         while not self._over.wait(idle.pause if idle else _LOOK):
             # Descriptors 1 and 2 are the log in this process; ``turn`` points them to the new file.
             turn(log, (1, 2))
-            if idle and self._idles(idle):
+            server = self._record.server
+            if idle is None or server is None:
+                continue
+            sample = sample_activity(server.pid)  # None if the server cannot be looked at
+            if sample is not None and idle.is_over(time.monotonic(), sample):
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
                 self.leash.end(f"no request for {self._record.idle_timeout} seconds")
                 return
-
-    def _idles(self, idle: IdleWatch) -> bool:
-        """Return whether the server was idle for too long; False if it cannot be looked at."""
-        server = self._record.server
-        sample = sample_activity(server.pid) if server else None
-        return sample is not None and idle.is_over(time.monotonic(), sample)
 
 
 # --- the process that starts it ------------------------------------------------------------
@@ -306,10 +304,9 @@ def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[byt
     path = instances.log(checked_name(name))
     if not path.exists():
         _nobody(instances, name)
-    return _reading(instances, name, path) if follow else read_log(path)
+    if not follow:
+        return read_log(path)
 
-
-def _reading(instances: Instances, name: str, path: Path) -> Iterator[bytes]:
     def is_over() -> bool:
         record = instances.find(name)
         return record is None or not record.state.is_up

@@ -18,14 +18,14 @@ from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
 from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.choice import Choice, refuse_revoked
-from tsuku_llm.operations.fallback import choice_beside, installed_variant
+from tsuku_llm.operations.choice import Choice, choose_like, refuse_revoked
 from tsuku_llm.operations.install import install_beside
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.serve import Serving, VersionStart
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.versions import readable
+from tsuku_llm.operations.which import installed_variant
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
 
@@ -135,7 +135,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     session = session._replace(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
-    choice = choice_beside(session, readable(session.shelf.active), catalog)
+    choice = choose_like(session, readable(session.shelf.active), catalog)
     refuse_revoked(session, choice)
     runs, skipped = _runs_to_make(session, choice)
     for number in range(rounds):
@@ -218,9 +218,10 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
     gpu = run.installed.receipt.backend != "cpu"
     how = Serving(name="bench", require_gpu=gpu, sink=on_report, leash=leash)
     notes = StateNotes(session.state, driver_fingerprint(session.environ))
-    start = VersionStart(
-        _comparable(session), (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ()
-    )
+    # Leave out the settings that would reach one variant and not another.
+    environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
+    alike = session._replace(environ=environ, update_check=False, note=lambda _: None)
+    start = VersionStart(alike, (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ())
     with tempfile.TemporaryFile() as said:
         try:
             with _stderr_into(said):
@@ -233,12 +234,6 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
                 run.failure = _ended(code, said)
     if leash.signalled:
         signal.raise_signal(leash.signalled)  # only the server got it: end the benchmark, too
-
-
-def _comparable(session: Session) -> Session:
-    """Return the session without settings that would reach one variant and not another."""
-    environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
-    return session._replace(environ=environ, update_check=False, note=lambda _: None)
 
 
 @contextmanager

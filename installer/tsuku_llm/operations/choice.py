@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
-from tsuku_llm.errors import Revoked, UnknownRequest
+from tsuku_llm.errors import Revoked, StoreError, TrustError, UnknownRequest
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.revocation import note_others, revoked
@@ -17,6 +17,7 @@ from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import version_id
 
 
@@ -97,7 +98,10 @@ def choose(
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, found, hardware)
             if choice.selection.compatible:
-                _tell_skipped(session, [each.release for each, _ in read], found[0])
+                if read:
+                    newer = ", ".join(each.release for each, _ in read)
+                    taken = found[0].release
+                    session.note(f"{taken} is the newest that fits this machine, not {newer}")
                 return replace(choice, avoided=avoided)
         read.append(found)
     # The newest release, so that the caller can say why each of its variants does not fit.
@@ -112,6 +116,20 @@ def refuse_revoked(session: Session, choice: Choice) -> None:
     entry = choice.catalog.entry(choice.release.release)
     hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
     raise revoked(choice.release.release, choice.revocation, hint)
+
+
+def choose_like(
+    session: Session, installed: Installed | None, catalog: Catalog | None = None
+) -> Choice:
+    """Compare the variants of an installed release, or of the newest if that one is gone."""
+    if installed is None:
+        return choose(session, catalog=catalog)
+    # The settings may name another channel by now; the release belongs to this one.
+    session = session._replace(channel=installed.receipt.channel)
+    try:
+        return choose(session, release=installed.receipt.release, catalog=catalog)
+    except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
+        return choose(session, catalog=catalog)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
@@ -173,12 +191,6 @@ def _compared(
     selection = select(release, hardware, Request(session.backend, session.prefer))
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
-
-
-def _tell_skipped(session: Session, skipped: list[str], taken: ReleaseEntry) -> None:
-    if skipped:
-        newer = ", ".join(skipped)
-        session.note(f"{taken.release} is the newest that fits this machine, not {newer}")
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.choice import Choice, choose, version_of
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.which import installed_versions
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
@@ -54,4 +53,5 @@ def backends(
     choice = explain(anything, release=release, hardware_file=hardware_file)
     if hardware_file:
         return Matrix(choice)
-    return Matrix(choice, *installed_versions(session))
+    shelf = session.shelf
+    return Matrix(choice, shelf.installed(), shelf.active())

@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
+from tsuku_llm.errors import GateFailed, TsukuError
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.state_notes import FailureNote, StateNotes
+from tsuku_llm.operations.which import installed_variant
 from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.reader import StoreReader
 
 if TYPE_CHECKING:  # types that a start that succeeds does without
-    from tsuku_llm.catalog.loading import Catalog
     from tsuku_llm.launch.report import FallenBack
-    from tsuku_llm.operations.choice import Choice
     from tsuku_llm.selection import Candidate
 
 
@@ -79,9 +77,11 @@ def _next(
     *,
     gpu_only: bool,
 ) -> Installed | None:
-    from tsuku_llm.selection import next_after  # noqa: PLC0415 - loads the manifest
+    # Only a start that fails needs these: they load the manifest.
+    from tsuku_llm.operations.choice import choose_like  # noqa: PLC0415
+    from tsuku_llm.selection import next_after  # noqa: PLC0415
 
-    choice = choice_beside(session, preferred)
+    choice = choose_like(session, preferred)
     reasons = {each.variant: each.reason for each in failed}
     for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
         found = installed_variant(session.shelf, candidate.variant.name, preferred.receipt.release)
@@ -89,38 +89,15 @@ def _next(
         if not _agreed(session, failed[-1], candidate, found):
             return None
         with suppress(GateFailed):  # this one does not run here either: try the one after it
-            found = found or _install(session, choice, candidate)
+            if found is None:
+                from tsuku_llm.operations.install import install_beside  # noqa: PLC0415 - network
+
+                found = install_beside(session, choice, candidate)
             notes.keep_failure(
                 FailureNote(preferred.id, reasons[preferred.receipt.variant], found.id)
             )
             return found
     return None
-
-
-def choice_beside(
-    session: Session, preferred: Installed | None, catalog: Catalog | None = None
-) -> Choice:
-    """Compare the variants of the installed release, or of the newest if that one is gone."""
-    from tsuku_llm.operations.choice import choose  # noqa: PLC0415
-
-    if preferred is None:
-        return choose(session, catalog=catalog)
-    # The settings may name another channel by now; the release belongs to this one.
-    session = session._replace(channel=preferred.receipt.channel)
-    try:
-        return choose(session, release=preferred.receipt.release, catalog=catalog)
-    except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
-        return choose(session, catalog=catalog)
-
-
-def installed_variant(shelf: StoreReader, variant: str, release: str) -> Installed | None:
-    """Return the newest installed version of a variant; a version of ``release`` comes first."""
-    found = [each for each in shelf.installed() if each.receipt.variant == variant]
-
-    def order(each: Installed) -> tuple[bool, int]:
-        return each.receipt.release == release, each.receipt.sequence
-
-    return max(found, key=order, default=None)
 
 
 def _agreed(
@@ -133,9 +110,3 @@ def _agreed(
         session.note(f"{last.variant} failed: {last.reason}; going on with {name}{cost}")
         return True
     return session.ask(f"{last.variant} failed: {last.reason}. Go on with {name}{cost}?")
-
-
-def _install(session: Session, choice: Choice, candidate: Candidate) -> Installed:
-    from tsuku_llm.operations.install import install_beside  # noqa: PLC0415
-
-    return install_beside(session, choice, candidate)

@@ -13,7 +13,7 @@ from tsuku_llm.operations.versions import all_ids, found, is_active, readable, r
 from tsuku_llm.operations.which import meets
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.legacy import LegacyAddon, find_legacy
-from tsuku_llm.store.store import Pruned, Store
+from tsuku_llm.store.store import Pruned
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Cleaned:
     foreign: tuple[Path, ...]
 
 
-def use(session: Session, word: str) -> Installed:
-    """Make an installed version active; ``word`` is its id, release, version or variant.
+def use(session: Session, name: str) -> Installed:
+    """Make an installed version active; ``name`` is its id, release, version or variant.
 
-    Raises ``NotInstalled`` if ``word`` names no version, ``UsageError`` if it names several,
+    Raises ``NotInstalled`` if ``name`` names no version, ``UsageError`` if it names several,
     ``TamperedInstall`` and ``CorruptStore`` for a damaged version, and ``Revoked``.
     """
     store = session.store
-    installed = found(store, resolve(store, [word])[0])
+    installed = found(store, resolve(store, [name])[0])
     require_usable(session, installed.receipt)
     if is_active(store, installed.id):
         store.check(installed)  # writes nothing, so it works in another user's store
@@ -79,43 +79,35 @@ def _tell_if_not_served(session: Session, installed: Installed) -> None:
         )
 
 
-def uninstall(session: Session, words: Sequence[str], *, everything: bool = False) -> Uninstalled:
+def uninstall(session: Session, names: Sequence[str], *, everything: bool = False) -> Uninstalled:
     """Remove the named versions, or all including damaged ones; the names are those of ``use``.
 
     A version that a running server uses stays: then ``InUse`` is raised after the others were
-    removed. Raises ``UsageError`` unless either ``words`` or ``everything`` is given, and the
+    removed. Raises ``UsageError`` unless either ``names`` or ``everything`` is given, and the
     errors of ``use``.
     """
-    if bool(words) == everything:
+    if bool(names) == everything:
         raise UsageError(
             "name the versions to remove, or --all, not both",
             hint="see what is installed: tsuku-llm list",
         )
     store = session.store
     store.sweep()
-    removed = _remove(store, all_ids(store) if everything else resolve(store, words))
-    return Uninstalled(removed, readable(store.active), store.foreign() if everything else ())
-
-
-def _remove(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
-    # Go on after a version in use: the others must be removed before the error is raised.
-    used = {version: error for version in ids if (error := _still_used(store, version))}
-    removed = tuple(version for version in ids if version not in used)
-    if not used:
-        return removed
-    first, *others = used.values()
-    first.facts += tuple(line for other in others for line in (other.message, *other.facts))
-    first.facts += tuple(f"removed: {version}" for version in removed)
-    raise first
-
-
-def _still_used(store: Store, version: str) -> InUse | None:
-    """Remove a version; return the error if a running server uses it."""
-    try:
-        store.remove(version)
-    except InUse as error:
-        return error
-    return None
+    used: list[InUse] = []
+    removed = []
+    for version in all_ids(store) if everything else resolve(store, names):
+        try:
+            store.remove(version)
+            removed.append(version)
+        except InUse as error:  # noqa: PERF203 - go on: the others must be removed first
+            used.append(error)
+    if used:
+        first, *others = used
+        first.facts += tuple(line for other in others for line in (other.message, *other.facts))
+        first.facts += tuple(f"removed: {version}" for version in removed)
+        raise first
+    foreign = store.foreign() if everything else ()
+    return Uninstalled(tuple(removed), readable(store.active), foreign)
 
 
 def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
@@ -128,13 +120,10 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     store = session.store
     store.sweep()
     home = session.tsuku_home
-    pruned = store.prune(_youngest(store, keep), legacy_home=home if legacy else None)
-    return Cleaned(pruned, find_legacy(home) if home else (), store.foreign())
-
-
-def _youngest(store: Store, count: int) -> list[str]:
-    """Return the ids of the versions installed last, except the active and the previous one."""
+    # The ``keep`` versions that were installed last. The active and the previous one stay anyway.
     pointed = [version.id for look in (store.active, store.previous) if (version := readable(look))]
     others = [version for version in store.installed() if version.id not in pointed]
     others.sort(key=lambda version: (version.receipt.installed_at, version.receipt.sequence))
-    return [version.id for version in others[len(others) - min(count, len(others)) :]]
+    youngest = [version.id for version in others[len(others) - min(keep, len(others)) :]]
+    pruned = store.prune(youngest, legacy_home=home if legacy else None)
+    return Cleaned(pruned, find_legacy(home) if home else (), store.foreign())

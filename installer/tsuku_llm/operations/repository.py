@@ -94,7 +94,11 @@ def add(
         _require_fingerprint(data, fingerprint)
     session.store.adopt()
     repository = add_repository(session.data, name, url, data)
-    _tell_thresholds(session, data)
+    # Say so if one stolen key is enough to name an archive. The owner may want it so.
+    roles = trust.check_root(data).roles
+    alone = [role for role in ("root", "targets") if roles[role].threshold == 1]
+    if alone:
+        session.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
@@ -123,14 +127,6 @@ def _require_fingerprint(root: bytes, wanted: str) -> None:
             facts=(f"given: {expected}", f"found: {found}"),
             hint="do not use this file: ask the owner of the repository for the right one",
         )
-
-
-def _tell_thresholds(session: Session, root: bytes) -> None:
-    """Print a note if one stolen key is enough to name an archive; the owner may want it so."""
-    roles = trust.check_root(root).roles
-    alone = [name for name in ("root", "targets") if roles[name].threshold == 1]
-    if alone:
-        session.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
 
 
 def fetch_metadata(session: Session, name: str) -> Catalog:

@@ -93,7 +93,12 @@ class VersionStart(NamedTuple):
     def make(self) -> int:
         """Check, start, and stay until the server ends; return its exit code."""
         installed, shelf = self.installed, self.session.shelf
-        self._require_gpu_build()
+        # A CPU build cannot do what --require-gpu asks for.
+        if self.how.require_gpu and installed.receipt.backend == "cpu":
+            raise SilentCpu(
+                f"a GPU is required, and {installed.id} is a build for the processor",
+                hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
+            )
         # From here on other processes cannot remove this version; the server inherits the
         # descriptor and keeps the hold.
         with shelf.hold(installed) as held:
@@ -134,7 +139,7 @@ class VersionStart(NamedTuple):
             warn=self._warn if check.problem is None else lambda _: None,
         )
         leash = self._own_leash()
-        followed = StartMonitor(start, self.how.sink or _nobody, leash)
+        followed = StartMonitor(start, self.how.sink or (lambda _report: None), leash)
         code = supervise(
             plan, keep=keep, leash=leash, observer=followed, one_stream=self.how.one_stream
         )
@@ -189,14 +194,6 @@ class VersionStart(NamedTuple):
             fallen_back_from=self.failed,
         )
 
-    def _require_gpu_build(self) -> None:
-        """Refuse a CPU build if a GPU is required. Raises ``SilentCpu``."""
-        if self.how.require_gpu and self.installed.receipt.backend == "cpu":
-            raise SilentCpu(
-                f"a GPU is required, and {self.installed.id} is a build for the processor",
-                hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
-            )
-
     def _require_devices(self, check: Check, plan: LaunchPlan) -> None:
         """Refuse an unwanted start on the CPU; print a warning for one that is allowed.
 
@@ -227,7 +224,3 @@ class VersionStart(NamedTuple):
 
     def _warn(self, error: SilentCpu) -> None:
         self.session.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
-
-
-def _nobody(_report: StartReport) -> None:
-    """Do nothing with a report."""

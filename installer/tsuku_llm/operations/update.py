@@ -19,7 +19,7 @@ from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.reuse import Space, to_download
 from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.update_notice import Offer, remember
+from tsuku_llm.operations.update_notice import Offer, keep_offer
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, select
 from tsuku_llm.store.installed import Installed
@@ -112,7 +112,11 @@ def check_update(session: Session) -> UpdateReport:
     active = session.shelf.active()
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
-    session = _as_installed(session, active.receipt)
+    session = session._replace(
+        repository=session.repository or active.receipt.repository,
+        channel=session.channel or active.receipt.channel,
+        backend=session.backend if session.backend_chosen else active.receipt.requested,
+    )
     choice = choose(session, catalog=refresh(session))
     report = UpdateReport(
         active,
@@ -122,7 +126,10 @@ def check_update(session: Session) -> UpdateReport:
         download=_download(session, choice),
         changes=_changes(choice, active.receipt),
     )
-    remember(session, active.id, _offer(report))
+    release = choice.release
+    # For the next start: only an update that fits this machine is worth a note.
+    is_offer = report.newer and report.candidate is not None
+    keep_offer(session, active.id, Offer(release.release, release.version) if is_offer else None)
     return report
 
 
@@ -148,15 +155,6 @@ def update(session: Session) -> InstallReport:
         raise revoked(report.installed.receipt.release, report.revocation, report.way_back)
     reasons = passed_over(report.choice, candidate, {})
     return InstallReport("unchanged", report.choice, candidate, reasons, report.installed)
-
-
-def _as_installed(session: Session, receipt: Receipt) -> Session:
-    """Return the session with the choices that were made for the installed version."""
-    return session._replace(
-        repository=session.repository or receipt.repository,
-        channel=session.channel or receipt.channel,
-        backend=session.backend if session.backend_chosen else receipt.requested,
-    )
 
 
 def _download(session: Session, choice: Choice) -> int | None:
@@ -186,13 +184,6 @@ def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
             select(choice.release, choice.hardware, anything),
         )
     return ()
-
-
-def _offer(report: UpdateReport) -> Offer | None:
-    release = report.choice.release
-    if not report.newer or report.candidate is None:
-        return None
-    return Offer(release.release, release.version)
 
 
 def _require_lasting(report: UpdateReport) -> None:

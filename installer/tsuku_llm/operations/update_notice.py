@@ -39,7 +39,7 @@ class Offer(NamedTuple):
     version: str | None
 
 
-def remember(session: Session, installed: str, offer: Offer | None) -> None:
+def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
     """Write down what a look for an update found for the installed version of that id."""
     document = {"format": _FORMAT, "installed": installed, "release": None, "version": None}
     if offer:
@@ -49,7 +49,7 @@ def remember(session: Session, installed: str, offer: Offer | None) -> None:
         write_note(session.state / _FOUND, json.dumps(document).encode("ascii") + b"\n")
 
 
-def remembered(session: Session, installed: str) -> Offer | None:
+def kept_offer(session: Session, installed: str) -> Offer | None:
     """Return what the last look found, if it was about this installed version."""
     with suppress(StoreError, ValueError, KeyError, TypeError, RecursionError):
         found = json.loads(read_small(session.state / _FOUND, _LIMIT) or b"null")
@@ -73,7 +73,7 @@ def offer_update(session: Session, installed: str) -> None:
         # Mark before the look: a second server that starts now then does not look as well.
         write_note(mark, b"")
         os.utime(mark, (session.now.timestamp(),) * 2)
-        if offer := remembered(session, installed):
+        if offer := kept_offer(session, installed):
             version = f" ({offer.version})" if offer.version else ""
             session.note(f"{offer.release}{version} is there; to move to it: tsuku-llm update")
         # A daemon thread: the end of the server does not wait for it. It only reads the session, so

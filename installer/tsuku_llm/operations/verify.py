@@ -31,7 +31,7 @@ class VersionCheck:
     unsigned: str | None = None
 
 
-def verify(session: Session, words: Sequence[str] = ()) -> tuple[VersionCheck, ...]:
+def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, ...]:
     """Hash every file of the named versions, or of all; the names are those of ``use``.
 
     This compares the files with the receipt, and the receipt with the release that the repository
@@ -39,7 +39,7 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[VersionCheck, .
     ``use`` does.
     """
     shelf = session.shelf
-    ids = resolve(shelf, words) if words else all_ids(shelf)
+    ids = resolve(shelf, names) if names else all_ids(shelf)
 
     @cache
     def catalog(repository: str) -> Catalog | str:

@@ -75,15 +75,15 @@ def is_active(shelf: StoreReader, version: str) -> bool:
     return active is not None and active.id == version
 
 
-def resolve(shelf: StoreReader, words: Iterable[str]) -> list[str]:
-    """Return the ids of the versions that these words name, each once.
+def resolve(shelf: StoreReader, names: Iterable[str]) -> list[str]:
+    """Return the ids of the versions that these names mean, each once.
 
     A damaged version can only be named by its id. Raises ``NotInstalled`` or ``UsageError``, whose
     facts list what is installed.
     """
     named = {version.id: _names(version) for version in shelf.installed()}
-    named |= {name: {name} for name in shelf.damaged()}
-    return list(dict.fromkeys(_resolved(word, named) for word in words))
+    named |= {version: {version} for version in shelf.damaged()}
+    return list(dict.fromkeys(_resolved(name, named) for name in names))
 
 
 def all_ids(shelf: StoreReader) -> list[str]:
@@ -104,16 +104,16 @@ def _names(version: Installed) -> set[str]:
     return {version.id, receipt.release, receipt.version, f"v{receipt.version}", receipt.variant}
 
 
-def _resolved(word: str, named: Mapping[str, set[str]]) -> str:
-    ids = [version for version, names in named.items() if word in names]
+def _resolved(name: str, named: Mapping[str, set[str]]) -> str:
+    ids = [version for version, names in named.items() if name in names]
     if len(ids) == 1:
         return ids[0]
     facts = tuple(f"installed: {version}" for version in named)
     if not ids:
         hint = "see: tsuku-llm list" if named else "run: tsuku-llm install"
-        raise NotInstalled(f"{word} is not installed", facts=facts, hint=hint)
+        raise NotInstalled(f"{name} is not installed", facts=facts, hint=hint)
     raise UsageError(
-        f"{word} names {len(ids)} installed versions",
+        f"{name} names {len(ids)} installed versions",
         facts=tuple(f"installed: {version}" for version in ids),
         hint="name one by its id",
     )

@@ -58,12 +58,6 @@ def meets(receipt: Receipt, backend: str) -> bool:
     return backend in ("auto", receipt.backend, receipt.variant)
 
 
-def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Installed | None]:
-    """Return all installed versions, and the active one."""
-    shelf = session.shelf
-    return shelf.installed(), shelf.active()
-
-
 def build_of(installed: Installed) -> planning.Build:
     """Return what ``launch`` needs to know of an installed version."""
     receipt = installed.receipt
@@ -104,3 +98,13 @@ def tools_of(receipt: Receipt) -> Mapping[str, str]:
         for path in beside
         if not _LIBRARY.search(path.name)
     }
+
+
+def installed_variant(shelf: StoreReader, variant: str, release: str) -> Installed | None:
+    """Return the newest installed version of a variant; a version of ``release`` comes first."""
+    found = [each for each in shelf.installed() if each.receipt.variant == variant]
+
+    def order(each: Installed) -> tuple[bool, int]:
+        return each.receipt.release == release, each.receipt.sequence
+
+    return max(found, key=order, default=None)
