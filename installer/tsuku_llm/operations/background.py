@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.instances.idle import IdleWatch
+from tsuku_llm.instances.idle import IdleWatch, sample_activity
 from tsuku_llm.instances.log import follow_log, open_log, read_log, turn
 from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.launch.health import address_of
