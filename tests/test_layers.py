@@ -58,6 +58,51 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
+INSIDE: dict[str, dict[str, set[str]]] = {
+    "launch": {
+        # Pure: they decide, and read or ask nothing.
+        "causes": set(),
+        "devices": set(),
+        "log": set(),
+        "packages": set(),
+        "report": set(),
+        "diagnosis": {"causes", "packages"},
+        "gpu_use": {"devices", "log", "report"},
+        # They look at the machine, or ask it.
+        "fingerprint": set(),
+        "nvml_worker": set(),
+        "planning": set(),
+        "speed": set(),
+        "child": {"planning"},
+        "health": {"log", "planning"},
+        "nvml": {"child", "planning"},
+        "proc": {"gpu_use"},
+        "failure": {"diagnosis", "health", "packages", "planning"},
+        "gate": {"child", "devices", "diagnosis", "failure", "planning"},
+        # One start, and the threads around it.
+        "forwarding": set(),
+        "replace_process": {"failure", "planning"},
+        "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
+        "monitor": {"devices", "gpu_use", "health", "log", "nvml", "planning", "proc", "report"}
+        | {"supervise"},
+    },
+    "instances": {
+        "idle": set(),
+        "log": set(),
+        "record": set(),
+        "folder": {"record"},
+    },
+}
+"""The same inside a unit: which of its modules each of them may import, at any place."""
+
+PURE = {
+    "launch": {"causes", "devices", "diagnosis", "gpu_use", "log", "packages", "report"},
+}
+"""The modules that import nothing that reads, asks or waits, and open no file."""
+
+IO = {"asyncio", "ctypes", "http", "io", "os", "pathlib", "shutil", "socket", "subprocess"}
+IO |= {"select", "tempfile", "threading", "time", "urllib"}
+
 HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
     "cryptography": frozenset({"trust"}),
@@ -325,13 +370,49 @@ def test_the_light_commands_import_nothing_heavy() -> None:
 
 
 def test_the_table_runs_one_way() -> None:
+    require_one_way({unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()})
+
+
+def require_one_way(rest: dict[str, set[str]]) -> None:
+    """Assert that the rows can be put in an order in which each uses only earlier ones."""
     order: list[str] = []
-    rest = {unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()}
     while rest:
-        free = [unit for unit, allowed in rest.items() if allowed <= set(order)]
+        free = [row for row, allowed in rest.items() if allowed <= set(order)]
         assert free, f"a circle among {sorted(rest)}"
         order += free
-        rest = {unit: allowed for unit, allowed in rest.items() if unit not in free}
+        rest = {row: allowed for row, allowed in rest.items() if row not in free}
+
+
+@pytest.mark.parametrize("unit", INSIDE)
+def test_inside_a_unit_the_table_holds_and_runs_one_way(unit: str) -> None:
+    modules = {name: module for name, module in MODULES.items() if module.unit == unit}
+    assert {f"{unit}.{row}" for row in INSIDE[unit]} == set(modules) - {unit}
+    crossed = [
+        f"{name}:{found.line} imports {found.target}"
+        for name, module in modules.items()
+        for found in imports(module)
+        if (other := inside(unit, found.target)) is not None
+        and other not in INSIDE[unit].get(name.partition(".")[2], ())
+    ]
+    assert not crossed
+    require_one_way(INSIDE[unit])
+
+
+def inside(unit: str, target: str) -> str | None:
+    """The module of the unit that an import reaches; None for any other import."""
+    parts = target.split(".")
+    return parts[2] if parts[:2] == ["tsuku_llm", unit] and len(parts) > 2 else None
+
+
+@pytest.mark.parametrize(
+    "name", [f"{unit}.{name}" for unit, names in PURE.items() for name in sorted(names)]
+)
+def test_a_module_that_only_decides_reads_nothing(name: str) -> None:
+    module = MODULES[name]
+    assert not {found.target.partition(".")[0] for found in imports(module)} & IO
+    assert not calls(module, {"open"})
+    unit, _, own = name.partition(".")
+    assert INSIDE[unit][own] <= PURE[unit]
 
 
 def test_every_row_of_the_table_is_a_module() -> None:
@@ -365,6 +446,11 @@ def test_a_forbidden_import_is_seen(source: str) -> None:
 def test_an_import_of_oneself_and_of_a_lower_layer_is_allowed() -> None:
     assert not forbidden_edges(example("from tsuku_llm.errors import StoreError"))
     assert not forbidden_edges(example("from . import locks", "store", is_package=True))
+
+
+def test_a_circle_is_seen() -> None:
+    with pytest.raises(AssertionError, match=r"a circle among \['a', 'b'\]"):
+        require_one_way({"a": {"b"}, "b": {"a", "c"}, "c": set()})
 
 
 def test_a_library_away_from_home_is_seen() -> None:

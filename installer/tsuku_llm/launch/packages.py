@@ -1,11 +1,8 @@
-"""The packages that contain a missing library, by family of distributions."""
+"""The packages that contain a missing library, by family of distributions. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-
-_RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
 
 _COMMANDS = {
     "debian": "apt install",
@@ -106,14 +103,6 @@ def package_of(library: str, distribution: str) -> str:
         return f"run: {_COMMANDS[distribution]} {packages[distribution]}"
     names = ", ".join(f"{package} ({family})" for family, package in packages.items())
     return f"install it: {names}"
-
-
-def distribution() -> str:
-    """Return this system's family of distributions, or "" for an unknown one."""
-    for path in _RELEASE_FILES:
-        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return family_of(file.read())
-    return ""
 
 
 def family_of(release_file: str) -> str:

@@ -13,7 +13,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+
+from tsuku_llm.launch.gpu_use import ProcessSample
 
 # Without NVIDIA's control nodes: a process can open them and still use no GPU.
 _NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|accel)")
@@ -29,19 +30,6 @@ _HOST_REGIONS = ("cpu", "gtt", "system")
 
 An integrated GPU has only these.
 """
-
-
-class ProcessSample(NamedTuple):
-    """The facts about one process. None: not permitted, or not on this system.
-
-    ``nodes`` are the GPU device nodes that it has open. ``libraries`` are the names of the
-    files that it has mapped. ``memory`` is the GPU memory that the kernel's drivers count for
-    it, in bytes.
-    """
-
-    nodes: tuple[str, ...] | None = None
-    libraries: frozenset[str] | None = None
-    memory: int | None = None
 
 
 def sample_process(pid: int) -> ProcessSample:

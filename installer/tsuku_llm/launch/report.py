@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class Verdict(str, enum.Enum):
-    """The place where the server computes, according to all signals or to a single one."""
+    """The place where the server computes, according to all signs or to a single one."""
 
     ON_GPU = "on_gpu"
     ON_CPU = "on_cpu"

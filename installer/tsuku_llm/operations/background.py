@@ -80,13 +80,13 @@ def watch_over(
     try:
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
         # writing to the old file after ``turn``.
-        how = how._replace(sink=watch.told, leash=watch.leash, one_stream=True)
+        how = how._replace(sink=watch.on_report, stop_handle=watch.stop_handle, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
         # Also on KeyboardInterrupt: the record must not say that a server runs here.
         watch.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise
-    watch.ended(code, watch.leash.reason or "")
+    watch.ended(code, watch.stop_handle.reason or "")
     return code
 
 
@@ -114,20 +114,20 @@ class _Watch:
     """The watch over one server; it keeps the record and the log, and ends an idle server.
 
     Three threads meet here. The main thread waits for the server and calls ``ended``. The thread of
-    ``launch.Watch`` calls ``told``. The ticker thread looks at the log and at the activity.
+    a ``StartMonitor`` calls ``on_report``. The ticker thread looks at the log and at the activity.
     """
 
     def __init__(self, instances: Instances, record: Record, ready: Callable[[], None]) -> None:
-        self.leash = StopHandle()
+        self.stop_handle = StopHandle()
         self._instances = instances
         self._record = record
         self._ready = ready
         self._over = threading.Event()
         self._ticks = threading.Thread(target=self._look_now_and_then, daemon=True)
 
-    def told(self, report: StartReport) -> None:
+    def on_report(self, report: StartReport) -> None:
         """Write the new state of the start into the record."""
-        # The thread of a launch.Watch calls this. With a fallback there are several starts, each
+        # The thread of a StartMonitor calls this. With a fallback there are several starts, each
         # with a thread; only the start that becomes ready starts the ticker.
         first = report.ready and not (self._record.report and self._record.report.ready)
         self._write(
@@ -147,8 +147,8 @@ class _Watch:
 
     def ended(self, code: int, reason: str) -> None:
         """Write the end into the record; remove the record of a server that was never ready."""
-        # The main thread calls this after the end of the server, and after launch.Watch has joined
-        # the thread that calls ``told``.
+        # The main thread calls this after the end of the server, and after the StartMonitor has
+        # joined the thread that calls ``on_report``.
         self._over.set()
         # A thread has an ident once it was started, here: once the server was ready.
         if self._ticks.ident is not None:
@@ -174,7 +174,7 @@ class _Watch:
             if idle and self._idles(idle):
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
-                self.leash.end(f"no request for {self._record.idle_timeout} seconds")
+                self.stop_handle.end(f"no request for {self._record.idle_timeout} seconds")
                 return
 
     def _idles(self, idle: IdleWatch) -> bool:

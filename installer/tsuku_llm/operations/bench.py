@@ -201,10 +201,10 @@ def _installed_on_consent(
 
 def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
     """Start the server, measure it and end it; a failure counts for this variant only."""
-    leash = StopHandle()
+    stop_handle = StopHandle()
 
     # Runs in the thread that follows the start, while the main thread waits for the server.
-    def told(report: StartReport) -> None:
+    def on_report(report: StartReport) -> None:
         if not report.ready or report.port is None:
             return
         course.device = report.device
@@ -213,10 +213,10 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
         except LaunchError as error:
             course.failure = error
         # This sends SIGTERM to the server; then ``make`` returns in the main thread.
-        leash.end("measured")
+        stop_handle.end("measured")
 
     gpu = course.installed.receipt.backend != "cpu"
-    how = Serving(name="bench", require_gpu=gpu, sink=told, leash=leash)
+    how = Serving(name="bench", require_gpu=gpu, sink=on_report, stop_handle=stop_handle)
     memory = Memory(session.state, driver_fingerprint(session.environ))
     start = Start(_alike(session), (*_BEFORE, *words, *_AFTER), how, course.installed, memory, ())
     with tempfile.TemporaryFile() as said:
@@ -227,10 +227,10 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
             course.failure = error
         else:
             # The server ended before it was measured.
-            if leash.reason is None:
+            if stop_handle.reason is None:
                 course.failure = _ended(code, said)
-    if leash.signalled:
-        signal.raise_signal(leash.signalled)  # only the server got it: end the benchmark, too
+    if stop_handle.signalled:
+        signal.raise_signal(stop_handle.signalled)  # only the server got it: end the benchmark, too
 
 
 def _alike(session: Session) -> Session:

@@ -8,10 +8,9 @@ from pathlib import Path, PurePosixPath
 
 from tsuku_llm.errors import NotInstalled
 from tsuku_llm.launch.planning import LaunchPlan, plan_tool, require_no_plugins
-from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.serve import wanted
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.start import build_of
+from tsuku_llm.operations.start import become, build_of
 from tsuku_llm.operations.vouching import vouch
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store import Installed, Receipt
@@ -37,7 +36,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         check_path(plan.cwd)
         require_no_plugins(plan.cwd)
         session.note(installed.receipt.line)
-        return replace_process(plan, keep=() if held is None else (held,))
+        return become(plan, () if held is None else (held,))
 
 
 def plan_of(
