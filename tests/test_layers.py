@@ -77,8 +77,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "health": {"log", "planning"},
         "nvml": {"child", "planning"},
         "proc": {"gpu_use"},
-        "failure": {"diagnosis", "health", "packages", "planning"},
-        "gate": {"child", "devices", "diagnosis", "failure", "planning"},
+        "failure": {"causes", "diagnosis", "health", "packages", "planning"},
+        "gate": {"causes", "child", "devices", "diagnosis", "failure", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tsuku_llm.errors import BackendFailed, LaunchError
-from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
+from tsuku_llm.launch.causes import Diagnosis
+from tsuku_llm.launch.diagnosis import diagnose
 from tsuku_llm.launch.health import address_of, is_taken
 from tsuku_llm.launch.packages import family_of
 from tsuku_llm.launch.planning import LaunchPlan

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tsuku_llm.errors import GateFailed
+from tsuku_llm.launch.causes import CPU_OVERRIDE, Diagnosis
 from tsuku_llm.launch.child import ProcessResult, ask
 from tsuku_llm.launch.devices import ListedDevice, choose, has_list, own_devices, parse_devices
-from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
+from tsuku_llm.launch.diagnosis import diagnose, signal_name
 from tsuku_llm.launch.failure import distribution, why_not_started
 from tsuku_llm.launch.planning import Build, LaunchPlan, environment
 

@@ -9,7 +9,7 @@ one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
@@ -124,18 +124,14 @@ def _device_list(seen: Observed) -> Iterator[Sign]:
         names = ", ".join(f"{each.name}: {each.description}" for each in seen.listed)
         yield Sign("device-list", Verdict.ON_CPU, f"--list-devices: {names or 'no device'}")
         return
-    # A listed device proves only that it could be used. A model that does not fit, or the
-    # user's own argument, keeps the server from it.
-    fits = seen.refusal is None and _has_room(hardware, seen.model_size)
+    # A listed device proves only that it could be used. The user's own argument keeps the
+    # server from it, or a model that does not fit: the server leaves the rest on the CPU.
+    free = [device.free for device in hardware if device.free is not None]
+    has_room = seen.model_size is None or not free or sum(free) > seen.model_size
+    fits = seen.refusal is None and has_room
     says = Verdict.ON_GPU if fits else Verdict.UNKNOWN
     names = ", ".join(f"{each.name}: {each.description}" for each in hardware)
     yield Sign("device-list", says, f"--list-devices: {names}")
-
-
-def _has_room(devices: Sequence[ListedDevice], model_size: int | None) -> bool:
-    """Tell whether the devices can hold the model; the server leaves the rest on the CPU."""
-    free = [device.free for device in devices if device.free is not None]
-    return model_size is None or not free or sum(free) > model_size
 
 
 def _plugin(seen: Observed) -> Iterator[Sign]:
@@ -143,17 +139,13 @@ def _plugin(seen: Observed) -> Iterator[Sign]:
     # No sign for a build without plugins: its backend is part of the server.
     name = f"ggml-{_PLUGINS.get(seen.backend, seen.backend)}"
     own = {file for file in seen.files if name in file}
-    if not own or seen.process.libraries is None or not _shows_a_server(seen):
+    # A process without any file of the build is a wrapper that started the server.
+    if not own or seen.process.libraries is None or not seen.files & seen.process.libraries:
         return
     if own & seen.process.libraries:
         yield Sign("plugin", Verdict.UNKNOWN, f"mapped: {min(own & seen.process.libraries)}")
     else:
         yield Sign("plugin", Verdict.ON_CPU, f"not mapped: {min(own)}")
-
-
-def _shows_a_server(seen: Observed) -> bool:
-    """Tell whether the process has this build mapped, and is not a wrapper that started it."""
-    return bool(seen.files & (seen.process.libraries or frozenset()))
 
 
 def _buffers(seen: Observed) -> Iterator[Sign]:

@@ -112,10 +112,6 @@ def family_of(release_file: str) -> str:
         key, _, value = line.partition("=")
         words[key] = value.strip("\"'").lower().split()
     ids = (*words.get("ID", ()), *words.get("ID_LIKE", ()))
-    return next((family for word in ids for family in _families(word)), "")
-
-
-def _families(word: str) -> tuple[str, ...]:
-    # For ids such as "opensuse-leap".
-    stem = word.partition("-")[0]
-    return (_FAMILIES[stem],) if stem in _FAMILIES else ()
+    # Only the first part counts in ids such as "opensuse-leap".
+    stems = (word.partition("-")[0] for word in ids)
+    return next((_FAMILIES[stem] for stem in stems if stem in _FAMILIES), "")

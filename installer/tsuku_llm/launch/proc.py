@@ -40,10 +40,10 @@ def sample_process(pid: int) -> ProcessSample:
     libraries: frozenset[str] | None = None
     # Each fact alone: the process may end between two of them, or forbid only one.
     with suppress(OSError):
-        nodes = tuple(sorted(set(filter(_NODE.match, _open_files(pid)))))
+        nodes = tuple(sorted(set(filter(_NODE.match, _open_files(f"/proc/{pid}/fd")))))
     with suppress(OSError):
         libraries = mapped_files(_read(f"/proc/{pid}/maps"))
-    return ProcessSample(nodes, libraries, drm_memory(_descriptors(pid)))
+    return ProcessSample(nodes, libraries, drm_memory(_descriptors(f"/proc/{pid}/fdinfo")))
 
 
 def mapped_files(maps: str) -> frozenset[str]:
@@ -83,18 +83,16 @@ def _size(text: str) -> int | None:
     return None
 
 
-def _open_files(pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fd"
+def _open_files(folder: str) -> Iterator[str]:
     for name in os.listdir(folder):  # noqa: PTH208 - texts are compared
         with suppress(OSError):  # the process has closed it meanwhile
             yield os.readlink(f"{folder}/{name}")  # noqa: PTH115
 
 
-def _descriptors(pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fdinfo"
+def _descriptors(folder: str) -> Iterator[str]:
     with suppress(OSError):
         for name in os.listdir(folder):  # noqa: PTH208
-            with suppress(OSError):
+            with suppress(OSError):  # as above
                 yield _read(f"{folder}/{name}")
 
 

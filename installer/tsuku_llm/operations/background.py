@@ -23,7 +23,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.idle import IdleWatch, sample_activity
-from tsuku_llm.instances.log import follow_log, open_log, read_log, turn
+from tsuku_llm.instances.log import follow_log, open_log, read_log, rotate_log
 from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.launch.health import address_of
 from tsuku_llm.launch.report import StartReport
@@ -79,7 +79,7 @@ def watch_over(
         _into(instances.log(how.name))
     try:
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
-        # writing to the old file after ``turn``.
+        # writing to the old file after ``rotate_log``.
         how = how._replace(sink=watch.on_report, stop_handle=watch.stop_handle, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
@@ -102,7 +102,7 @@ def _ourselves() -> Process:
 def _into(log: Path) -> None:
     """Redirect our output and the server's into a new log; keep the log before it once."""
     # limit=0: an earlier server's log counts as full.
-    turn(log, (), limit=0)
+    rotate_log(log, (), limit=0)
     descriptor = open_log(log)
     # On the level of descriptors, so that libraries and child processes write there as well.
     os.dup2(descriptor, 1)
@@ -169,8 +169,8 @@ class _Watch:
         log = self._instances.log(self._record.name)
         idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
         while not self._over.wait(idle.pause if idle else _LOOK):
-            # Descriptors 1 and 2 are the log in this process; ``turn`` points them to the new file.
-            turn(log, (1, 2))
+            # Descriptors 1 and 2 are the log in this process; this points them to the new file.
+            rotate_log(log, (1, 2))
             if idle and self._idles(idle):
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
