@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from support.processes import gone, ignores, only_child, stopped
 from support.tools import open_terminal
 
 from tsuku_llm.errors import LaunchError
+from tsuku_llm.launch.child import ChildEnd
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.supervise import StopHandle, supervise
@@ -293,6 +295,16 @@ def test_a_server_that_does_not_go_when_it_is_asked_is_killed(tmp_path: Path) ->
     stop_handle.end("no longer needed")
     plan = LaunchPlan(("/bin/sh", "-c", stubborn), tmp_path, {"PATH": os.environ["PATH"]}, "cpu")
     assert supervise(plan, stop_handle=stop_handle) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+
+
+def test_a_child_that_has_ended_is_not_asked_to_end(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    child = subprocess.Popen(("/bin/sleep", "60"), cwd=tmp_path, start_new_session=True)
+    child_end = ChildEnd(child)
+    child_end.finish()
+    child_end.ask(grace=60.0)  # by a thread that comes too late
+    assert child.returncode == -signal.SIGKILL
+    assert threading.active_count() == threads, "a timer would keep the next server from our tie"
 
 
 class _Child:
