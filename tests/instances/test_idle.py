@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.instances.idle import WORK, ActivitySample, IdleWatch
+from tsuku_llm.instances.idle import BUSY_SECONDS, ActivitySample, IdleWatch
 
 CLIENT = frozenset({("server", "client")})
 OTHER = frozenset({("server", "other")})
@@ -24,7 +24,7 @@ def test_work_begins_the_time_anew() -> None:
         ActivitySample(7.0),
         ActivitySample(7.0),
         ActivitySample(7.0),
-        *[ActivitySample(7.0 + WORK)] * 20,
+        *[ActivitySample(7.0 + BUSY_SECONDS)] * 20,
     ]
     assert ended_at(5, *worked) == 3 + 5
 
@@ -37,7 +37,8 @@ def test_what_a_completion_takes_is_work_and_what_a_monitor_takes_is_not() -> No
 
 def test_the_questions_of_a_monitor_are_no_work() -> None:
     asked = [
-        ActivitySample(now * WORK / 10, CLIENT if now % 2 else frozenset()) for now in range(20)
+        ActivitySample(now * BUSY_SECONDS / 10, CLIENT if now % 2 else frozenset())
+        for now in range(20)
     ]
     assert ended_at(6, *asked) == 6
 
@@ -73,7 +74,7 @@ def test_it_never_ends_within_the_time_after_work(timeout: int, work: list[float
     watch, last, processor = IdleWatch(timeout), 0, 0.0
     for now, share in enumerate(work):
         processor += share
-        if share >= WORK * 1.01:
+        if share >= BUSY_SECONDS * 1.01:
             last = now
         if watch.is_over(now, ActivitySample(processor)):
             assert now - last >= timeout

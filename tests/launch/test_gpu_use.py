@@ -60,8 +60,8 @@ def test_layers_are_offloaded_where_there_is_no_gpu_at_all(version: str) -> None
     facts = read(f"{version}-cpu")
     assert facts.layers == (3, 3)
     assert facts.device is None
-    (signal,) = collect_signs(Observed(backend="vulkan", log=LogFacts(layers=facts.layers)))
-    assert (signal.name, signal.says) == ("layers", UNKNOWN)
+    (sign,) = collect_signs(Observed(backend="vulkan", log=LogFacts(layers=facts.layers)))
+    assert (sign.name, sign.says) == ("layers", UNKNOWN)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -142,12 +142,12 @@ def test_where_everything_is_seen_of_a_healthy_server() -> None:
         files=frozenset({"libggml-vulkan.so", "libggml-cpu.so", "llama-server"}),
         listed=(H200,),
         log=read("b10434-gpu"),
-        sight=ProcessSample(("/dev/nvidia0",), frozenset({"libggml-vulkan.so", "llama-server"})),
+        process=ProcessSample(("/dev/nvidia0",), frozenset({"libggml-vulkan.so", "llama-server"})),
         process_memory=8 * GIB,
         model_size=6 * GIB,
     )
     found = collect_signs(seen)
-    assert {signal.name for signal in found} == {
+    assert {sign.name for sign in found} == {
         "device-list",
         "plugin",
         "buffers",
@@ -177,13 +177,13 @@ SEEN_WITHOUT_PLUGIN = ProcessSample(("/dev/nvidia0",), frozenset({"llama-server"
             },
             UNKNOWN,
         ),
-        ({"sight": SEEN_WITHOUT_PLUGIN}, ON_CPU),
-        ({"sight": ProcessSample((), frozenset({"dash"}))}, UNKNOWN),
-        ({"sight": ProcessSample(())}, UNKNOWN),
-        ({"sight": ProcessSample(("/dev/nvidia0",))}, UNKNOWN),
+        ({"process": SEEN_WITHOUT_PLUGIN}, ON_CPU),
+        ({"process": ProcessSample((), frozenset({"dash"}))}, UNKNOWN),
+        ({"process": ProcessSample(())}, UNKNOWN),
+        ({"process": ProcessSample(("/dev/nvidia0",))}, UNKNOWN),
         ({"log": LogFacts(loaded=("CPU",))}, UNKNOWN),
-        ({"log": LogFacts(loaded=("CPU",)), "sight": ProcessSample(())}, ON_CPU),
-        ({"log": LogFacts(loaded=("CUDA", "CPU")), "sight": ProcessSample(())}, UNKNOWN),
+        ({"log": LogFacts(loaded=("CPU",)), "process": ProcessSample(())}, ON_CPU),
+        ({"log": LogFacts(loaded=("CUDA", "CPU")), "process": ProcessSample(())}, UNKNOWN),
         ({"log": LogFacts(buffers=(("CUDA_Host", GIB), ("CPU_REPACK", GIB)))}, ON_CPU),
         ({"log": LogFacts(buffers=(("CUDA0", GIB), ("CPU", GIB)))}, ON_GPU),
         ({"log": LogFacts(buffers=(("CUDA0", 0), ("CPU", GIB)))}, ON_CPU),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.health import ServerAddress, address_of, is_healthy
+from tsuku_llm.launch.health import Readiness, ServerAddress, address_of, is_healthy
 from tsuku_llm.launch.monitor import _model_size
 from tsuku_llm.launch.planning import LaunchPlan
 
@@ -100,3 +100,23 @@ def test_the_size_of_a_model_is_that_of_all_its_parts(tmp_path: Path) -> None:
     assert size(LLAMA_ARG_MODEL=str(tmp_path / "one.gguf")) == 2
     assert size("-m", str(tmp_path / "absent.gguf")) is None
     assert size("-hf", "user/model") is None
+
+
+@pytest.mark.parametrize("mark", [b"main: model loaded", b"srv: listening on"])
+def test_a_log_shows_that_a_server_serves_before_its_line_is_complete(
+    mark: bytes, tmp_path: Path
+) -> None:
+    readiness = Readiness(LaunchPlan(("/server",), tmp_path, {}, "cpu"))
+    readiness.on_stderr(b"load: a model is loaded now\n" + mark[:-3])
+    assert not readiness.served
+    readiness.on_stderr(mark[-3:])
+    assert readiness.served
+
+
+def test_a_server_that_was_confirmed_has_served_and_its_log_is_not_read_on(tmp_path: Path) -> None:
+    readiness = Readiness(LaunchPlan(("/server", "--port", "0"), tmp_path, {}, "cpu"))
+    readiness.on_stderr(b"listening on http://127.0.0.1:81\n")
+    readiness.confirm()
+    readiness.on_stderr(b"listening on http://127.0.0.1:82\n")
+    assert readiness.served
+    assert readiness.address.port == 81

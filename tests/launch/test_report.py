@@ -56,11 +56,11 @@ def test_what_is_no_report_is_refused(data: bytes) -> None:
         StartReport.from_json(data)
 
 
-def test_a_leash_is_pulled_once_also_where_the_server_comes_later() -> None:
+def test_a_server_is_stopped_once_also_where_the_server_comes_later() -> None:
     pulled: list[str] = []
-    leash = StopHandle()
-    assert leash.reason is None
-    leash.end("idle")
-    leash.attach(lambda: pulled.append("server"))
-    leash.end("another reason")
-    assert (leash.reason, pulled) == ("idle", ["server"])
+    stop_handle = StopHandle()
+    assert stop_handle.reason is None
+    stop_handle.end("idle")
+    stop_handle.attach(lambda: pulled.append("server"))
+    stop_handle.end("another reason")
+    assert (stop_handle.reason, pulled) == ("idle", ["server"])

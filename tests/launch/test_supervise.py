@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from support.processes import gone, ignores, only_child, stopped
 from support.tools import open_terminal
 
 from tsuku_llm.errors import LaunchError
+from tsuku_llm.launch.child import ChildEnd
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.supervise import StopHandle, supervise
@@ -69,12 +71,12 @@ def rest(started: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 @BOTH
 @pytest.mark.parametrize("code", [0, 1, 3, 42, 255])
-def test_X17_the_exit_code_is_passed_on(action: str, code: int, tmp_path: Path) -> None:
+def test_X17_the_exit_code_is_forwarded(action: str, code: int, tmp_path: Path) -> None:
     assert run(stand_in(tmp_path, serve=(f"exit {code}",)), action=action).returncode == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
-def test_X17_death_by_a_signal_is_passed_on(number: int, tmp_path: Path) -> None:
+def test_X17_death_by_a_signal_is_forwarded(number: int, tmp_path: Path) -> None:
     build = stand_in(tmp_path, serve=(READY, f"kill {number:d}"))
     assert run(build).returncode == 128 + number
     assert run(build, action="replace").returncode == -number
@@ -289,10 +291,20 @@ def test_too_many_words_are_a_plain_error(tmp_path: Path) -> None:
 
 def test_a_server_that_does_not_go_when_it_is_asked_is_killed(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    leash = StopHandle(grace=0.3)
-    leash.end("no longer needed")
+    stop_handle = StopHandle(grace=0.3)
+    stop_handle.end("no longer needed")
     plan = LaunchPlan(("/bin/sh", "-c", stubborn), tmp_path, {"PATH": os.environ["PATH"]}, "cpu")
-    assert supervise(plan, leash=leash) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+    assert supervise(plan, stop_handle=stop_handle) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+
+
+def test_a_child_that_has_ended_is_not_asked_to_end(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    child = subprocess.Popen(("/bin/sleep", "60"), cwd=tmp_path, start_new_session=True)
+    child_end = ChildEnd(child)
+    child_end.finish()
+    child_end.ask(grace=60.0)  # by a thread that comes too late
+    assert child.returncode == -signal.SIGKILL
+    assert threading.active_count() == threads, "a timer would keep the next server from our tie"
 
 
 class _Child:
@@ -307,11 +319,11 @@ class _Child:
 
 def test_X17_one_event_is_one_signal_and_two_are_two() -> None:
     times = iter([0.0, 0.1, 0.15, 5.0])
-    relay, child = SignalForwarder(lambda: next(times)), _Child()
-    with relay:
+    forwarder, child = SignalForwarder(lambda: next(times)), _Child()
+    with forwarder:
         signal.raise_signal(signal.SIGINT)  # before there is a child: it waits
-        assert relay.passed_on
-        relay.attach(child)
+        assert forwarder.forwarded
+        forwarder.attach(child)
         signal.raise_signal(signal.SIGINT)  # the same event: `timeout` signals twice
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)

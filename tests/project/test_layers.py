@@ -2,7 +2,8 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_version": frozenset(),
     "errors": frozenset(),
     "backends": frozenset(),
-    "lazily": frozenset(),
     "process": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
@@ -94,7 +94,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"update_notice"},
 }
-"""Which other modules of ``operations`` each of them may import, at any place."""
+
 
 EFFECTS = frozenset(
     {
@@ -125,7 +125,7 @@ BUILT_ON_EFFECTS = {
 }
 """The only operations that may import another operation with effects, and why."""
 
-IN_FETCH: dict[str, frozenset[str]] = {
+FETCH: dict[str, frozenset[str]] = {
     "failures": frozenset(),
     "limits": frozenset(),
     "pieces": frozenset(),
@@ -152,16 +152,61 @@ IN_FETCH: dict[str, frozenset[str]] = {
     | {"small_files", "transfer", "urls"},
     "download": frozenset({"network", "parallel", "partial", "progress", "sequential", "stream"})
     | {"transfer", "urls"},
-    "fetch": frozenset({"download", "limits", "network", "partial", "progress", "small_files"})
-    | {"stream"},
 }
-"""The same table for the modules inside ``fetch``; "fetch" is the package itself."""
+
 
 TRANSPORT_OF_FETCH = ("transport", "connections", "race", "tls", "network", "proxies")
 """The modules of ``fetch`` that talk to a host."""
 
 DISK_OF_FETCH = {"download", "parallel", "partial", "segments", "sequential", "transfer"}
 """The modules of ``fetch`` that know which bytes of a file are there: no host is their concern."""
+
+INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
+    "operations": OPERATIONS,
+    "fetch": FETCH,
+    "launch": {
+        # Pure: they decide, and read or ask nothing.
+        "causes": set(),
+        "devices": set(),
+        "log": set(),
+        "packages": set(),
+        "report": set(),
+        "diagnosis": {"causes", "packages"},
+        "gpu_use": {"devices", "log", "report"},
+        # They look at the machine, or ask it.
+        "fingerprint": set(),
+        "nvml_worker": set(),
+        "planning": set(),
+        "speed": set(),
+        "child": {"planning"},
+        "health": {"log", "planning"},
+        "nvml": {"child", "planning"},
+        "proc": {"gpu_use"},
+        "failure": {"causes", "diagnosis", "health", "packages", "planning"},
+        "gate": {"causes", "child", "devices", "diagnosis", "failure", "planning"},
+        # One start, and the threads around it.
+        "forwarding": set(),
+        "replace_process": {"failure", "planning"},
+        "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
+        "monitor": {"devices", "gpu_use", "health", "log", "nvml", "planning", "proc", "report"}
+        | {"supervise"},
+    },
+    "instances": {
+        "idle": set(),
+        "log": set(),
+        "record": set(),
+        "folder": {"record"},
+    },
+}
+"""The same inside a unit: which of its other modules each module may import, at any place."""
+
+PURE = {
+    "launch": {"causes", "devices", "diagnosis", "gpu_use", "log", "packages", "report"},
+}
+"""The modules that import nothing that reads, asks or waits, and open no file."""
+
+IO = {"asyncio", "ctypes", "http", "io", "os", "pathlib", "shutil", "socket", "subprocess"}
+IO |= {"select", "tempfile", "threading", "time", "urllib"}
 
 HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
@@ -422,34 +467,6 @@ def test_a_source_of_facts_does_not_know_another() -> None:
     assert not crossed
 
 
-def edges_inside(package: str) -> dict[str, set[str]]:
-    """The modules of a package, each with the others that it imports, at any place."""
-    parts = {module.name for module in MODULES.values() if module.unit == package}
-    found: dict[str, set[str]] = {}
-    for name in parts:
-        prefix = f"tsuku_llm.{package}."
-        reached = {
-            edge.target.removeprefix(prefix).partition(".")[0]
-            for edge in imports(MODULES[name])
-            if edge.target.startswith(prefix)
-        }
-        found[name.rpartition(".")[2]] = {part for part in reached if f"{package}.{part}" in parts}
-    return found
-
-
-def test_inside_fetch_a_module_imports_only_what_the_table_allows() -> None:
-    forbidden = [
-        f"{name} imports {other}"
-        for name, others in edges_inside("fetch").items()
-        for other in others - IN_FETCH.get(name, frozenset())
-    ]
-    assert not forbidden
-
-
-def test_every_module_of_fetch_has_a_row() -> None:
-    assert set(edges_inside("fetch")) == set(IN_FETCH)
-
-
 def test_the_transport_of_fetch_knows_no_file() -> None:
     reached: set[str] = set()
     queue = list(TRANSPORT_OF_FETCH)
@@ -457,7 +474,7 @@ def test_the_transport_of_fetch_knows_no_file() -> None:
         name = queue.pop()
         if name not in reached:
             reached.add(name)
-            queue += IN_FETCH[name]
+            queue += FETCH[name]
     assert not reached & DISK_OF_FETCH
 
 
@@ -468,50 +485,58 @@ def test_the_light_commands_import_nothing_heavy() -> None:
     assert not heavy
 
 
-def siblings(name: str) -> set[str]:
-    """The other modules of its package that a module imports, at any place."""
-    package, _, own = name.rpartition(".")
-    prefix = f"tsuku_llm.{package}."
-    found = {
-        each.target.removeprefix(prefix).partition(".")[0]
-        for each in imports(MODULES[name])
-        if each.target.startswith(prefix)
-    }
-    return found - {own}
-
-
-def inside(package: str) -> list[str]:
-    return [name for name in MODULES if name.startswith(f"{package}.")]
-
-
-@pytest.mark.parametrize("name", inside("operations"))
-def test_an_operation_imports_only_what_its_table_allows(name: str) -> None:
-    own = name.rpartition(".")[2]
-    assert own in OPERATIONS, f"give {name} a row in the table"
-    assert siblings(name) <= OPERATIONS[own]
-
-
 def test_few_operations_are_built_on_others_with_effects() -> None:
     built = {name for name, allowed in OPERATIONS.items() if allowed & EFFECTS}
     assert built == BUILT_ON_EFFECTS.keys()
     assert built <= EFFECTS <= OPERATIONS.keys()
 
 
-def test_every_row_of_the_operations_is_a_module() -> None:
-    assert {f"operations.{name}" for name in OPERATIONS} == {*inside("operations")}
+def test_the_table_runs_one_way() -> None:
+    require_one_way({unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()})
+
+
+def require_one_way(rows: Mapping[str, AbstractSet[str]]) -> None:
+    """Assert that the rows can be put in an order in which each uses only earlier ones."""
+    order: list[str] = []
+    rest = dict(rows)
+    while rest:
+        free = [row for row, allowed in rest.items() if allowed <= set(order)]
+        assert free, f"a circle among {sorted(rest)}"
+        order += free
+        rest = {row: allowed for row, allowed in rest.items() if row not in free}
+
+
+@pytest.mark.parametrize("unit", INSIDE)
+def test_inside_a_unit_the_table_holds_and_runs_one_way(unit: str) -> None:
+    modules = {name: module for name, module in MODULES.items() if module.unit == unit}
+    assert {f"{unit}.{row}" for row in INSIDE[unit]} == set(modules) - {unit}
+    crossed = [
+        f"{name}:{found.line} imports {found.target}"
+        for name, module in modules.items()
+        if name != unit  # the package itself may offer what all its modules have
+        for found in imports(module)
+        if (other := inside(unit, found.target)) is not None
+        and other not in INSIDE[unit].get(name.partition(".")[2], ())
+    ]
+    assert not crossed
+    require_one_way(INSIDE[unit])
+
+
+def inside(unit: str, target: str) -> str | None:
+    """The module of the unit that an import reaches; None for any other import."""
+    parts = target.split(".")
+    return parts[2] if parts[:2] == ["tsuku_llm", unit] and len(parts) > 2 else None
 
 
 @pytest.mark.parametrize(
-    "table", [MAY_IMPORT, OPERATIONS, IN_FETCH], ids=["units", "operations", "fetch"]
+    "name", [f"{unit}.{name}" for unit, names in PURE.items() for name in sorted(names)]
 )
-def test_the_table_runs_one_way(table: dict[str, frozenset[str]]) -> None:
-    order: list[str] = []
-    rest = {unit: set(allowed) - {"manifests"} for unit, allowed in table.items()}
-    while rest:
-        free = [unit for unit, allowed in rest.items() if allowed <= set(order)]
-        assert free, f"a circle among {sorted(rest)}"
-        order += free
-        rest = {unit: allowed for unit, allowed in rest.items() if unit not in free}
+def test_a_module_that_only_decides_reads_nothing(name: str) -> None:
+    module = MODULES[name]
+    assert not {found.target.partition(".")[0] for found in imports(module)} & IO
+    assert not calls(module, {"open"})
+    unit, _, own = name.partition(".")
+    assert INSIDE[unit][own] <= PURE[unit]
 
 
 def test_every_row_of_the_table_is_a_module() -> None:
@@ -545,6 +570,11 @@ def test_a_forbidden_import_is_seen(source: str) -> None:
 def test_an_import_of_oneself_and_of_a_lower_layer_is_allowed() -> None:
     assert not forbidden_edges(example("from tsuku_llm.errors import StoreError"))
     assert not forbidden_edges(example("from . import locks", "store", is_package=True))
+
+
+def test_a_circle_is_seen() -> None:
+    with pytest.raises(AssertionError, match=r"a circle among \['a', 'b'\]"):
+        require_one_way({"a": {"b"}, "b": {"a", "c"}, "c": set()})
 
 
 def test_a_library_away_from_home_is_seen() -> None:

@@ -33,7 +33,7 @@ BUDGETS = {
     "serve --exec -- -m x": (46, 96),
     "serve --exec --fallback -- -m x": (51, 132),
     "serve -- -m x": (58, 126),
-    "run llama-server": (49, 132),
+    "run llama-server": (50, 132),
     "config list": (23, 100),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end."""

@@ -61,14 +61,16 @@ class Starter:
 
     def start(self, *arguments: str, require_gpu: bool = False, become: bool = False) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
-        leash = StopHandle()
+        stop_handle = StopHandle()
 
-        def told(report: StartReport) -> None:
+        def on_report(report: StartReport) -> None:
             self.reports.append(report)
             if report.ready:
-                leash.end("it was judged")
+                stop_handle.end("it was judged")
 
-        how = Serving(replace=become, require_gpu=require_gpu, sink=told, leash=leash)
+        how = Serving(
+            replace=become, require_gpu=require_gpu, sink=on_report, stop_handle=stop_handle
+        )
         return serve(self._session(), ("--port", "0", *arguments), how)
 
     @property

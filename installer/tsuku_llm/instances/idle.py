@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-WORK = 0.03
+BUSY_SECONDS = 0.03
 """Seconds of processor time between two samples that count as a request.
 
 An idle server uses none. An answer to a monitor (``/health``, ``/metrics``) takes 0.1 to
 0.2 ms.
 """
 
-_LOOKS = 8
+_SAMPLES = 8
 """Samples within one timeout: a server ends at most an eighth of it too late."""
 
-_OFTEN = 6.0
+_LONGEST_PAUSE = 6.0
 """Longest pause between two samples, in seconds.
 
 Longer than llama-server keeps an unused connection open (5 s). At this pause, such a
@@ -40,7 +40,7 @@ class IdleWatch:
     """The judge of a server's samples; ``timeout`` and ``now`` are in seconds."""
 
     def __init__(self, timeout: float) -> None:
-        self.pause = min(timeout / _LOOKS, _OFTEN)
+        self.pause = min(timeout / _SAMPLES, _LONGEST_PAUSE)
         """Seconds until the next sample."""
         self._timeout = timeout
         self._last_work: float | None = None
@@ -51,8 +51,8 @@ class IdleWatch:
 
         The time begins with the first sample.
         """
-        # A connection counts as a request only if it is in two samples: see ``_OFTEN``.
-        worked = sample.processor - self._before.processor >= WORK
+        # A connection counts as a request only if it is in two samples: see ``_LONGEST_PAUSE``.
+        worked = sample.processor - self._before.processor >= BUSY_SECONDS
         lasting = sample.connections & self._before.connections
         if self._last_work is None or worked or lasting:
             self._last_work = now

@@ -78,12 +78,12 @@ class Record:
         return ServerState.UNWATCHED if self.server and self.server.is_alive else ServerState.LOST
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The address where it listens, as text."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.host if self.port is None else f"{host}:{self.port}"
 
-    def is_in_the_way_of(self, host: str, port: int | None) -> bool:
+    def occupies(self, host: str, port: int | None) -> bool:
         """Tell whether this server prevents another one from listening at this address."""
         # With port 0 each server gets a free port.
         if self.port != port or port == 0:

@@ -35,7 +35,7 @@ class SignalForwarder:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.passed_on: int | None = None
+        self.forwarded: int | None = None
         """The last signal that was forwarded, or kept for the child. Ctrl-Z does not count."""
         self._clock = clock
         self._child: subprocess.Popen[bytes] | None = None
@@ -90,7 +90,7 @@ class SignalForwarder:
         # does not grow while we walk through it.
         self._child = child
         for number in self._waiting:
-            self._pass_on(number)
+            self._forward(number)
 
     def _listen(self, name: str, handler: Callable[[int, FrameType | None], None]) -> None:
         # Windows has only some of the names. SIG_IGN was set by our parent (nohup): keep it.
@@ -104,14 +104,14 @@ class SignalForwarder:
         if now - self._last.get(number, float("-inf")) < _SAME_EVENT:
             return
         self._last[number] = now
-        self.passed_on = number
+        self.forwarded = number
         if self._child is None:
             # The fork may be under way: ``attach`` forwards it.
             self._waiting.append(number)
         else:
-            self._pass_on(number)
+            self._forward(number)
 
-    def _pass_on(self, number: int) -> None:
+    def _forward(self, number: int) -> None:
         if self._child is not None and sys.platform != "win32":
             # ``send_signal`` sends nothing to a child that has been reaped, so the signal
             # cannot hit a process that got its number since.
@@ -122,10 +122,10 @@ class SignalForwarder:
         if sys.platform != "win32":
             # The child is in another session: the terminal's SIGTSTP and the shell's
             # SIGCONT reach only us. Stop it first, as we do nothing once we are stopped.
-            self._pass_on(signal.SIGSTOP)
+            self._forward(signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
             # We are here again only after a SIGCONT.
-            self._pass_on(signal.SIGCONT)
+            self._forward(signal.SIGCONT)
 
 
 class _Wake:

@@ -11,11 +11,11 @@ from typing import NoReturn
 
 from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import GateFailed
+from tsuku_llm.launch.causes import CPU_OVERRIDE, Diagnosis
 from tsuku_llm.launch.child import ProcessResult, ask
 from tsuku_llm.launch.devices import ListedDevice, choose, has_list, own_devices, parse_devices
-from tsuku_llm.launch.diagnosis import CPU_OVERRIDE, Diagnosis, diagnose, signal_name
-from tsuku_llm.launch.failure import why_not_started
-from tsuku_llm.launch.packages import distribution
+from tsuku_llm.launch.diagnosis import diagnose, signal_name
+from tsuku_llm.launch.failure import distribution, why_not_started
 from tsuku_llm.launch.planning import Build, LaunchPlan, environment
 
 GATE_LIMIT = 60.0
@@ -75,6 +75,7 @@ def gate(
     _require_success(build, started.code, text, limit)
     if build.backend == "cpu":
         return GateReport(_version(text))
+    # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
     listing = list_devices(build, environ, limit=limit)
     _require_success(build, listing.code, listing.text, limit)
     own = own_devices(listing.devices, build.backend)
@@ -104,6 +105,7 @@ def _ask(
 def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
     if code == 0:
         return
+    # The last lines are the ones that explain an end.
     lines = tuple(line for line in text.splitlines() if line.strip())[-_LAST_LINES:]
     _refuse(build, _explained(code, text, limit), lines)
 
@@ -126,6 +128,7 @@ def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
 
     The cause comes from the driver's output, if that has a known complaint.
     """
+    # Another backend's devices in the list show that the build itself works.
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
     known = diagnose(0, listing.text, distribution=distribution())

@@ -9,12 +9,11 @@ one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
 from tsuku_llm.launch.log import LogFacts
-from tsuku_llm.launch.proc import ProcessSample
 from tsuku_llm.launch.report import Sign, Verdict
 
 # Names of ggml's buffers: in the machine's memory ("CPU", "CPU_Mapped", "CUDA_Host"), and on
@@ -47,6 +46,19 @@ _WEIGHTS: Mapping[tuple[str, Verdict], int] = {
 """The weight of each statement of a sign. Only UNKNOWN is not listed; it counts 0."""
 
 
+class ProcessSample(NamedTuple):
+    """The facts about one process. None: not permitted, or not on this system.
+
+    ``nodes`` are the GPU device nodes that it has open. ``libraries`` are the names of the
+    files that it has mapped. ``memory`` is the GPU memory that the kernel's drivers count for
+    it, in bytes.
+    """
+
+    nodes: tuple[str, ...] | None = None
+    libraries: frozenset[str] | None = None
+    memory: int | None = None
+
+
 class Observed(NamedTuple):
     """The observations of one server. None: not asked, or cannot be known.
 
@@ -61,7 +73,7 @@ class Observed(NamedTuple):
     refusal: str | None = None
     listed: tuple[ListedDevice, ...] | None = None
     log: LogFacts = LogFacts()
-    sight: ProcessSample = ProcessSample()
+    process: ProcessSample = ProcessSample()
     process_memory: int | None = None
     risen: int | None = None
     model_size: int | None = None
@@ -69,14 +81,14 @@ class Observed(NamedTuple):
 
 def collect_signs(seen: Observed) -> tuple[Sign, ...]:
     """Collect every sign, also those that say unknown."""
-    return tuple(signal for sign in _SIGNS for signal in sign(seen))
+    return tuple(sign for source in _SOURCES for sign in source(seen))
 
 
 def verdict(found: Iterable[Sign]) -> Verdict:
     """Weigh the signs and return the verdict."""
     weight = {Verdict.ON_GPU: 0, Verdict.ON_CPU: 0, Verdict.UNKNOWN: 0}
-    for signal in found:
-        weight[signal.says] += _WEIGHTS.get((signal.name, signal.says), 0)
+    for sign in found:
+        weight[sign.says] += _WEIGHTS.get((sign.name, sign.says), 0)
     # on_cpu can end a server, so it needs a clear lead. For on_gpu any lead is enough.
     if weight[Verdict.ON_CPU] >= weight[Verdict.ON_GPU] + _AGAINST:
         return Verdict.ON_CPU
@@ -109,18 +121,14 @@ def _device_list(seen: Observed) -> Iterator[Sign]:
         names = ", ".join(f"{each.name}: {each.description}" for each in seen.listed)
         yield Sign("device-list", Verdict.ON_CPU, f"--list-devices: {names or 'no device'}")
         return
-    # A listed device proves only that it could be used. A model that does not fit, or the
-    # user's own argument, keeps the server from it.
-    fits = seen.refusal is None and _has_room(hardware, seen.model_size)
+    # A listed device proves only that it could be used. The user's own argument keeps the
+    # server from it, or a model that does not fit: the server leaves the rest on the CPU.
+    free = [device.free for device in hardware if device.free is not None]
+    has_room = seen.model_size is None or not free or sum(free) > seen.model_size
+    fits = seen.refusal is None and has_room
     says = Verdict.ON_GPU if fits else Verdict.UNKNOWN
     names = ", ".join(f"{each.name}: {each.description}" for each in hardware)
     yield Sign("device-list", says, f"--list-devices: {names}")
-
-
-def _has_room(devices: Sequence[ListedDevice], model_size: int | None) -> bool:
-    """Tell whether the devices can hold the model; the server leaves the rest on the CPU."""
-    free = [device.free for device in devices if device.free is not None]
-    return model_size is None or not free or sum(free) > model_size
 
 
 def _plugin(seen: Observed) -> Iterator[Sign]:
@@ -131,17 +139,13 @@ def _plugin(seen: Observed) -> Iterator[Sign]:
     # No sign for a build without plugins: its backend is part of the server.
     name = f"ggml-{facts_of(seen.backend).plugin}"
     own = {file for file in seen.files if name in file}
-    if not own or seen.sight.libraries is None or not _shows_a_server(seen):
+    # A process without any file of the build is a wrapper that started the server.
+    if not own or seen.process.libraries is None or not seen.files & seen.process.libraries:
         return
-    if own & seen.sight.libraries:
-        yield Sign("plugin", Verdict.UNKNOWN, f"mapped: {min(own & seen.sight.libraries)}")
+    if own & seen.process.libraries:
+        yield Sign("plugin", Verdict.UNKNOWN, f"mapped: {min(own & seen.process.libraries)}")
     else:
         yield Sign("plugin", Verdict.ON_CPU, f"not mapped: {min(own)}")
-
-
-def _shows_a_server(seen: Observed) -> bool:
-    """Tell whether the process has this build mapped, and is not a wrapper that started it."""
-    return bool(seen.files & (seen.sight.libraries or frozenset()))
 
 
 def _buffers(seen: Observed) -> Iterator[Sign]:
@@ -191,7 +195,7 @@ def _complaint(seen: Observed) -> Iterator[Sign]:
 
 
 def _device_nodes(seen: Observed) -> Iterator[Sign]:
-    nodes = seen.sight.nodes
+    nodes = seen.process.nodes
     if nodes is not None:
         # Open nodes prove nothing: drivers open them to list devices.
         says = Verdict.UNKNOWN if nodes else Verdict.ON_CPU
@@ -217,7 +221,7 @@ def _holds_the_model(memory: int, seen: Observed) -> Verdict:
     return Verdict.ON_GPU if enough else Verdict.UNKNOWN
 
 
-_SIGNS = (
+_SOURCES = (
     _arguments,
     _device_list,
     _plugin,

@@ -1,6 +1,7 @@
-"""The address of a server, and the question whether it is ready.
+"""The address of a server, and the decision whether it serves.
 
-The question uses a plain socket: importing an HTTP client takes longer than most starts.
+The question for its health uses a plain socket: importing an HTTP client takes longer than
+most starts.
 """
 
 from __future__ import annotations
@@ -11,13 +12,26 @@ from contextlib import closing, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm.launch.log import LogFacts, LogReader
+from tsuku_llm.launch.planning import LaunchPlan
+
 if TYPE_CHECKING:
     import socket
+    import threading
 
 DEFAULT_PORT = 8080
 
 LIMIT = 2.0
 """Seconds for one answer."""
+
+_SHORTEST, _LONGEST = 0.02, 0.5
+"""Seconds between two questions for the server's health: the first and the longest pause."""
+
+_ALONE = 1.0
+"""Seconds of good answers after which one counts even if the log does not say "listening".
+
+Until then the answer may come from another server, on a port that ours could not get.
+"""
 
 _PORTS = 1 << 16
 # A server that listens everywhere is asked over the loopback interface.
@@ -59,6 +73,65 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddres
         prefix=chosen("--api-prefix", "LLAMA_ARG_API_PREFIX") or "",
         tls=chosen("--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE") is not None,
     )
+
+
+class Readiness:
+    """The decision whether one server serves, from its log and its answers to ``/health``.
+
+    Nothing else in this package decides it. Three threads use it: one copies the server's
+    stderr and calls ``on_stderr``; one follows the start and calls ``wait`` and ``confirm``;
+    the supervisor reads ``served`` after the end. Each field is written by one thread, as a
+    whole, so no lock is needed.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._told = address_of(plan.argv, plan.env)
+        self._log = LogReader()
+        self._confirmed = False
+
+    @property
+    def facts(self) -> LogFacts:
+        """The facts in the log so far."""
+        return self._log.facts
+
+    @property
+    def address(self) -> ServerAddress:
+        """The address where it listens, as the arguments or the log say."""
+        # One look at the facts: the copying thread replaces them as a whole.
+        port = self._log.facts.port
+        return self._told if port is None else self._told._replace(port=port)
+
+    @property
+    def served(self) -> bool:
+        """True if the server has served: its log says so, or its answers did."""
+        return self._confirmed or self._log.serves
+
+    def on_stderr(self, data: bytes) -> None:
+        """Read the server's log until ``confirm``; ignore the rest."""
+        # In the copying thread. A chunk that is read while the other thread confirms does no
+        # harm: the facts have been judged by then.
+        if not self._confirmed:
+            self._log.feed(data)
+
+    def wait(self, over: threading.Event) -> bool:
+        """Ask until the server is ready; return False if ``over`` is set first."""
+        pause, alone = _SHORTEST, 0.0
+        # The supervisor sets ``over`` at the end of the server, which wakes this at once.
+        while not over.wait(pause):
+            # The copying thread goes on reading the log; the next round sees its new facts.
+            listens = self._log.facts.listens
+            address = self.address
+            # A TLS server cannot be asked: its log is enough. A port of 0 is not known yet.
+            if (address.tls and listens) or (address.port and is_healthy(address)):
+                if listens or alone >= _ALONE:
+                    return True
+                alone += pause
+            pause = min(pause * 1.25, _LONGEST)
+        return False
+
+    def confirm(self) -> None:
+        """Note that the server has served, and stop reading its log."""
+        self._confirmed = True
 
 
 def is_healthy(address: ServerAddress) -> bool:

@@ -1,7 +1,8 @@
-"""The observation of a start: when the server is ready, and where it computes.
+"""The monitor of one start: when the server is ready, and where it computes.
 
-Three threads use a ``Watch``. The supervisor calls ``started`` and ``ended``. The thread that
-copies the server's stderr calls ``heard``. The follower thread, ``_follow``, does the rest.
+Two threads use a ``StartMonitor``. The supervisor calls ``on_started`` and ``on_ended``. The
+monitor's own thread, ``_follow``, does the rest. A third thread copies the server's stderr
+into the ``Readiness`` that both share.
 """
 
 from __future__ import annotations
@@ -18,21 +19,14 @@ from tsuku_llm.errors import SilentCpu, TsukuError
 from tsuku_llm.launch import health, nvml
 from tsuku_llm.launch.devices import ListedDevice, own_devices
 from tsuku_llm.launch.gpu_use import Observed, backend_in_use, collect_signs, verdict
-from tsuku_llm.launch.health import ServerAddress, address_of
-from tsuku_llm.launch.log import LogReader
+from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.planning import Build, LaunchPlan, refusal_in
-from tsuku_llm.launch.proc import ProcessSample, sample_process
+from tsuku_llm.launch.proc import sample_process
 from tsuku_llm.launch.report import Sink, StartReport, Verdict
 from tsuku_llm.launch.supervise import StopHandle
 
-_SHORTEST, _LONGEST = 0.02, 0.5
-"""Seconds between two questions for the server's health: the first and the longest pause."""
-
-_ALONE = 1.0
-"""Seconds of good answers after which one counts even if the log does not say "listening".
-
-Until then the answer may come from another server, on a port that ours could not get.
-"""
+_MODEL = ("-m", "--model")
+_FIRST_PART = re.compile(r"-0*1-of-(\d+)\.gguf$")
 
 
 class StartContext(NamedTuple):
@@ -42,8 +36,8 @@ class StartContext(NamedTuple):
     of devices (None: not asked). A server on the CPU is ended with ``require_gpu``; otherwise
     ``warn`` is called. Neither happens if the user's arguments keep the server from the GPU.
     ``recheck`` raises if the tree has changed; it is called when the server has loaded
-    everything. ``beside`` is called when the server runs. All of them run in the follower
-    thread.
+    everything. ``on_running`` is called when the server runs. All of them run in the
+    monitor's thread.
     """
 
     build: Build
@@ -54,106 +48,74 @@ class StartContext(NamedTuple):
     files: Collection[str] = ()
     recheck: Callable[[], None] = lambda: None
     warn: Callable[[SilentCpu], None] = lambda _: None
-    beside: Callable[[], None] = lambda: None
+    on_running: Callable[[], None] = lambda: None
 
 
 class StartMonitor:
     """The observer of one start; ``failure`` is why it ended the server, None if it did not."""
 
-    def __init__(self, start: StartContext, sink: Sink, leash: StopHandle) -> None:
-        # The follower thread writes these three once the server runs. The others read
-        # ``ready``, and the rest after ``ended``: single assignments, so without a lock.
-        self.ready = False
+    def __init__(self, start: StartContext, sink: Sink, stop_handle: StopHandle) -> None:
+        # The monitor's thread writes these two once the server runs. The supervisor reads
+        # them after ``on_ended``: single assignments, so without a lock.
         self.failure: TsukuError | None = None
         self.report = start.draft
         self._start = start
         self._sink = sink
-        self._leash = leash
-        self._log = LogReader()
-        # Set by the supervisor; the follower sleeps on it and ends as soon as it is set.
+        self._stop_handle = stop_handle
+        # Set by the supervisor; the monitor's thread sleeps on it and ends once it is set.
         self._over = threading.Event()
-        # Daemon: a driver's library or a server that does not answer must not keep us alive.
-        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def started(self, pid: int) -> None:
+    def on_started(self, pid: int, readiness: health.Readiness) -> None:
         """Begin to follow the server, which runs now."""
         # Before the thread starts, which owns the report from then on.
         self.report = self.report._replace(pid=pid)
+        # Daemon: a driver's library or a server that does not answer must not keep us alive.
+        self._thread = threading.Thread(target=self._follow, args=(readiness,), daemon=True)
         self._thread.start()
 
-    def heard(self, data: bytes) -> None:
-        """Read the server's stderr until it is ready; ignore the rest."""
-        # In the copying thread. A chunk that is read while the follower sets ``ready`` does
-        # no harm: the facts have been judged by then.
-        if not self.ready:
-            self._log.feed(data)
-
-    def ended(self) -> None:
+    def on_ended(self) -> None:
         """Stop following the server, which has ended."""
         self._over.set()
-        # The follower may be in a question that lasts: /health for 2 seconds, a driver for
+        # The thread may be in a question that lasts: /health for 2 seconds, a driver for
         # longer. It ends after that, and is a daemon; do not wait for it without a limit.
-        self._thread.join(health.LIMIT)
+        if self._thread:
+            self._thread.join(health.LIMIT)
 
-    def _follow(self) -> None:
-        # The whole life of the follower thread. First tell the sink that the server runs, so
+    def _follow(self, readiness: health.Readiness) -> None:
+        # The whole life of the monitor's thread. First tell the sink that the server runs, so
         # that its process is on record before anything here takes time.
-        self._tell()
-        self._start.beside()
+        self._sink(self.report)
+        self._start.on_running()
         # As early as possible: memory that the server has taken before is not in the rise.
         before = self._gpu_memory()
-        if not self._becomes_ready():
+        # The server ended first: the supervisor explains why, or there is nothing to say.
+        if not readiness.wait(self._over):
             return
         try:
             # The libraries and plugins are loaded now. A tree that changed during the load
             # may have put foreign code into the server.
             self._start.recheck()
-            self._judge(before)
+            self._judge(readiness, before)
         except TsukuError as error:
             # First the failure, then the end of the server: the supervisor reads ``failure``
             # after the server has ended.
             self.failure = error
             self.report = self.report._replace(ready=False)
-            self._leash.end(error.message)
-        # Last, since ``heard`` stops reading the log then. After a failure too: the server
-        # did serve, so its end is not explained as a failed start.
-        self.ready = True
-        self._tell()
-
-    def _tell(self) -> None:
+            self._stop_handle.end(error.message)
+        # Last, since the log is not read any more then. After a failure too: the server did
+        # serve, so its end is not explained as a failed start.
+        readiness.confirm()
         self._sink(self.report)
-
-    def _becomes_ready(self) -> bool:
-        """Ask until the answer is good; return False if the server ends first."""
-        pause, alone = _SHORTEST, 0.0
-        # ``ended`` in the supervisor's thread wakes the wait at once.
-        while not self._over.wait(pause):
-            # The copying thread goes on reading the log; the next round sees its new facts.
-            listens = self._log.facts.listens
-            address = self._address()
-            # A TLS server cannot be asked: its log is enough. A port of 0 is not known yet.
-            if (address.tls and listens) or (address.port and health.is_healthy(address)):
-                if listens or alone >= _ALONE:
-                    return True
-                alone += pause
-            pause = min(pause * 1.25, _LONGEST)
-        return False
-
-    def _address(self) -> ServerAddress:
-        # One look at the facts: the copying thread replaces them as a whole.
-        plan, facts = self._start.plan, self._log.facts
-        address = address_of(plan.argv, plan.env)
-        if facts.port is not None:
-            address = address._replace(port=facts.port)
-        return address
 
     def _gpu_memory(self) -> nvml.GpuMemory | None:
         if self._start.build.backend == "cpu":
             return None
         return nvml.gpu_memory(self._start.plan.env)
 
-    def _judge(self, before: nvml.GpuMemory | None) -> None:
-        address = self._address()
+    def _judge(self, readiness: health.Readiness, before: nvml.GpuMemory | None) -> None:
+        """Complete the report of a server that is ready. Raises SilentCpu."""
+        address = readiness.address
         report = self.report._replace(
             host=address.host,
             port=None if address.is_unix else address.port,
@@ -164,27 +126,32 @@ class StartMonitor:
             return
         # The model is loaded now, so its memory is in use.
         after = self._gpu_memory()
-        seen = self._observed(before, after)
-        self.report = _judged(report, seen, after)
+        # One look at the log's facts: the copying thread may replace them meanwhile.
+        seen = self._observe(readiness.facts, before, after)
+        self.report = _completed(report, seen, after)
+        # A user who keeps the server from the GPU is not told that it is not there.
         if self.report.verdict is Verdict.ON_CPU and seen.refusal is None:
-            self._accuse(_silent_cpu(self.report))
+            error = _silent_cpu(self.report)
+            if self._start.require_gpu:
+                raise error
+            self._start.warn(error)
 
-    def _accuse(self, error: SilentCpu) -> None:
-        if self._start.require_gpu:
-            raise error
-        self._start.warn(error)
-
-    def _observed(self, before: nvml.GpuMemory | None, after: nvml.GpuMemory | None) -> Observed:
-        start = self._start
-        sight = sample_process(self.report.pid)
+    def _observe(
+        self, log: LogFacts, before: nvml.GpuMemory | None, after: nvml.GpuMemory | None
+    ) -> Observed:
+        """Put together all that is known of the running server."""
+        start, pid = self._start, self.report.pid
+        process = sample_process(pid)
+        # NVIDIA's library first: its driver does not appear in the kernel's own count.
+        counted = after.processes.get(pid) if after else None
         return Observed(
             backend=start.build.backend,
             files=frozenset(start.files),
             refusal=refusal_in(start.plan.argv, start.plan.env),
             listed=start.listed,
-            log=self._log.facts,
-            sight=sight,
-            process_memory=_own_memory(self.report.pid, after, sight),
+            log=log,
+            process=process,
+            process_memory=counted if counted is not None else process.memory,
             # Less memory in use than before: another program has freed some meanwhile.
             risen=max(0, after.used - before.used) if before and after else None,
             model_size=_model_size(start.plan),
@@ -196,16 +163,17 @@ def _silent_cpu(report: StartReport) -> SilentCpu:
     return SilentCpu(
         f"the server does not run on the GPU: {report.selected} was to use one",
         facts=tuple(
-            f"{signal.name}: {signal.evidence}"
-            for signal in report.signals
-            if signal.says is Verdict.ON_CPU
+            f"{sign.name}: {sign.evidence}"
+            for sign in report.signals
+            if sign.says is Verdict.ON_CPU
         ),
         hint="tsuku-llm doctor finds the first broken link; or run on the CPU: "
         "tsuku-llm config set llm.backend cpu",
     )
 
 
-def _judged(report: StartReport, seen: Observed, after: nvml.GpuMemory | None) -> StartReport:
+def _completed(report: StartReport, seen: Observed, after: nvml.GpuMemory | None) -> StartReport:
+    """Fill in what the observations say; the log's own words before the list's."""
     found = collect_signs(seen)
     decided = verdict(found)
     own = own_devices(seen.listed or (), seen.backend)
@@ -225,16 +193,6 @@ def _judged(report: StartReport, seen: Observed, after: nvml.GpuMemory | None) -
     )
 
 
-def _own_memory(pid: int, after: nvml.GpuMemory | None, sight: ProcessSample) -> int | None:
-    # NVIDIA's library first: its driver does not appear in the kernel's own count.
-    counted = after.processes.get(pid) if after else None
-    return counted if counted is not None else sight.memory
-
-
-_MODEL = ("-m", "--model")
-_FIRST_PART = re.compile(r"-0*1-of-(\d+)\.gguf$")
-
-
 def _model_size(plan: LaunchPlan) -> int | None:
     """Return the size of the given model in bytes, with all its parts; None if unknown."""
     # An argument before the variable, as the server has it.
@@ -242,16 +200,12 @@ def _model_size(plan: LaunchPlan) -> int | None:
     path = next((path for option, path in words if option in _MODEL and path), None)
     if path is None:
         return None
-    with suppress(OSError):
-        return sum(os.stat(part).st_size for part in _parts(path))  # noqa: PTH116
-    return None
-
-
-def _parts(path: str) -> list[str]:
     # The user names the first part, and the server finds the others by their numbers.
-    found = _FIRST_PART.search(path)
-    if found is None:
-        return [path]
-    total = found[1]
-    stem = path[: found.start()]
-    return [f"{stem}-{n:0{len(total)}}-of-{total}.gguf" for n in range(1, int(total) + 1)]
+    parts = [path]
+    if found := _FIRST_PART.search(path):
+        stem, total = path[: found.start()], found[1]
+        numbers = range(1, int(total) + 1)
+        parts = [f"{stem}-{n:0{len(total)}}-of-{total}.gguf" for n in numbers]
+    with suppress(OSError):
+        return sum(os.stat(part).st_size for part in parts)  # noqa: PTH116
+    return None

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tsuku_llm.launch.child import ask
 from tsuku_llm.launch.planning import LaunchPlan
@@ -60,12 +60,10 @@ def parse_memory(text: str) -> GpuMemory | None:
         for device in devices:
             for pid, used in device["processes"].items():
                 processes[int(pid)] = processes.get(int(pid), 0) + int(used)
-        return _added_up(devices, processes, str(document["driver"])) if devices else None
+        if not devices:
+            return None
+        total = sum(int(device["total"]) for device in devices)
+        used = sum(int(device["used"]) for device in devices)
+        return GpuMemory(total, used, processes, str(document["driver"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-
-
-def _added_up(devices: list[Any], processes: Mapping[int, int], driver: str) -> GpuMemory:
-    total = sum(int(device["total"]) for device in devices)
-    used = sum(int(device["used"]) for device in devices)
-    return GpuMemory(total, used, processes, driver)

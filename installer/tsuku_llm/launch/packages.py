@@ -1,13 +1,10 @@
-"""The packages that contain a missing library, by family of distributions."""
+"""The packages that contain a missing library, by family of distributions. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 from tsuku_llm.backends import TABLE
-
-_RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
 
 _COMMANDS = {
     "debian": "apt install",
@@ -89,14 +86,6 @@ def package_of(library: str, distribution: str) -> str:
     return f"install it: {names}"
 
 
-def distribution() -> str:
-    """Return this system's family of distributions, or "" for an unknown one."""
-    for path in _RELEASE_FILES:
-        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return family_of(file.read())
-    return ""
-
-
 def family_of(release_file: str) -> str:
     """Return the family in an ``os-release`` file: its ``ID`` first, then its ``ID_LIKE``."""
     words: dict[str, list[str]] = {}
@@ -104,10 +93,6 @@ def family_of(release_file: str) -> str:
         key, _, value = line.partition("=")
         words[key] = value.strip("\"'").lower().split()
     ids = (*words.get("ID", ()), *words.get("ID_LIKE", ()))
-    return next((family for word in ids for family in _families(word)), "")
-
-
-def _families(word: str) -> tuple[str, ...]:
-    # For ids such as "opensuse-leap".
-    stem = word.partition("-")[0]
-    return (_FAMILIES[stem],) if stem in _FAMILIES else ()
+    # Only the first part counts in ids such as "opensuse-leap".
+    stems = (word.partition("-")[0] for word in ids)
+    return next((_FAMILIES[stem] for stem in stems if stem in _FAMILIES), "")

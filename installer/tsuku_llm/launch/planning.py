@@ -75,6 +75,13 @@ _TOOL_DEVICE = "LLAMA_ARG_DEVICE"
 """The variable that the other tools with llama-server's options read; some ignore it."""
 
 
+# The values with which the user keeps a server from the GPU.
+_REFUSALS = {
+    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
+    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
+}
+
+
 class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
@@ -113,12 +120,19 @@ def environment(
     detect it) Windows' driver comes before one that the distribution has installed.
     """
     # This drops LD_LIBRARY_PATH too, with the other LD_*; it is put together again below.
-    kept = {name: value for name, value in base.items() if not _loads_code(name)}
+    kept = {
+        name: value
+        for name, value in base.items()
+        if name not in _LOADER_NAMES and not name.startswith(_LOADER_PREFIXES)
+    }
     paths = [WSL_LIBRARIES] if (_is_wsl() if wsl is None else wsl) else []
     paths += re.split("[:;]", base.get("LD_LIBRARY_PATH", ""))
-    library_path = _library_path(paths, str(build.executable.parent))
-    if library_path:
-        kept["LD_LIBRARY_PATH"] = library_path
+    entries = [entry for entry in paths if Path(entry).is_absolute()]
+    own = str(build.executable.parent)
+    # Without the variable if the name of ``own`` contains a separator: the variable cannot
+    # name such a folder, and other folders must not come before it.
+    if entries and not re.search("[:;]", own):
+        kept["LD_LIBRARY_PATH"] = ":".join([own, *entries])
     return kept
 
 
@@ -139,7 +153,8 @@ def plan_server(
     user = tuple(_absolute_arguments(arguments, cwd))
     # llama-server takes the last value of an option. So the user's arguments come last, and
     # ``device`` is left out if the user or the variant has chosen.
-    chosen = _names_device((*build.arguments, *user), env)
+    options = {_canonical(word) for word in (*build.arguments, *user)}
+    chosen = options & _DEVICE_OPTIONS or env.keys() & _DEVICE_VARIABLES
     device = () if build.device is None or chosen else ("--device", build.device)
     return LaunchPlan(
         argv=(str(build.executable), *build.arguments, *device, *user),
@@ -204,16 +219,6 @@ def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
     return None
 
 
-_REFUSALS = {
-    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
-    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
-}
-
-
-def _loads_code(name: str) -> bool:
-    return name in _LOADER_NAMES or name.startswith(_LOADER_PREFIXES)
-
-
 @functools.cache
 def _is_wsl() -> bool:
     """Tell whether this is the Windows Subsystem for Linux, also in one of its services."""
@@ -225,32 +230,24 @@ def _is_wsl() -> bool:
         return False
 
 
-def _library_path(paths: Sequence[str], own: str) -> str:
-    """Join ``own`` and the absolute ones of ``paths``; return "" without any of the latter.
-
-    Also return "" if the name of ``own`` contains a separator: the variable cannot name such
-    a folder, and other folders must not come before it.
-    """
-    entries = [entry for entry in paths if Path(entry).is_absolute()]
-    return ":".join([own, *entries]) if entries and not re.search("[:;]", own) else ""
-
-
 def _absolute_arguments(arguments: Sequence[str], cwd: Path) -> Iterator[str]:
     """Yield ``arguments``, with the paths among them made absolute."""
     # llama.cpp does not read ``--option=value``: a value is always the next argument.
     rewrite: Callable[[str, Path], str] | None = None
     for word in arguments:
-        yield rewrite(word, cwd) if rewrite else word
-        # A value is not read as an option, even if it looks like one.
-        rewrite = None if rewrite else _rewriter(_canonical(word))
-
-
-def _rewriter(option: str) -> Callable[[str, Path], str] | None:
-    if option in _ONE_PATH:
-        return _absolute
-    if option in _PATH_LISTS:
-        return _absolute_list
-    return _host if option == "--host" else None
+        if rewrite:
+            # A value is not read as an option, even if it looks like one.
+            yield rewrite(word, cwd)
+            rewrite = None
+            continue
+        yield word
+        option = _canonical(word)
+        if option in _ONE_PATH:
+            rewrite = _absolute
+        elif option in _PATH_LISTS:
+            rewrite = _absolute_list
+        elif option == "--host":
+            rewrite = _host
 
 
 def _canonical(word: str) -> str:
@@ -265,21 +262,15 @@ def _absolute(value: str, cwd: Path) -> str:
 
 def _absolute_list(value: str, cwd: Path) -> str:
     """Make each field of a comma-separated list absolute; llama.cpp reads quotes as in CSV."""
-    return ",".join(_absolute_field(field, cwd) for field in _FIELD.findall(value))
-
-
-def _absolute_field(field: str, cwd: Path) -> str:
-    plain = field[1:-1].replace('""', '"') if field.startswith('"') else field
-    path = _absolute(plain, cwd)
-    return path if not re.search('[,"]', path) else '"' + path.replace('"', '""') + '"'
+    fields = []
+    for field in _FIELD.findall(value):
+        plain = field[1:-1].replace('""', '"') if field.startswith('"') else field
+        path = _absolute(plain, cwd)
+        # Quote again only where the list would be read differently without.
+        fields.append('"' + path.replace('"', '""') + '"' if re.search('[,"]', path) else path)
+    return ",".join(fields)
 
 
 def _host(value: str, cwd: Path) -> str:
     """Make a Unix socket absolute: a host that ends with ``.sock`` is a path."""
     return _absolute(value, cwd) if value.endswith(".sock") else value
-
-
-def _names_device(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Tell whether the user or the variant already chooses the devices."""
-    options = {_canonical(word) for word in arguments}
-    return bool(options & _DEVICE_OPTIONS or env.keys() & _DEVICE_VARIABLES)

@@ -13,7 +13,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+
+from tsuku_llm.launch.gpu_use import ProcessSample
 
 # Without NVIDIA's control nodes: a process can open them and still use no GPU.
 _NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|accel)")
@@ -31,19 +32,6 @@ An integrated GPU has only these.
 """
 
 
-class ProcessSample(NamedTuple):
-    """The facts about one process. None: not permitted, or not on this system.
-
-    ``nodes`` are the GPU device nodes that it has open. ``libraries`` are the names of the
-    files that it has mapped. ``memory`` is the GPU memory that the kernel's drivers count for
-    it, in bytes.
-    """
-
-    nodes: tuple[str, ...] | None = None
-    libraries: frozenset[str] | None = None
-    memory: int | None = None
-
-
 def sample_process(pid: int) -> ProcessSample:
     """Read the facts about a process of this user; a fact that cannot be read is None."""
     if sys.platform != "linux":
@@ -52,10 +40,10 @@ def sample_process(pid: int) -> ProcessSample:
     libraries: frozenset[str] | None = None
     # Each fact alone: the process may end between two of them, or forbid only one.
     with suppress(OSError):
-        nodes = tuple(sorted(set(filter(_NODE.match, _open_files(pid)))))
+        nodes = tuple(sorted(set(filter(_NODE.match, _open_files(f"/proc/{pid}/fd")))))
     with suppress(OSError):
         libraries = mapped_files(_read(f"/proc/{pid}/maps"))
-    return ProcessSample(nodes, libraries, drm_memory(_descriptors(pid)))
+    return ProcessSample(nodes, libraries, drm_memory(_descriptors(f"/proc/{pid}/fdinfo")))
 
 
 def mapped_files(maps: str) -> frozenset[str]:
@@ -95,18 +83,16 @@ def _size(text: str) -> int | None:
     return None
 
 
-def _open_files(pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fd"
+def _open_files(folder: str) -> Iterator[str]:
     for name in os.listdir(folder):  # noqa: PTH208 - texts are compared
         with suppress(OSError):  # the process has closed it meanwhile
             yield os.readlink(f"{folder}/{name}")  # noqa: PTH115
 
 
-def _descriptors(pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fdinfo"
+def _descriptors(folder: str) -> Iterator[str]:
     with suppress(OSError):
         for name in os.listdir(folder):  # noqa: PTH208
-            with suppress(OSError):
+            with suppress(OSError):  # as above
                 yield _read(f"{folder}/{name}")
 
 

@@ -1,4 +1,7 @@
-"""The replacement of this process by the server, for ``serve --exec``."""
+"""The replacement of this process by a program, for ``serve --exec`` and ``run``.
+
+A small module, as such a start loads it alone: no threads and no child processes.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,39 @@ import signal
 import sys
 from collections.abc import Collection
 from contextlib import suppress
+from typing import NoReturn
 
 from tsuku_llm.launch.planning import LaunchPlan
 
 
-def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> int:
-    """Replace this process by the server; do not return, except on Windows.
+def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn:
+    """Replace this process by the program of ``plan``, which keeps the descriptors in ``keep``.
 
-    The server keeps the descriptors in ``keep``. On Windows exec returns the terminal to the
-    shell at once: there, wait for the server and return its exit code. Raises LaunchError if
-    the server cannot be started.
+    Not for Windows, where exec returns the terminal to the shell at once. Raises LaunchError
+    if the program cannot be started.
     """
-    if sys.platform == "win32":
-        from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415 - elsewhere nobody is left to
-
-        return supervise(plan, keep=keep)
-    flush()
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would keep that
+    flush_output()
+    # Python ignores these signals, and exec would keep that: give the program the defaults.
+    for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         for descriptor in keep:
-            # Python opens files close-on-exec. This keeps, for example, a version's lock held.
+            # Python opens files close-on-exec. This keeps, for example, a version's lock held:
+            # the lock lives as long as the program, and no other process sees a gap.
             os.set_inheritable(descriptor, True)  # noqa: FBT003
+        # The last step before the exec: if it fails, we are still in the user's folder.
         os.chdir(plan.cwd)
         os.execve(plan.argv[0], plan.argv, plan.env)  # noqa: S606
     except OSError as exc:
+        # Nothing has run yet: the caller's locks and files are as before.
         from tsuku_llm.launch.failure import refuse  # noqa: PLC0415 - only then
 
         refuse(plan, exc)
 
 
-def flush() -> None:
-    """Flush what we printed, so that the server's output comes after it."""
+def flush_output() -> None:
+    """Flush what we printed, so that the program's output comes after it."""
     for stream in (sys.stdout, sys.stderr):
         # A closed terminal or a full disk must not prevent the start.
         with suppress(OSError):

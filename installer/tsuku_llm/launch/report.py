@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class Verdict(str, enum.Enum):
-    """The place where the server computes, according to all signals or to a single one."""
+    """The place where the server computes, according to all signs or to a single one."""
 
     ON_GPU = "on_gpu"
     ON_CPU = "on_cpu"
@@ -54,7 +54,8 @@ class StartReport(NamedTuple):
     ``fingerprint`` or ``hash``. ``pid`` is the server's, ``supervisor`` the process that
     watches it (the same after ``--exec``). ``port`` is None if the server has not said which
     one it took, or listens on a Unix socket; then ``host`` is the socket. ``started_at`` is
-    in UTC, to the second. ``ready`` is true from the first good answer to ``/health`` on.
+    in UTC, to the second. ``signals`` are the signs; stored reports and ``--json`` have that
+    name. ``ready`` is true from the first good answer to ``/health`` on.
     """
 
     name: str

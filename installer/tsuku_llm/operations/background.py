@@ -23,7 +23,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.idle import IdleWatch, sample_activity
-from tsuku_llm.instances.log import follow_log, open_log, read_log, turn
+from tsuku_llm.instances.log import follow_log, open_log, read_log, rotate_log
 from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.launch.health import address_of
 from tsuku_llm.launch.report import StartReport
@@ -78,14 +78,14 @@ def watch_over(
         _into(instances.log(how.name))
     try:
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
-        # writing to the old file after ``turn``.
-        how = how._replace(sink=keeper.on_report, leash=keeper.leash, one_stream=True)
+        # writing to the old file after ``rotate_log``.
+        how = how._replace(sink=keeper.on_report, stop_handle=keeper.stop_handle, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
         # Also on KeyboardInterrupt: the record must not say that a server runs here.
         keeper.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise
-    keeper.ended(code, keeper.leash.reason or "")
+    keeper.ended(code, keeper.stop_handle.reason or "")
     return code
 
 
@@ -101,7 +101,7 @@ def _ourselves() -> Process:
 def _into(log: Path) -> None:
     """Redirect our output and the server's into a new log; keep the log before it once."""
     # limit=0: an earlier server's log counts as full.
-    turn(log, (), limit=0)
+    rotate_log(log, (), limit=0)
     descriptor = open_log(log)
     # On the level of descriptors, so that libraries and child processes write there as well.
     os.dup2(descriptor, 1)
@@ -113,11 +113,11 @@ class _ServerKeeper:
     """The keeper of one server's record and log; it also ends the server when it is idle.
 
     Three threads meet here. The main thread waits for the server and calls ``ended``. The thread of
-    ``StartMonitor`` calls ``on_report``. The ticker thread looks at the log and at the activity.
+    a ``StartMonitor`` calls ``on_report``. The ticker thread looks at the log and at the activity.
     """
 
     def __init__(self, instances: Instances, record: Record, ready: Callable[[], None]) -> None:
-        self.leash = StopHandle()
+        self.stop_handle = StopHandle()
         self._instances = instances
         self._record = record
         self._ready = ready
@@ -126,8 +126,8 @@ class _ServerKeeper:
 
     def on_report(self, report: StartReport) -> None:
         """Write the new state of the start into the record."""
-        # The thread of a ``StartMonitor`` calls this. With a fallback there are several starts,
-        # each with a thread; only the start that becomes ready starts the ticker.
+        # The thread of a StartMonitor calls this. With a fallback there are several starts, each
+        # with a thread; only the start that becomes ready starts the ticker.
         first = report.ready and not (self._record.report and self._record.report.ready)
         self._write(
             replace(
@@ -146,7 +146,7 @@ class _ServerKeeper:
 
     def ended(self, code: int, reason: str) -> None:
         """Write the end into the record; remove the record of a server that was never ready."""
-        # The main thread calls this after the end of the server, and after ``StartMonitor`` has
+        # The main thread calls this after the end of the server, and after the StartMonitor has
         # joined the thread that calls ``on_report``.
         self._over.set()
         # A thread has an ident once it was started, here: once the server was ready.
@@ -168,8 +168,8 @@ class _ServerKeeper:
         log = self._instances.log(self._record.name)
         idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
         while not self._over.wait(idle.pause if idle else _LOOK):
-            # Descriptors 1 and 2 are the log in this process; ``turn`` points them to the new file.
-            turn(log, (1, 2))
+            # Descriptors 1 and 2 are the log in this process; this points them to the new file.
+            rotate_log(log, (1, 2))
             server = self._record.server
             if idle is None or server is None:
                 continue
@@ -177,7 +177,7 @@ class _ServerKeeper:
             if sample is not None and idle.is_over(time.monotonic(), sample):
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
-                self.leash.end(f"no request for {self._record.idle_timeout} seconds")
+                self.stop_handle.end(f"no request for {self._record.idle_timeout} seconds")
                 return
 
 

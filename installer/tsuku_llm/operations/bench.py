@@ -201,7 +201,7 @@ def _installed_on_consent(
 
 def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -> None:
     """Start the server, measure it and end it; a failure counts for this variant only."""
-    leash = StopHandle()
+    stop_handle = StopHandle()
 
     # Runs in the thread that follows the start, while the main thread waits for the server.
     def on_report(report: StartReport) -> None:
@@ -213,10 +213,10 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
         except LaunchError as error:
             run.failure = error
         # This sends SIGTERM to the server; then ``make`` returns in the main thread.
-        leash.end("measured")
+        stop_handle.end("measured")
 
     gpu = run.installed.receipt.backend != "cpu"
-    how = Serving(name="bench", require_gpu=gpu, sink=on_report, leash=leash)
+    how = Serving(name="bench", require_gpu=gpu, sink=on_report, stop_handle=stop_handle)
     notes = StateNotes(session.state, driver_fingerprint(session.environ))
     # Leave out the settings that would reach one variant and not another.
     environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
@@ -230,10 +230,10 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
             run.failure = error
         else:
             # The server ended before it was measured.
-            if leash.reason is None:
+            if stop_handle.reason is None:
                 run.failure = _ended(code, said)
-    if leash.signalled:
-        signal.raise_signal(leash.signalled)  # only the server got it: end the benchmark, too
+    if stop_handle.signalled:
+        signal.raise_signal(stop_handle.signalled)  # only the server got it: end the benchmark, too
 
 
 @contextmanager

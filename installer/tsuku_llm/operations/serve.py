@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.errors import BackendFailed, SilentCpu
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, refusal_in
-from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.fallback import next_version, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
-from tsuku_llm.operations.which import build_of, wanted
+from tsuku_llm.operations.which import become, build_of, wanted
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ class Serving(NamedTuple):
     ``name`` tells it from other servers. ``replace`` makes this process become the server instead
     of watching it (systemd, containers). ``require_gpu`` ends a server that is not on the GPU.
     ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
-    gets each state of the start, from a thread, and must not raise. ``leash`` ends the server from
-    another thread.
+    gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
+    from another thread.
     """
 
     name: str = "default"
@@ -42,7 +41,7 @@ class Serving(NamedTuple):
     verify: bool = False
     one_stream: bool = False
     sink: Sink | None = None
-    leash: StopHandle | None = None
+    stop_handle: StopHandle | None = None
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
@@ -121,7 +120,7 @@ class VersionStart(NamedTuple):
             self._recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft())
-            return replace_process(plan, keep=keep)
+            return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
         from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415
@@ -135,33 +134,37 @@ class VersionStart(NamedTuple):
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
             # The thread that follows the start calls these three while the server runs.
             recheck=self._recheck,
-            beside=self._offer_update,
+            on_running=self._offer_update,
             warn=self._warn if check.problem is None else lambda _: None,
         )
-        leash = self._own_leash()
-        followed = StartMonitor(start, self.how.sink or (lambda _report: None), leash)
+        stop_handle = self._own_stop_handle()
+        followed = StartMonitor(start, self.how.sink or (lambda _report: None), stop_handle)
         code = supervise(
-            plan, keep=keep, leash=leash, observer=followed, one_stream=self.how.one_stream
+            plan,
+            keep=keep,
+            stop_handle=stop_handle,
+            observer=followed,
+            one_stream=self.how.one_stream,
         )
-        # The caller reads this from the leash that it gave us.
-        if self.how.leash:
-            self.how.leash.signalled = leash.signalled
+        # The caller reads this from the handle that it gave us.
+        if self.how.stop_handle:
+            self.how.stop_handle.signalled = stop_handle.signalled
         if followed.failure:
             raise followed.failure
         return code
 
-    def _own_leash(self) -> StopHandle:
-        """Return a leash for this start only.
+    def _own_stop_handle(self) -> StopHandle:
+        """Return a stop handle for this start only.
 
-        The end of this start must not end the next variant's, which shares the outer leash.
+        The end of this start must not end the next variant's, which shares the outer stop handle.
         """
         from tsuku_llm.launch.supervise import StopHandle  # noqa: PLC0415 - as in ``_run``
 
-        outer = self.how.leash
+        outer = self.how.stop_handle
         if outer is None:
             return StopHandle()
         own = StopHandle(outer.grace)
-        # If the outer leash was pulled before, this ends the start as soon as it begins.
+        # If the outer handle was used before, this ends the start as soon as it begins.
         outer.attach(lambda: own.end(outer.reason or ""))
         return own
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
-from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.revocation import require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.which import build_of, tool_of, wanted
+from tsuku_llm.operations.which import become, build_of, tool_of, wanted
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store.installed import Installed
 
@@ -42,7 +41,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         check_path(plan.cwd)
         require_no_plugins(plan.cwd)
         session.note(installed.receipt.line)
-        return replace_process(plan, keep=() if held is None else (held,))
+        return become(plan, () if held is None else (held,))
 
 
 def plan_of(

@@ -1,13 +1,15 @@
-"""The installed version that a start uses, and the programs in it."""
+"""The installed version that a start uses, the programs in it, and becoming one of them."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.launch import planning
+from tsuku_llm.launch.planning import Build, LaunchPlan
+from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.session import Session
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
@@ -58,10 +60,23 @@ def meets(receipt: Receipt, backend: str) -> bool:
     return backend in ("auto", receipt.backend, receipt.variant)
 
 
-def build_of(installed: Installed) -> planning.Build:
+def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
+    """Become the program of ``plan``; on Windows, run it, wait, and return its exit code.
+
+    The program keeps the descriptors in ``keep``. Raises ``LaunchError``.
+    """
+    if sys.platform != "win32":
+        replace_process(plan, keep=keep)
+    # On Windows exec would return the terminal to the shell at once.
+    from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415 - only there
+
+    return supervise(plan, keep=keep)
+
+
+def build_of(installed: Installed) -> Build:
     """Return what ``launch`` needs to know of an installed version."""
     receipt = installed.receipt
-    return planning.Build(
+    return Build(
         tree=installed.tree,
         server=receipt.server,
         backend=receipt.backend,

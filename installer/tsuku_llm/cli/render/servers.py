@@ -86,7 +86,7 @@ def line(record: Record) -> str:
 
 def _paragraph(record: Record) -> tuple[str, ...]:
     """Return the server in one line, and the result of its start below it."""
-    first = f"{record.name}: {record.state.value} at {record.place}{_how_it_ended(record)}"
+    first = f"{record.name}: {record.state.value} at {record.address}{_how_it_ended(record)}"
     return (first, line(record), *table(_facts(record), indent=2))
 
 
