@@ -19,13 +19,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "lazily": frozenset(),
     "process": frozenset(),
+    "records": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
     "driver_child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
     "embedded": frozenset({"manifests"}),
-    "revocations": frozenset({"disk", "files", "embedded", "errors"}),
-    "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations"}),
+    "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
+    "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations", "records"}),
     "files": frozenset({"disk", "errors", "ownership"}),
     "ownership": frozenset({"disk", "errors"}),
     "folders": frozenset({"disk", "files", "errors", "ownership"}),
@@ -43,14 +44,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "files", "errors", "folders", "ownership", "process"})
-    | {"tree_entry"},
-    "launch": frozenset({"errors", "lazily"}),
-    "instances": frozenset({"disk", "files", "errors", "folders", "launch", "process"}) | {"store"},
+    | {"records", "tree_entry"},
+    "launch": frozenset({"errors", "lazily", "records"}),
+    "instances": frozenset({"disk", "files", "errors", "folders", "launch", "process"})
+    | {"records", "store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
     | {"_version", "disk", "driver_child", "files", "instances", "local_host"}
-    | {"metadata_status", "ownership", "revocations", "store", "tree_entry", "trust"},
+    | {"metadata_status", "ownership", "records", "revocations", "store", "tree_entry", "trust"},
     "config": frozenset({"disk", "files", "errors", "ownership"}),
     "cli": VALUES
     | {

@@ -9,6 +9,7 @@ file is hashed again.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tsuku_llm import records
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import StoreError, TamperedInstall
 from tsuku_llm.files import open_to_read, read_small, replace_file
-from tsuku_llm.store.receipt import Receipt, parse_object
+from tsuku_llm.store.receipt import Receipt
 from tsuku_llm.tree_entry import FileEntry
 
 FINGERPRINT = "fingerprint.json"
@@ -131,16 +133,17 @@ def _list(tree: Path, receipt: Receipt) -> tuple[list[str], TreeListing]:
     return differences(listing, receipt), listing
 
 
+_READ_STAMPS = records.fields({"files": records.named(records.many(records.checked(int)))})
+
+
 def read_stamps(version: Path) -> Stamps:
     """Read the stored stamps of a version; empty if damaged, and then every file is hashed."""
     try:
         content = read_small(version / FINGERPRINT, _LIMIT)
-        files = parse_object(content, FINGERPRINT).get("files") if content else None
-    except StoreError:
+        stamps: Stamps = records.parse(content, _READ_STAMPS)["files"] if content else {}
+    except (StoreError, ValueError):
         return {}
-    if type(files) is not dict:
-        return {}
-    return {path: (*stamp,) for path, stamp in files.items() if type(stamp) is list}
+    return stamps
 
 
 def _write_stamps(version: Path, stamps: Stamps) -> None:
@@ -253,14 +256,12 @@ def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
     return TamperedInstall(
         f"{name} is not as it was installed",
         facts=facts,
-        hint="tsuku-llm install --force writes it anew",
+        hint="tsuku-llm install --force installs it again",
     )
 
 
 def stamps_to_json(stamps: Mapping[str, Stamp]) -> bytes:
     """Encode the stamps as they are stored next to the tree."""
-    import json  # noqa: PLC0415
-
     return json.dumps({"format": 1, "files": stamps}).encode("ascii") + b"\n"
 
 
