@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "lazily": frozenset(),
     "process": frozenset(),
     "records": frozenset(),
+    "safe_text": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
     "driver_child": frozenset({"errors"}),
@@ -35,12 +36,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"errors", "hardware", "host", "local_host"}),
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"errors", "tree_entry", "trust"}),
+    "manifest": frozenset({"errors", "safe_text", "tree_entry", "trust"}),
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
-    "fetch": frozenset({"_version", "disk", "errors", "files", "manifest"}),
+    "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "files", "errors", "folders", "ownership", "process"})
@@ -52,8 +53,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
     | {"_version", "disk", "driver_child", "files", "instances", "local_host"}
-    | {"metadata_status", "ownership", "records", "revocations", "store", "tree_entry", "trust"},
-    "config": frozenset({"disk", "files", "errors", "ownership"}),
+    | {"metadata_status", "ownership", "records", "revocations", "safe_text", "store"}
+    | {"tree_entry", "trust"},
+    "config": frozenset({"disk", "files", "errors", "ownership", "safe_text"}),
     "cli": VALUES
     | {
         "_version",
@@ -66,7 +68,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "local_host",
         "operations",
     }
-    | {"ownership", "revocations", "selection", "snapshot", "store"},
+    | {"ownership", "revocations", "safe_text", "selection", "snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 

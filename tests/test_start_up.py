@@ -28,13 +28,13 @@ WATCHING = {"ctypes", "selectors", "subprocess", "threading"}
 BUDGETS = {
     "--version": (3, 20),
     "--help": (14, 95),
-    "list": (45, 128),
-    "which": (44, 128),
-    "serve --exec -- -m x": (43, 97),
-    "serve --exec --fallback -- -m x": (46, 132),
-    "serve -- -m x": (56, 128),
-    "run llama-server": (46, 132),
-    "config list": (21, 100),
+    "list": (46, 128),
+    "which": (45, 128),
+    "serve --exec -- -m x": (44, 96),
+    "serve --exec --fallback -- -m x": (47, 132),
+    "serve -- -m x": (56, 126),
+    "run llama-server": (47, 132),
+    "config list": (22, 100),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end."""
 

@@ -15,7 +15,6 @@ from tsuku_llm.config.keys import (
     Key,
     Value,
     key_named,
-    redacted,
     text_of,
 )
 from tsuku_llm.config.paths import Paths
@@ -34,6 +33,5 @@ __all__ = [
     "Value",
     "key_named",
     "load",
-    "redacted",
     "text_of",
 ]
