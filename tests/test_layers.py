@@ -72,6 +72,45 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
+INSIDE: dict[str, dict[str, set[str]]] = {
+    "store": {
+        # What is on disk: files and their formats.
+        "in_use": set(),
+        "legacy": set(),
+        "receipt": set(),
+        "integrity": {"receipt"},
+        "installed": {"integrity", "receipt"},
+        "layout": {"in_use", "integrity", "receipt"},
+        "foreign": {"in_use", "installed", "integrity", "layout"},
+        # For a start: it reads, and loads nothing that writes.
+        "reader": {"foreign", "in_use", "installed", "integrity", "layout", "receipt"},
+        # What writes, from a lock to a commit.
+        "locks": {"layout"},
+        "staging": {"in_use", "integrity", "layout", "locks", "receipt"},
+        "reuse": {"installed", "integrity", "staging"},
+        "finalize": {"in_use", "integrity", "receipt", "reuse", "staging"},
+        "store": {"finalize", "foreign", "in_use", "installed", "integrity", "layout", "legacy"}
+        | {"locks", "reader", "receipt", "reuse", "staging"},
+    },
+    "catalog": {
+        "copies": set(),
+        "repositories": {"copies"},
+        "copy_store": {"copies", "repositories"},
+        "roots": {"copies", "copy_store", "repositories"},
+        "loading": {"copies", "copy_store", "repositories", "roots"},
+        # Only these two know python-tuf's updater.
+        "updater_state": {"copies", "roots"},
+        "refreshing": {"copies", "copy_store", "loading", "repositories", "roots"}
+        | {"updater_state"},
+    },
+    "chain": {
+        "links": set(),
+        "driver": {"links"},
+        "judging": {"driver", "links"},
+    },
+}
+"""The same inside a unit: which of its modules each of them may import, at any place."""
+
 HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
     "cryptography": frozenset({"trust"}),
@@ -337,13 +376,38 @@ def test_the_light_commands_import_nothing_heavy() -> None:
 
 
 def test_the_table_runs_one_way() -> None:
+    require_one_way({unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()})
+
+
+def require_one_way(rest: dict[str, set[str]]) -> None:
+    """Assert that the rows can be put in an order in which each uses only earlier ones."""
     order: list[str] = []
-    rest = {unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()}
     while rest:
-        free = [unit for unit, allowed in rest.items() if allowed <= set(order)]
+        free = [row for row, allowed in rest.items() if allowed <= set(order)]
         assert free, f"a circle among {sorted(rest)}"
         order += free
-        rest = {unit: allowed for unit, allowed in rest.items() if unit not in free}
+        rest = {row: allowed for row, allowed in rest.items() if row not in free}
+
+
+@pytest.mark.parametrize("unit", INSIDE)
+def test_inside_a_unit_the_table_holds_and_runs_one_way(unit: str) -> None:
+    modules = {name: module for name, module in MODULES.items() if module.unit == unit}
+    assert {f"{unit}.{row}" for row in INSIDE[unit]} == set(modules) - {unit}
+    crossed = [
+        f"{name}:{found.line} imports {found.target}"
+        for name, module in modules.items()
+        for found in imports(module)
+        if (other := inside(unit, found.target)) is not None
+        and other not in INSIDE[unit].get(name.partition(".")[2], ())
+    ]
+    assert not crossed
+    require_one_way(INSIDE[unit])
+
+
+def inside(unit: str, target: str) -> str | None:
+    """The module of the unit that an import reaches; None for any other import."""
+    parts = target.split(".")
+    return parts[2] if parts[:2] == ["tsuku_llm", unit] and len(parts) > 2 else None
 
 
 def test_every_row_of_the_table_is_a_module() -> None:
