@@ -105,7 +105,12 @@ def find_differences(
     """
     tree = version / TREE
     with disk_errors("checking the installed build", tree):
-        found, listing = _list(tree, receipt)
+        try:
+            listing = list_tree(tree)
+            found = differences(listing, receipt)
+        except (FileNotFoundError, NotADirectoryError):
+            listing = TreeListing({}, {}, {})
+            found = [f"missing: {tree.name}"]
         if found and not full:
             return found
         stamps = {} if full else read_stamps(version)
@@ -120,17 +125,11 @@ def find_differences(
         fresh, changed = verify_files(tree, same_size, known or {})
     found += [f"content changed: {path}" for path in changed]
     # The content is right: store the new stamps, so that the next start need not hash again.
-    if suspects and not found:
-        _write_stamps(version, listing.files | fresh)
+    current = listing.files | fresh
+    if suspects and not found and current != read_stamps(version):
+        with suppress(OSError):  # root's install, used by another user: hash at each start
+            replace_file(version / FINGERPRINT, stamps_to_json(current))
     return found
-
-
-def _list(tree: Path, receipt: Receipt) -> tuple[list[str], TreeListing]:
-    try:
-        listing = list_tree(tree)
-    except (FileNotFoundError, NotADirectoryError):
-        return [f"missing: {tree.name}"], TreeListing({}, {}, {})
-    return differences(listing, receipt), listing
 
 
 _READ_STAMPS = records.fields({"files": records.named(records.many(records.checked(int)))})
@@ -144,12 +143,6 @@ def read_stamps(version: Path) -> Stamps:
     except (StoreError, ValueError):
         return {}
     return stamps
-
-
-def _write_stamps(version: Path, stamps: Stamps) -> None:
-    if stamps != read_stamps(version):
-        with suppress(OSError):  # root's install, used by another user: hash at each start
-            replace_file(version / FINGERPRINT, stamps_to_json(stamps))
 
 
 def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
