@@ -17,6 +17,7 @@ import msgspec
 
 from tsuku_llm.backends import BackendName, Policy
 from tsuku_llm.errors import ManifestError
+from tsuku_llm.safe_text import URL_USER
 from tsuku_llm.tree_entry import FileEntry, LinkEntry
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 from tsuku_llm.trust.metadata import RELATIVE_PATH
@@ -42,8 +43,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}\Z")]
 RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{RELATIVE_PATH}\Z", max_length=255)]
 RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{RELATIVE_PATH})?\Z", max_length=255)]
 # A manifest is public, and URLs are printed and stored: a user or password in a URL is refused.
-_NO_USER = r"(?!.*://[^/?#]*@)"
-_URL = rf"^{_NO_USER}(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
+_URL = rf"^(?!.*{URL_USER})(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
 Url = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2000)]
 Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]

@@ -12,13 +12,12 @@ the server. Other users can only cause one more verification.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tsuku_llm import embedded, revocations
+from tsuku_llm import embedded, records, revocations
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import ClockBehind, StaleMetadata, StoreError
 from tsuku_llm.files import make_folder, read_small, write_note
@@ -37,7 +36,6 @@ _FILE = "standing.json"  # the name from before this module was renamed: stores 
 _REFRESHED = "refreshed.json"
 _FORMAT = 2
 _LIMIT = 8 << 20
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CLOCK_HINT = "set this machine's clock; without it nobody can tell what has expired"
 
 
@@ -144,14 +142,12 @@ def read(data: Path, repository: str) -> MetadataStatus | None:
     None if it is missing, unreadable, or about other copies.
     """
     path = folder_of(data, repository) / _FILE
-    with suppress(StoreError, *_NOT_OURS):
-        document = json.loads(read_small(path, _LIMIT) or b"null")
-        if document["format"] == _FORMAT and document["of"] == _copies(data, repository):
-            signed, expires = document["signed"], _time(document["expires"])
-            revoked = revocations.parse(repository, document["revoked"])
-            offered = tuple(str(tag) for tag in document["offered"])
-            freshness = Freshness(repository, signed and _time(signed), expires)
-            return MetadataStatus(freshness, revoked, offered)
+    with suppress(StoreError, ValueError):
+        found = records.parse(read_small(path, _LIMIT) or b"null", _READ)
+        if found["of"] == _copies(data, repository):
+            freshness = Freshness(repository, found["signed"], found["expires"])
+            revoked = revocations.parse(repository, found["revoked"])
+            return MetadataStatus(freshness, revoked, found["offered"])
     return None
 
 
@@ -178,7 +174,7 @@ def write(data: Path, status: MetadataStatus) -> None:
         make_folder(folder)
         # Several starts may write at the same time. The file is not replaced but overwritten: if it
         # gets damaged, ``read`` refuses it, and the next start verifies the metadata again.
-        write_note(folder / _FILE, json.dumps(document).encode("ascii") + b"\n")
+        write_note(folder / _FILE, records.encode(document))
 
 
 def refreshed(data: Path, repository: str) -> datetime | None:
@@ -187,10 +183,11 @@ def refreshed(data: Path, repository: str) -> datetime | None:
     Like ``standing.json``, it is valid only for the present copies.
     """
     path = folder_of(data, repository) / _REFRESHED
-    with suppress(StoreError, *_NOT_OURS):
-        document = json.loads(read_small(path, _LIMIT) or b"null")
-        if document["format"] == _FORMAT and document["of"] == _copies(data, repository):
-            return _time(document["at"])
+    with suppress(StoreError, ValueError):
+        found = records.parse(read_small(path, _LIMIT) or b"null", _READ_REFRESHED)
+        if found["of"] == _copies(data, repository):
+            at: datetime = found["at"]
+            return at
     return None
 
 
@@ -200,7 +197,7 @@ def note_refresh(data: Path, repository: str, now: datetime) -> None:
     document = {"format": _FORMAT, "of": _copies(data, repository), "at": _text(now)}
     with disk_errors("noting when the metadata was fetched", folder):
         make_folder(folder)
-        write_note(folder / _REFRESHED, json.dumps(document).encode("ascii") + b"\n")
+        write_note(folder / _REFRESHED, records.encode(document))
 
 
 def _copies(data: Path, repository: str) -> dict[str, Any]:
@@ -211,9 +208,23 @@ def _copies(data: Path, repository: str) -> dict[str, Any]:
     return {"embedded": own and own.decode(), "updated": updated and updated.decode()}
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=timezone.utc)
+def _time(value: Any, name: str) -> datetime:
+    written = records.text(value, name).removesuffix("Z")
+    return datetime.fromisoformat(written).replace(tzinfo=timezone.utc)
 
 
 def _text(time: datetime) -> str:
     return f"{time.replace(tzinfo=None).isoformat(timespec='seconds')}Z"
+
+
+_READ = records.fields(
+    {
+        "of": records.mapping,
+        "signed": records.optional(_time),
+        "expires": _time,
+        "revoked": records.anything,
+        "offered": records.many(records.text),
+    },
+    format=_FORMAT,
+)
+_READ_REFRESHED = records.fields({"of": records.mapping, "at": _time}, format=_FORMAT)

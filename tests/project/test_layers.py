@@ -20,13 +20,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "backends": frozenset(),
     "process": frozenset(),
+    "records": frozenset(),
+    "safe_text": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
     "driver_child": frozenset({"errors"}),
     "disk": frozenset({"errors"}),
     "embedded": frozenset({"manifests"}),
-    "revocations": frozenset({"disk", "files", "embedded", "errors"}),
-    "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations"}),
+    "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
+    "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations", "records"}),
     "files": frozenset({"disk", "errors", "ownership"}),
     "ownership": frozenset({"disk", "errors"}),
     "folders": frozenset({"disk", "files", "errors", "ownership"}),
@@ -35,27 +37,29 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"backends", "errors", "tree_entry", "trust"}),
+    "manifest": frozenset({"backends", "errors", "safe_text", "tree_entry", "trust"}),
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
     "selection": VALUES,
     "chain": VALUES | {"selection"},
-    "fetch": frozenset({"_version", "disk", "errors", "files", "manifest"}),
+    "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "packing": frozenset({"archive", "disk", "errors", "manifest", "tree_entry"}),
-    "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process"})
+    "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors"}),
-    "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process"}) | {"store"},
+    "launch": frozenset({"backends", "errors", "records"}),
+    "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
+    | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"_version", "disk", "driver_child", "files", "instances", "local_host", "process"}
-    | {"metadata_status", "ownership", "revocations", "selection", "snapshot", "store"}
-    | {"tree_entry", "trust"},
-    "config": frozenset({"backends", "disk", "errors", "files", "ownership"}),
+    | {"metadata_status", "ownership", "records", "revocations", "safe_text", "selection"}
+    | {"snapshot", "store", "tree_entry", "trust"},
+    "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
-    | {"local_host", "operations", "ownership", "revocations", "selection", "snapshot", "store"},
+    | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
+    | {"snapshot", "store"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
@@ -190,6 +194,41 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
         "monitor": {"devices", "gpu_use", "health", "log", "nvml", "planning", "proc", "report"}
         | {"supervise"},
+    },
+    "store": {
+        # What is on disk: files and their formats.
+        "in_use": set(),
+        "legacy": set(),
+        "receipt": set(),
+        "integrity": {"receipt"},
+        "installed": {"integrity", "receipt"},
+        "layout": {"in_use", "integrity", "receipt"},
+        "foreign": {"in_use", "installed", "integrity", "layout"},
+        # For a start: it reads, and loads nothing that writes.
+        "reader": {"foreign", "in_use", "installed", "integrity", "layout", "receipt"},
+        # What writes, from a lock to a commit.
+        "locks": {"layout"},
+        "staging": {"in_use", "integrity", "layout", "locks", "receipt"},
+        "reuse": {"installed", "integrity", "staging"},
+        "finalize": {"in_use", "integrity", "receipt", "reuse", "staging"},
+        "store": {"finalize", "foreign", "in_use", "installed", "integrity", "layout", "legacy"}
+        | {"locks", "reader", "receipt", "reuse", "staging"},
+    },
+    "catalog": {
+        "copies": set(),
+        "repositories": {"copies"},
+        "copy_store": {"copies", "repositories"},
+        "roots": {"copies", "copy_store", "repositories"},
+        "loading": {"copies", "copy_store", "repositories", "roots"},
+        # Only these two know python-tuf's updater.
+        "updater_state": {"copies", "roots"},
+        "refreshing": {"copies", "copy_store", "loading", "repositories", "roots"}
+        | {"updater_state"},
+    },
+    "chain": {
+        "links": set(),
+        "driver": {"links"},
+        "judging": {"driver", "links"},
     },
     "instances": {
         "idle": set(),

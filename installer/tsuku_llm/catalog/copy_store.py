@@ -71,7 +71,10 @@ def commit(folder: Path, files: Mapping[str, bytes]) -> None:
     rename(staging, copies / name)
     # The copy's name is durable before ``current`` names it.
     flush_folder(copies)
-    before = _name_before(folder)
+    before = None
+    with contextlib.suppress(StoreError):  # a damaged name: there is no earlier copy to keep
+        earlier = current_copy(folder)
+        before = earlier.name if earlier else None
     replace_file(folder / CURRENT, name.encode())
     with contextlib.suppress(OSError):
         # All older copies, and what crashes left. ``before`` stays for processes that read it now.
@@ -87,10 +90,3 @@ def _remove_copies(repository: Path, chosen: Callable[[str], bool]) -> None:
                     copy.remove_matching(OF_A_COPY)
                 with contextlib.suppress(OSError):  # something foreign is in it
                     copies.rmdir(name)
-
-
-def _name_before(folder: Path) -> str | None:
-    with contextlib.suppress(StoreError):
-        copy = current_copy(folder)
-        return copy.name if copy else None
-    return None

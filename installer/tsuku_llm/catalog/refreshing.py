@@ -79,7 +79,10 @@ def refresh(
             keep_roots(folder, roots, copy)
         # The updater checks by the specification only; ``trust`` is stricter and reads the entries.
         fresh = verified("updated", _fetched(repository, copy, download), repository, roots)
-        _require_unexpired(repository, fresh.trusted)
+        # The updater has checked the four roles of every repository, but no delegated role.
+        if expired := fresh.trusted.expired(datetime.now(timezone.utc)):
+            fact = f"{expired[0][:60]!a} is expired"
+            raise _stale(repository, fact, fresh.trusted.roles)
         versions = fresh.trusted.versions
         # The updater compares with its own state, which may have been lost. So compare with every
         # valid copy on this machine too.
@@ -184,13 +187,6 @@ def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> D
         return _limited(download, f"{repository.url}{quote(name) if local else name}", limit)
 
     return DelegatedOnDemand(copy, download_delegated)
-
-
-def _require_unexpired(repository: Repository, trusted: TrustedRepository) -> None:
-    """Raise ``StaleMetadata`` for an expired delegated role; the updater checks the others."""
-    expired = trusted.expired(datetime.now(timezone.utc))
-    if expired:
-        raise _stale(repository, f"{expired[0][:60]!a} is expired", trusted.roles)
 
 
 def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:

@@ -145,12 +145,8 @@ def _backend(
         return active[0]
     fitting = (candidate.variant.backend for candidate in selection.compatible)
     best = next((backend for backend in fitting if backend != "cpu"), None)
-    return best or _most_promising(selection, hardware) or _without_gpu(requested)
-
-
-def _without_gpu(requested: str) -> str:
-    """Choose on a platform without GPU builds: "gpu" if the user asks for one, else "cpu"."""
-    return "gpu" if requested == "gpu" else "cpu"
+    # Without GPU builds for this platform: "gpu" if the user asks for one, else "cpu".
+    return best or _most_promising(selection, hardware) or ("gpu" if requested == "gpu" else "cpu")
 
 
 def _most_promising(selection: Selection, hardware: Hardware) -> str | None:

@@ -15,6 +15,7 @@ from tsuku_llm.cli import own_words, streams
 from tsuku_llm.cli.answer import Answer, Answered, Failure, document
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import StoreError, TsukuError
+from tsuku_llm.safe_text import printable
 
 if TYPE_CHECKING:
     from tsuku_llm.host import Host
@@ -64,7 +65,7 @@ def _run_as_text(argv: Sequence[str], console: Console) -> int:
     if answer.failure:
         _tell(answer.failure)
     # Texts may come from elsewhere (names of devices, releases): escape control characters.
-    lines = answer.lines if answer.exact else map(streams.printable, answer.lines)
+    lines = answer.lines if answer.exact else map(printable, answer.lines)
     text = "".join(f"{line}\n" for line in lines)
     streams.say(sys.stdout, text, exact=answer.exact)
     return answer.exit_code

@@ -13,7 +13,6 @@ from tsuku_llm.config.keys import (
     Key,
     Value,
     key_named,
-    redacted,
     text_of,
 )
 from tsuku_llm.config.paths import Paths
@@ -30,6 +29,5 @@ __all__ = [
     "Value",
     "key_named",
     "load",
-    "redacted",
     "text_of",
 ]

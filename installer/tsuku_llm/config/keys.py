@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tsuku_llm.errors import ConfigError, UsageError
+from tsuku_llm.safe_text import redacted
 
 Value = str | tuple[str, ...] | None
 """A parsed value; None means that the setting is unset."""
@@ -23,8 +24,6 @@ _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _FILE = re.compile(r"file:///[^\s,\\]*")
-_USERINFO = re.compile(r"(?<=://)[^/?#@]*@|(?<![^\s'\",])[^/?#@\s'\",:]+:[^/?#@\s'\",]+@")
-"""User and password of a URL, also without its scheme; "/", "?" and "#" end the host part."""
 
 
 class Key(NamedTuple):
@@ -230,11 +229,6 @@ def text_of(value: Value) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else ",".join(value)
-
-
-def redacted(text: str) -> str:
-    """Return a text with the credentials in its URLs replaced."""
-    return _USERINFO.sub("***@", text)
 
 
 def checked(key: Key, raw: object, source: str) -> Value:

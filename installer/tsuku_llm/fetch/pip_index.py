@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, PackageIndexError
 from tsuku_llm.fetch.network import Network
-from tsuku_llm.fetch.urls import printable
 from tsuku_llm.manifest import Artifact
+from tsuku_llm.safe_text import printable, redacted
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -60,7 +60,6 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 _SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
 _WRONG_HASH = "DO NOT MATCH THE HASHES"
-_USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +230,7 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
 def _meaningful(output: str) -> tuple[str, ...]:
     """Pick pip's errors, or else its last lines; remove credentials from URLs."""
     stripped = (printable(line.strip()) for line in output.splitlines())
-    lines = [_USERINFO.sub("", line) for line in stripped if line]
+    lines = [redacted(line) for line in stripped if line]
     errors = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying"))]
     return tuple(f"pip: {line[:300]}" for line in (errors or lines)[-_LAST_LINES:])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from tsuku_llm.errors import ConfigError
+from tsuku_llm.safe_text import printable
 
 PACKAGE_SCHEME = "pkg"
 
@@ -21,11 +22,6 @@ def shown(url: str) -> str:
         return "(a malformed URL)"
     text = urlunsplit((parts.scheme, host, parts.path, "", "")) + ("?…" if parts.query else "")
     return printable(text)
-
-
-def printable(text: str) -> str:
-    """Replace characters of a text from the network that could control a terminal."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def scheme_of(url: str) -> str:

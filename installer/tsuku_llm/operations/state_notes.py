@@ -7,17 +7,15 @@ every start asks the build again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from tsuku_llm import records
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import make_folder, read_small, replace_file
-
-if TYPE_CHECKING:
-    from tsuku_llm.launch.devices import ListedDevice
+from tsuku_llm.launch.devices import ListedDevice
 
 _LIMIT = 1 << 20
 _MOST = 16
@@ -45,23 +43,12 @@ class StateNotes:
 
     def devices(self, version: str) -> tuple[ListedDevice, ...] | None:
         """Return a version's list if nothing has changed since; None if the build must be asked."""
-        found = self._read("devices.json")
-        if self._drivers is None or found.get("version") != version:
-            return None
-        if found.get("drivers") != list(self._drivers):
-            return None
-        from tsuku_llm.launch.devices import ListedDevice  # noqa: PLC0415 - only with a list
-
-        # Another version of this program may have written other fields.
-        with suppress(TypeError):
-            return tuple(ListedDevice(**device) for device in found.get("devices", ()))
-        return None
+        found = self._read("devices.json", _DEVICES)
+        return found["devices"] if found and found["version"] == version else None
 
     def keep_devices(self, version: str, devices: tuple[ListedDevice, ...]) -> None:
         """Keep a list that has the backend's devices; one without them may soon be wrong."""
-        self._write(
-            "devices.json", {"version": version, "devices": [each._asdict() for each in devices]}
-        )
+        self._write("devices.json", {"version": version, "devices": devices})
 
     def failure(self, version: str) -> FailureNote | None:
         """Return why a version's backend failed on the current drivers, None if it did not."""
@@ -71,31 +58,39 @@ class StateNotes:
         """Keep the fact that a version's backend failed on the current drivers."""
         failures = {**self._failures(), failure.version: failure}
         kept = list(failures.values())[-_MOST:]
-        self._write("failures.json", {"failures": [each._asdict() for each in kept]})
+        self._write("failures.json", {"failures": kept})
 
     def _failures(self) -> dict[str, FailureNote]:
         """Return the failures on the current drivers; those on other drivers do not count."""
-        found = self._read("failures.json")
-        if self._drivers is None or found.get("drivers") != list(self._drivers):
-            return {}
-        with suppress(TypeError):
-            failures = [FailureNote(**each) for each in found.get("failures", ())]
-            return {failure.version: failure for failure in failures}
-        return {}
+        found = self._read("failures.json", _FAILURES)
+        return {failure.version: failure for failure in found["failures"]} if found else {}
 
-    def _read(self, name: str) -> Mapping[str, Any]:
-        with suppress(StoreError, ValueError, RecursionError):
-            content = read_small(self._state / name, _LIMIT)
-            document = json.loads(content) if content else {}
-            return document if isinstance(document, dict) else {}
-        return {}
+    def _read(self, name: str, read: records.Reader[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return a note, None if it is missing, damaged, or about other drivers."""
+        with suppress(StoreError, ValueError):
+            found = records.parse(read_small(self._state / name, _LIMIT) or b"null", read)
+            return found if found["drivers"] == self._drivers else None
+        return None
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         # Without the state of the drivers a later start could not tell whether the note still
         # counts.
         if self._drivers is None:
             return
-        content = json.dumps({"format": 1, "drivers": self._drivers, **document}, indent=1)
+        content = records.encode({"format": 1, "drivers": self._drivers, **document})
         with suppress(OSError, StoreError):
             make_folder(self._state)
-            replace_file(self._state / name, content.encode("ascii") + b"\n")
+            replace_file(self._state / name, content)
+
+
+_TEXT, _SIZE = records.text, records.optional(records.count)
+_DEVICE = {"name": _TEXT, "description": _TEXT, "memory": _SIZE, "free": _SIZE}
+_DEVICES = records.fields(
+    {
+        "drivers": records.many(_TEXT),
+        "version": _TEXT,
+        "devices": records.many(records.record(ListedDevice, _DEVICE)),
+    },
+)
+_FAILURE = records.record(FailureNote, dict.fromkeys(FailureNote._fields, _TEXT))
+_FAILURES = records.fields({"drivers": records.many(_TEXT), "failures": records.many(_FAILURE)})

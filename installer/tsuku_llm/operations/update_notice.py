@@ -7,7 +7,6 @@ start never waits for a network, and costs two looks at small files.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
+from tsuku_llm import records
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import make_folder, read_small, write_note
 from tsuku_llm.operations.session import Session
@@ -46,15 +46,21 @@ def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
         document |= {"release": offer.release, "version": offer.version}
     with suppress(StoreError, OSError):  # a missing or incomplete file only costs the note
         make_folder(session.state)
-        write_note(session.state / _FOUND, json.dumps(document).encode("ascii") + b"\n")
+        write_note(session.state / _FOUND, records.encode(document))
+
+
+_NAME = records.optional(records.text)
+_READ = records.fields(
+    {"installed": records.text, "release": _NAME, "version": _NAME}, format=_FORMAT
+)
 
 
 def kept_offer(session: Session, installed: str) -> Offer | None:
     """Return what the last look found, if it was about this installed version."""
-    with suppress(StoreError, ValueError, KeyError, TypeError, RecursionError):
-        found = json.loads(read_small(session.state / _FOUND, _LIMIT) or b"null")
-        if (found["format"], found["installed"]) == (_FORMAT, installed) and found["release"]:
-            return Offer(str(found["release"]), found["version"] and str(found["version"]))
+    with suppress(StoreError, ValueError):
+        found = records.parse(read_small(session.state / _FOUND, _LIMIT) or b"null", _READ)
+        if found["installed"] == installed and found["release"]:
+            return Offer(found["release"], found["version"])
     return None
 
 

@@ -22,8 +22,8 @@ from tsuku_llm.store.reuse import Content, share
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.tree_entry import FileEntry
 
-_PROGRAM_MODE = 0o755
-_FILE_MODE = 0o644
+_MODES = {True: 0o755, False: 0o644}
+"""The mode of a file, by its executable flag."""
 
 _FLUSHES = 8
 """The number of files that are flushed in parallel."""
@@ -66,12 +66,8 @@ def _seal_files(tree: Path, files: Sequence[FileEntry]) -> None:
     with ThreadPoolExecutor(_FLUSHES) as pool:
         # Each thread has its own files. Reading the results raises the first ``OSError`` here, and
         # leaving the block waits for the other threads.
-        for _ in pool.map(lambda file: seal_file(tree / file.path, _mode(file)), files):
+        for _ in pool.map(lambda file: seal_file(tree / file.path, _MODES[file.executable]), files):
             pass
-
-
-def _mode(file: FileEntry) -> int:
-    return _PROGRAM_MODE if file.executable else _FILE_MODE
 
 
 def _drop_empty_folders(tree: Path, receipt: Receipt) -> None:

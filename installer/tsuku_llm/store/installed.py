@@ -6,15 +6,15 @@ every user may create links. It is replaced, never edited.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
+from tsuku_llm import records
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
 from tsuku_llm.files import read_small, replace_file
 from tsuku_llm.store.integrity import TREE
-from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT, Receipt, is_version_id, parse_object
+from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT, Receipt, is_version_id
 
 FILE = "active.json"
 FORMAT = 1
@@ -50,7 +50,7 @@ def read_version(path: Path) -> Installed | None:
         raise CorruptStore(
             f"{path.name} is not the version that it seems to be",
             facts=(f"path: {path}", f"its receipt is of {receipt.id}"),
-            hint="tsuku-llm install --force writes it anew",
+            hint="tsuku-llm install --force installs it again",
         )
     return Installed(path.name, path, receipt)
 
@@ -74,6 +74,10 @@ class Pointer(NamedTuple):
         )
 
 
+_ID = records.optional(records.checked(str, is_version_id))
+_READ = records.record(Pointer, {"active": _ID, "previous": _ID}, format=FORMAT)
+
+
 def read_pointer(data: Path) -> Pointer:
     """Read the pointer of a store; an empty one if the file does not exist.
 
@@ -83,15 +87,14 @@ def read_pointer(data: Path) -> Pointer:
     content = read_small(path, _LIMIT)
     if content is None:
         return Pointer()
-    document = parse_object(content, FILE)
-    names = (document.get("active"), document.get("previous"))
-    if document.get("format") != FORMAT or not all(map(_is_name, names)):
+    try:
+        return records.parse(content, _READ)
+    except ValueError as error:
         raise CorruptStore(
             f"{FILE} is not readable",
-            facts=(f"path: {path}",),
-            hint="tsuku-llm install, or tsuku-llm use VERSION, writes it anew",
-        )
-    return Pointer(*names)
+            facts=(f"path: {path}", str(error)),
+            hint="tsuku-llm install, or tsuku-llm use VERSION, replaces it",
+        ) from error
 
 
 def pointer_or_none(data: Path) -> Pointer:
@@ -104,10 +107,6 @@ def pointer_or_none(data: Path) -> Pointer:
 
 def write_pointer(data: Path, pointer: Pointer) -> None:
     """Replace the pointer durably, as one rename. Raises StoreError."""
-    document = {"format": FORMAT, "active": pointer.active, "previous": pointer.previous}
+    document = {"format": FORMAT, **pointer._asdict()}
     with disk_errors("replacing the active pointer", data):
-        replace_file(data / FILE, json.dumps(document).encode("ascii") + b"\n")
-
-
-def _is_name(value: object) -> bool:
-    return value is None or (type(value) is str and is_version_id(value))
+        replace_file(data / FILE, records.encode(document))

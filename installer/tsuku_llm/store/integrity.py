@@ -9,6 +9,7 @@ file is hashed again.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tsuku_llm import records
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import StoreError, TamperedInstall
 from tsuku_llm.files import open_to_read, read_small, replace_file
-from tsuku_llm.store.receipt import Receipt, parse_object
+from tsuku_llm.store.receipt import Receipt
 from tsuku_llm.tree_entry import FileEntry
 
 FINGERPRINT = "fingerprint.json"
@@ -103,7 +105,12 @@ def find_differences(
     """
     tree = version / TREE
     with disk_errors("checking the installed build", tree):
-        found, listing = _list(tree, receipt)
+        try:
+            listing = list_tree(tree)
+            found = differences(listing, receipt)
+        except (FileNotFoundError, NotADirectoryError):
+            listing = TreeListing({}, {}, {})
+            found = [f"missing: {tree.name}"]
         if found and not full:
             return found
         stamps = {} if full else read_stamps(version)
@@ -118,35 +125,24 @@ def find_differences(
         fresh, changed = verify_files(tree, same_size, known or {})
     found += [f"content changed: {path}" for path in changed]
     # The content is right: store the new stamps, so that the next start need not hash again.
-    if suspects and not found:
-        _write_stamps(version, listing.files | fresh)
+    current = listing.files | fresh
+    if suspects and not found and current != read_stamps(version):
+        with suppress(OSError):  # root's install, used by another user: hash at each start
+            replace_file(version / FINGERPRINT, stamps_to_json(current))
     return found
 
 
-def _list(tree: Path, receipt: Receipt) -> tuple[list[str], TreeListing]:
-    try:
-        listing = list_tree(tree)
-    except (FileNotFoundError, NotADirectoryError):
-        return [f"missing: {tree.name}"], TreeListing({}, {}, {})
-    return differences(listing, receipt), listing
+_READ_STAMPS = records.fields({"files": records.named(records.many(records.checked(int)))})
 
 
 def read_stamps(version: Path) -> Stamps:
     """Read the stored stamps of a version; empty if damaged, and then every file is hashed."""
     try:
         content = read_small(version / FINGERPRINT, _LIMIT)
-        files = parse_object(content, FINGERPRINT).get("files") if content else None
-    except StoreError:
+        stamps: Stamps = records.parse(content, _READ_STAMPS)["files"] if content else {}
+    except (StoreError, ValueError):
         return {}
-    if type(files) is not dict:
-        return {}
-    return {path: (*stamp,) for path, stamp in files.items() if type(stamp) is list}
-
-
-def _write_stamps(version: Path, stamps: Stamps) -> None:
-    if stamps != read_stamps(version):
-        with suppress(OSError):  # root's install, used by another user: hash at each start
-            replace_file(version / FINGERPRINT, stamps_to_json(stamps))
+    return stamps
 
 
 def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
@@ -253,14 +249,12 @@ def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
     return TamperedInstall(
         f"{name} is not as it was installed",
         facts=facts,
-        hint="tsuku-llm install --force writes it anew",
+        hint="tsuku-llm install --force installs it again",
     )
 
 
 def stamps_to_json(stamps: Mapping[str, Stamp]) -> bytes:
     """Encode the stamps as they are stored next to the tree."""
-    import json  # noqa: PLC0415
-
     return json.dumps({"format": 1, "files": stamps}).encode("ascii") + b"\n"
 
 

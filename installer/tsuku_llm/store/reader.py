@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
@@ -53,7 +52,14 @@ class StoreReader:
         version = read_pointer(self.data).active
         if version is None:
             return None
-        return self.find(version) or self._dangling(version)
+        found = self.find(version)
+        if found is None:
+            raise CorruptStore(
+                f"the active version {version} is not there",
+                facts=(f"path: {self._versions / version}",),
+                hint="run tsuku-llm install, or tsuku-llm rollback",
+            )
+        return found
 
     def previous(self) -> Installed | None:
         """Return the version that ``rollback`` would activate; None if there is none."""
@@ -120,10 +126,3 @@ class StoreReader:
             )
         except CorruptStore as error:
             return error
-
-    def _dangling(self, version: str) -> NoReturn:
-        raise CorruptStore(
-            f"the active version {version} is not there",
-            facts=(f"path: {self._versions / version}",),
-            hint="run tsuku-llm install, or tsuku-llm rollback",
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,6 @@ from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.in_use import try_exclusive, users_of
 from tsuku_llm.store.installed import Installed, pointer_or_none, read_pointer, write_pointer
-from tsuku_llm.store.integrity import Stamp
 from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, adopt, require_ours
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
@@ -147,7 +146,7 @@ class Store(StoreReader):
             installed = self._publish(staging, receipt)
             # The new links changed the change time of the sources' files: store new stamps for the
             # sources' versions, which would otherwise hash them at their next start.
-            self._refresh_sharers({stamp[-1] for stamp in digests}, digests)
+            refresh_sharers(self.installed(), {stamp[-1] for stamp in digests}, digests)
         # Only now is the rename durable. The caller activates the version afterwards, so the
         # pointer never names a version that a crash can still undo.
         with disk_errors("flushing the folder of versions", self._versions):
@@ -157,7 +156,8 @@ class Store(StoreReader):
     def _intact(self, receipt: Receipt) -> Installed | None:
         with suppress(TsukuError):
             installed = self.find(receipt.id)
-            if installed and _same_tree(installed.receipt, receipt):
+            wanted = {*receipt.files, *receipt.links}
+            if installed and wanted == {*installed.receipt.files, *installed.receipt.links}:
                 self.check(installed, full=True)
                 return installed
         return None
@@ -258,7 +258,7 @@ class Store(StoreReader):
             # changes the change time of the files that other versions share.
             inodes = inodes_of(path)
             self._discard(version)
-            self._refresh_sharers(inodes, {})
+            refresh_sharers(self.installed(), inodes, {})
         self._drop_locks()
 
     def prune(self, keep: Collection[str] = (), *, legacy_home: Path | None = None) -> Pruned:
@@ -279,7 +279,7 @@ class Store(StoreReader):
                 if name not in (*self._pointed(), *keep):
                     (removed if self._prune_one(name, inodes) else in_use).append(name)
         finally:  # one pass at the end: a pass per removed version takes quadratic time
-            self._refresh_sharers(inodes, {})
+            refresh_sharers(self.installed(), inodes, {})
         self._sweep_partials(newest=None)
         self._drop_locks()
         legacy = remove_legacy(legacy_home) if legacy_home else ()
@@ -442,12 +442,5 @@ class Store(StoreReader):
         check_path(folder)  # its files are extracted, run or believed next
         return folder
 
-    def _refresh_sharers(self, inodes: Collection[int], digests: Mapping[Stamp, str]) -> None:
-        refresh_sharers(self.installed(), inodes, digests)
-
     def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[bool]:
         return self.lock(_POINTER_LOCK, timeout=timeout)
-
-
-def _same_tree(one: Receipt, other: Receipt) -> bool:
-    return (set(one.files), set(one.links)) == (set(other.files), set(other.links))

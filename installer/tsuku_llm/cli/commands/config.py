@@ -11,6 +11,7 @@ from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import settings as render
+from tsuku_llm.safe_text import redacted
 
 
 @click.group("config", cls=Group)
@@ -92,5 +93,5 @@ def _changed(paths: config.Paths, key: str) -> Answer:
     """Return the value in force now: the environment may override what was written."""
     setting = config.load(paths, os.environ).setting(key)
     shown = render.setting_data(setting)
-    line = f"{key} = {config.redacted(config.text_of(setting.value)) or '(none)'}"
+    line = f"{key} = {redacted(config.text_of(setting.value)) or '(none)'}"
     return Answer(shown, (f"{line} ({setting.source})",))

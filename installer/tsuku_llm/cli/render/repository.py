@@ -8,8 +8,8 @@ from typing import Any
 
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.cli.render.text import table
-from tsuku_llm.config import redacted
 from tsuku_llm.operations.repository import RepositoryState, RootOfTrust
+from tsuku_llm.safe_text import redacted
 
 _SHOWN = 16
 """Digits of a key's id that are shown to people."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.text import table
-from tsuku_llm.config import Setting, Settings, redacted, text_of
+from tsuku_llm.config import Setting, Settings, text_of
+from tsuku_llm.safe_text import redacted
 
 
 def setting_data(setting: Setting) -> dict[str, Any]:
