@@ -1,0 +1,90 @@
+"""A publisher's release file before it is signed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.durable import replace_file
+from tsuku_llm.errors import ManifestError, UsageError
+from tsuku_llm.manifest import require_release
+from tsuku_llm.trust import decode_json
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A release file and its parsed content; the entries in it are changed in place."""
+
+    path: Path
+    content: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Draft:
+        """Read a release file. Raises ``UsageError`` for a file that is not a JSON object."""
+        try:
+            content = decode_json(path.read_bytes())
+        except OSError as error:
+            raise _unusable(path, error.strerror or str(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise _unusable(path, str(error)[:300]) from error
+        if not isinstance(content, dict):
+            raise _unusable(path, "it is not an object")
+        return cls(path, content)
+
+    def variant(self, name: str, platform: str | None) -> tuple[str, dict[str, Any]]:
+        """Return the platform of a variant and its entry, which names a server.
+
+        Raises ``UsageError`` unless exactly one variant has this name.
+        """
+        found = {key: entry for key, entry in self._variants(name) if platform in (None, key)}
+        if len(found) != 1:
+            where = f" for {platform}" if platform else ""
+            raise UsageError(
+                f"{self.path.name} has {len(found) or 'no'} variants {name}{where}",
+                facts=tuple(f"platform: {key}" for key in found),
+                hint="name one that it describes: --variant NAME, and --platform NAME",
+            )
+        return next(iter(found.items()))
+
+    def _variants(self, name: str) -> list[tuple[str, dict[str, Any]]]:
+        try:
+            entries = [
+                (key, platform["variants"][name])
+                for key, platform in self.content["platforms"].items()
+                if name in platform["variants"]
+            ]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _unusable(self.path, "it has no platforms with variants") from error
+        for _, entry in entries:
+            if not isinstance(entry, dict) or not isinstance(entry.get("server"), str):
+                raise _unusable(self.path, f"its variant {name} names no server")
+        return entries
+
+    def write(self) -> None:
+        """Replace the file in one step, if clients would understand it.
+
+        Raises ``UsageError``, and the errors of the disk.
+        """
+        try:
+            # The parser of the clients decides: a file that it refuses must never be signed.
+            require_release(self.content)
+        except ManifestError as error:
+            raise UsageError(
+                f"clients would not understand {self.path.name}",
+                facts=error.facts,
+                hint="correct the release file; nothing was entered into it",
+            ) from error
+        text = json.dumps(self.content, indent=2) + "\n"
+        with disk_errors(f"writing {self.path.name}", self.path.parent):
+            replace_file(self.path, text.encode("utf-8"))
+
+
+def _unusable(path: Path, fact: str) -> UsageError:
+    return UsageError(
+        f"{path} is no release file",
+        facts=(fact,),
+        hint="write what the build needs of a machine: docs/releases.md has an example",
+    )
