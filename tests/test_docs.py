@@ -23,7 +23,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 OF_THE_TESTS = {"TSUKU_LLM_REQUIRE_TOOLS", "TSUKU_LLM_FAKE_HARDWARE", "TSUKU_LLM_STRICT"}
-OF_THE_RELEASE_TOOL = {"TSUKU_LLM_SIGNERS"}
+OF_THE_PUBLISHER = {"TSUKU_LLM_SIGNERS", "TSUKU_PUBLISH_DATA"}
 
 in_every_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
@@ -108,10 +108,10 @@ def test_the_help_texts_are_the_program_s(name: str) -> None:
 @in_every_document
 def test_a_documented_setting_exists(document: Path) -> None:
     names = {key.name for key in KEYS}
-    variables = {key.variable for key in KEYS} | OF_THE_TESTS | OF_THE_RELEASE_TOOL
+    variables = {key.variable for key in KEYS} | OF_THE_TESTS | OF_THE_PUBLISHER
     for snippet in code(text_of(document)):
         assert set(re.findall(r"(?<!-)\bllm\.[a-z_]+", snippet)) <= names, snippet
-        assert set(re.findall(r"\bTSUKU_LLM_[A-Z_]+", snippet)) <= variables, snippet
+        assert set(re.findall(r"\bTSUKU_(?:LLM|PUBLISH)_[A-Z_]+", snippet)) <= variables, snippet
 
 
 # --- the README's tables -----------------------------------------------------------------
