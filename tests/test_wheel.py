@@ -166,7 +166,7 @@ def test_metadata(wheel: Path) -> None:
 def test_the_commands_are_entry_points(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         text = opened.read(f"tsuku_llm-{__version__}.dist-info/entry_points.txt").decode()
-    assert text.split("\n")[:3] == [
+    assert text.strip().split("\n") == [
         "[console_scripts]",
         "tsuku-llm = tsuku_llm.cli:main",
         "tsuku-publish = tsuku_publish.cli.main:main",
