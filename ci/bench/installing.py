@@ -23,8 +23,8 @@ from ci.bench.lab import (
 from ci.bench.pairs import Run, Samples
 from ci.bench.payload import Packed
 from ci.bench.row import Row
-from tsuku_llm.operations.packing import Place
-from tsuku_llm.packing import LEVEL
+from tsuku_publish.packing.pack import Place
+from tsuku_publish.packing.tarball import LEVEL
 
 _INSTALL = (PROGRAM, "install")
 
@@ -65,7 +65,7 @@ def _far(lab: Lab) -> Mapping[str, Run]:
 
 
 def _update(lab: Lab) -> Mapping[str, Run]:
-    """Update between two releases packed as ``repository pack`` does.
+    """Update between two releases packed as ``tsuku-publish pack`` does.
 
     Three large libraries stay the same.
     """

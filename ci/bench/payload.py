@@ -20,8 +20,8 @@ from pathlib import Path
 from support.builds import NO_DEVICE_STEPS, stand_in
 
 from tsuku_llm.manifest import PIECE, Measured
-from tsuku_llm.operations.packing import Place, pack_tree
-from tsuku_llm.packing import contents
+from tsuku_publish.packing.pack import Place, pack_tree
+from tsuku_publish.packing.tree import contents
 
 BLOCK = 1 << 20
 RANDOM_SHARE = 0.25
@@ -138,7 +138,7 @@ def _pack_zip(tree: Path, archive: Path) -> None:
 
 
 def entries(tree: Path, place: Place) -> tuple[dict[str, object], ...]:
-    """Pack a tree as ``repository pack`` does, into the server's folder; return the entries."""
+    """Pack a tree as ``tsuku-publish pack`` does, into the server's folder; return the entries."""
     archives = pack_tree(tree, contents(tree), place)
     return tuple(each.artifact.document() for each in archives)
 

@@ -7,7 +7,7 @@ copies of one library become links, as upstream packs them. Without arguments, G
 Bytes and requests are computed from the archives, for a user with the older build:
 
 - whole: one tarball
-- by file: as ``repository pack`` does it
+- by file: as ``tsuku-publish pack`` does it
 - ranges: members of one zip file, whose places the manifest would list
 - ranges of pieces: the same, but only whole pieces with a signed digest are read
 """
@@ -29,9 +29,10 @@ from ci.bench import payload
 from ci.bench.lab import BUILD
 from tsuku_llm.archive import unpack
 from tsuku_llm.manifest import PIECE, Artifact
-from tsuku_llm.operations.packing import Place, pack_tree
-from tsuku_llm.packing import LEVEL, contents, write_tarball
 from tsuku_llm.tree_entry import FileEntry, TreeEntry
+from tsuku_publish.packing.pack import Place, pack_tree
+from tsuku_publish.packing.tarball import LEVEL, write_tarball
+from tsuku_publish.packing.tree import contents
 
 
 @dataclass(frozen=True)

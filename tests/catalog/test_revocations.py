@@ -183,7 +183,7 @@ def test_T24_signing_refuses_to_forget_a_revocation_that_is_not_named(
     for words in ((), ("--drop", "b2")):
         done = publisher.tool("sign", "--raise", *words)
         assert done.returncode == 1
-        assert done.stderr.startswith("error: b1 is revoked, and "), done.stderr
+        assert done.stderr.startswith("error[publish]: b1 is revoked, and "), done.stderr
         assert "--drop b1" in done.stderr
     assert files(publisher) == before
     done = publisher.tool("sign", "--raise", "--drop", "b1")
@@ -261,7 +261,7 @@ def test_T24_a_list_that_cannot_be_read_is_not_taken_for_empty(
     for words in (("sign", "--raise"), ("revoke", "b1", "--reason", "x")):
         done = publisher.tool(*words)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert done.stderr.startswith(f"error: {path}"), done.stderr
+        assert done.stderr.startswith(f"error[publish]: {path}"), done.stderr
 
 
 def test_T29_a_withdrawn_revocation_stays_in_the_list_and_a_new_one_has_a_later_day(

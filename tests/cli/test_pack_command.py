@@ -1,4 +1,4 @@
-"""``repository pack``: a build becomes archives of a release file."""
+"""``tsuku-publish pack``: a build becomes archives of a release file."""
 
 import gzip
 import io
@@ -14,8 +14,20 @@ import pytest
 from support.program import Result
 from support.repository import release_document
 
+from tsuku_publish.cli.main import run
+
 Program = Callable[..., Result]
 URL = "https://host.test/archives"
+
+
+@pytest.fixture
+def program(capfd: pytest.CaptureFixture[str]) -> Program:
+    """Run the publisher's command line in this process, as the client's is run here."""
+
+    def start(*arguments: str) -> Result:
+        return Result(run(arguments), *capfd.readouterr())
+
+    return start
 
 
 @pytest.fixture
@@ -42,7 +54,7 @@ def release(tmp_path: Path) -> Path:
 def words(build: Path, release: Path, *more: str) -> tuple[str, ...]:
     into = release.parent / "archives"
     chosen = ("--variant", "cpu", "--into", str(into), "--url", URL)
-    return ("repository", "pack", str(build), str(release), *chosen, *more)
+    return ("pack", str(build), str(release), *chosen, *more)
 
 
 def artifacts(release: Path, platform: str = "linux-amd64") -> list[dict[str, Any]]:

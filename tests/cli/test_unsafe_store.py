@@ -66,7 +66,7 @@ LOOKING = {
 """Commands that only look, and their exit codes: they go on."""
 
 NEITHER = {"repository pack"}
-"""It works on folders that its arguments name."""
+"""It only names the command that it has become."""
 
 
 @pytest.fixture

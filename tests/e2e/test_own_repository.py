@@ -1,15 +1,23 @@
 """A repository of one's own, with the commands of docs/releases.md: from a folder to a server."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, stand_in
 from support.own_publisher import SIGNERS, write_plan
-from support.program import environment, run_program
+from support.program import PUBLISHER, environment, run_program
 from support.release_data import release_tool, signers_file
 from support.release_server import ReleaseServer, User
 from support.repository import release_document
+
+
+def publisher(data: Path, *words: str | Path, **environ: str) -> None:
+    """Type a command in the publisher's folder: ``tsuku-publish`` finds its data there."""
+    env = environment(data.parent / "publisher", **environ)
+    done = run_program(*map(str, words), env=env, cwd=data, command=PUBLISHER)
+    assert done.code == 0, done.stderr
 
 
 @pytest.fixture
@@ -23,27 +31,30 @@ def data(tmp_path: Path, shop: ReleaseServer) -> Path:
     release.write_text(json.dumps(document), "utf-8")
     tree = stand_in(tmp_path / "build", devices=NO_DEVICE_STEPS).tree
     into, url = str(shop.nginx.root / "archives"), f"{shop.nginx.url}/archives/"
-    words = ("--variant", "cpu", "--into", into, "--url", url)
-    env = environment(tmp_path / "publisher")
-    done = run_program("repository", "pack", str(tree), str(release), *words, env=env)
-    assert done.code == 0, done.stderr
+    publisher(data, "pack", tree, release, "--variant", "cpu", "--into", into, "--url", url)
     return data
+
+
+def files_of(folder: Path) -> Mapping[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def test_a_packed_build_is_signed_published_and_installed(
     tmp_path: Path, shop: ReleaseServer, data: Path
 ) -> None:
-    signed = tmp_path / "signed"
     environ = signers_file(tmp_path / "signers.json", *SIGNERS)
-    done = release_tool("sign", "--data", data, "--into", signed, **environ)
-    assert done.returncode == 0, done.stderr
-    done = release_tool("publish", "--from", signed, shop.nginx.root / "repository")
-    assert done.returncode == 0, done.stderr
+    publisher(data, "sign", **environ)
+    signed = files_of(data / "signed")
+    publisher(data, "sign", **environ)
+    assert files_of(data / "signed") == signed, "a second run gives the same bytes"
+    publisher(data, "publish", shop.nginx.root / "repository")
+    publisher(data, "check", "--on", "2026-11-22")
     user = User(
         tmp_path / "home",
         environment(tmp_path / "home", SSL_CERT_FILE=str(shop.nginx.authority), NO_PROXY="*"),
     )
-    root = str(signed / "metadata" / "1.root.json")
+    root = str(data / "signed" / "metadata" / "1.root.json")
     added = user.run(
         "repository", "add", "company", f"{shop.nginx.url}/repository/", "--root", root
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, REAL_SERVER, pack_tar, real_build, stand_in
-from support.program import environment, run_program
+from support.program import PUBLISHER, environment, run_program
 from support.release_server import ReleaseServer, User
 from support.repository import release_document
 
@@ -44,8 +44,9 @@ def publish(shop: ReleaseServer, tag: str, tree: Path) -> list[str]:
     file.write_text(json.dumps(release_document(tag, platforms={"linux-amd64": platform})), "utf-8")
     archives = str(shop.nginx.root / "archives")
     place = ("--into", archives, "--url", f"{shop.nginx.url}/archives/")
-    words = ("repository", "pack", str(tree), str(file), "--variant", "cpu", *place, "--json")
-    done = run_program(*words, env=environment(shop.nginx.root.parent / "publisher"))
+    words = ("pack", str(tree), str(file), "--variant", "cpu", *place, "--json")
+    env = environment(shop.nginx.root.parent / "publisher")
+    done = run_program(*words, env=env, command=PUBLISHER)
     assert done.code == 0, done.stderr
     shop.simulator.publish(json.loads(file.read_text("utf-8")))
     shop.write()

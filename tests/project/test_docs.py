@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 import pytest
-from support.help_texts import HEADING, help_texts
+from support.help_texts import HEADING, PROGRAMS, help_texts
 
 import tsuku_llm.errors
 from ci.faultlab.rows import load_rows
 from tsuku_llm import __version__
-from tsuku_llm.cli.program import PROGRAM, program
+from tsuku_llm.cli.program import PROGRAM
 from tsuku_llm.config import KEYS
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.manifest import Release, Variant, parse_release
@@ -23,7 +23,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 OF_THE_TESTS = {"TSUKU_LLM_REQUIRE_TOOLS", "TSUKU_LLM_FAKE_HARDWARE", "TSUKU_LLM_STRICT"}
-OF_THE_RELEASE_TOOL = {"TSUKU_LLM_SIGNERS"}
+OF_THE_PUBLISHER = {"TSUKU_LLM_SIGNERS", "TSUKU_PUBLISH_DATA"}
 
 in_every_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
@@ -55,14 +55,19 @@ def code(text: str) -> Iterator[str]:
 # --- the command line --------------------------------------------------------------------
 
 
+GROUPS = {group.name: group for group in PROGRAMS.values()}
+
+
 def invocations(text: str) -> list[str]:
-    """The arguments of every call of the program, up to what is the server's own."""
+    """Every call of a program of ours, up to what is the server's own."""
     found = []
     for snippet in code(text):
         for part in re.split(r"&&|\||;| # ", snippet):
-            words = part.strip().split(" ")
-            if words[0].rpartition("/")[2] == PROGRAM and len(words) > 1:
-                found.append(" ".join(words[1:]).partition(" -- ")[0])
+            # A call may begin with settings of the environment.
+            words = re.sub(r"^(?:[A-Z_]+=\S* +)+", "", part.strip()).split(" ")
+            words[0] = words[0].rpartition("/")[2]
+            if words[0] in GROUPS and len(words) > 1:
+                found.append(" ".join(words).partition(" -- ")[0])
     return found
 
 
@@ -83,8 +88,8 @@ def test_a_documented_call_is_understood(document: str, call: str) -> None:
 
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
-    command: click.Command = program
-    rest = list(words)
+    name, *rest = words
+    command: click.Command = GROUPS[name]
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
         alternatives = [command.get_command(click.Context(command), n) for n in name.split("|")]
@@ -93,18 +98,20 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, rest
 
 
-def test_the_help_texts_are_the_program_s() -> None:
-    shown = text_of(ROOT / "docs" / "cli.md").partition(HEADING)[2]
-    assert shown.split() == help_texts().split(), "run: python tests/support/help_texts.py"
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_help_texts_are_the_program_s(name: str) -> None:
+    shown = text_of(ROOT / "docs" / name).partition(HEADING)[2]
+    made = help_texts(PROGRAMS[name])
+    assert shown.split() == made.split(), "run: python tests/support/help_texts.py"
 
 
 @in_every_document
 def test_a_documented_setting_exists(document: Path) -> None:
     names = {key.name for key in KEYS}
-    variables = {key.variable for key in KEYS} | OF_THE_TESTS | OF_THE_RELEASE_TOOL
+    variables = {key.variable for key in KEYS} | OF_THE_TESTS | OF_THE_PUBLISHER
     for snippet in code(text_of(document)):
         assert set(re.findall(r"(?<!-)\bllm\.[a-z_]+", snippet)) <= names, snippet
-        assert set(re.findall(r"\bTSUKU_LLM_[A-Z_]+", snippet)) <= variables, snippet
+        assert set(re.findall(r"\bTSUKU_(?:LLM|PUBLISH)_[A-Z_]+", snippet)) <= variables, snippet
 
 
 # --- the README's tables -----------------------------------------------------------------

@@ -44,14 +44,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "chain": VALUES | {"selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
-    "packing": frozenset({"archive", "disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
     "launch": frozenset({"backends", "errors", "records"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"store"},
     "operations": VALUES
-    | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
     | {"_version", "disk", "driver_child", "files", "instances", "local_host", "process"}
     | {"metadata_status", "ownership", "records", "revocations", "safe_text", "selection"}
     | {"snapshot", "store", "tree_entry", "trust"},
@@ -88,8 +87,6 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
     "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
-    "draft": frozenset(),
-    "packing": frozenset({"draft"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
@@ -108,7 +105,6 @@ EFFECTS = frozenset(
         "fallback",
         "install",
         "maintenance",
-        "packing",
         "refresh",
         "repository",
         "serve",
@@ -247,6 +243,69 @@ PURE = {
 IO = {"asyncio", "ctypes", "http", "io", "os", "pathlib", "shutil", "socket", "subprocess"}
 IO |= {"select", "tempfile", "threading", "time", "urllib"}
 
+PUBLISHER = Path(__file__).parents[2] / "installer" / "tsuku_publish"
+
+PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
+    "__init__": frozenset(),
+    "__main__": frozenset({"cli"}),
+    "errors": frozenset({"tsuku_llm.errors"}),
+    # What others published, and what it holds.
+    "fatbin": frozenset({"errors"}),
+    "binaries": frozenset({"errors", "fatbin"}),
+    "facts": frozenset({"errors"}),
+    "classify": frozenset({"errors", "facts"}),
+    "contents": frozenset({"binaries", "errors"})
+    | {"tsuku_llm.archive", "tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.tree_entry"},
+    "hosting": frozenset({"errors", "facts", "tsuku_llm.errors", "tsuku_llm.fetch"}),
+    "attestations": frozenset({"classify", "errors", "facts", "hosting"}),
+    "refresh": frozenset({"classify", "contents", "documents", "errors", "facts", "hosting"})
+    | {"packages", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
+    # Release files, and the plan that names them.
+    "documents": frozenset({"classify", "contents", "errors", "facts"}),
+    "packages": frozenset({"contents", "documents", "errors", "facts"}),
+    "revoked": frozenset({"checking", "documents", "errors"})
+    | {"tsuku_llm.files", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
+    "plan": frozenset({"errors", "revoked", "tsuku_llm.revocations"}),
+    "releases": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
+    | {"packages", "plan", "revoked", "tsuku_llm.errors", "tsuku_llm.manifest"},
+    # Signatures, and the repository that they make.
+    "signers": frozenset({"errors"}),
+    "copies": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.trust"}),
+    "checking": frozenset({"copies", "errors"})
+    | {"tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
+    "signing": frozenset({"copies", "documents", "errors", "plan"})
+    | {"tsuku_llm.revocations", "tsuku_llm.trust"},
+    "folder": frozenset({"checking", "copies", "errors"})
+    | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
+    "ceremony": frozenset({"copies", "documents", "errors", "folder", "plan", "signing"})
+    | {"tsuku_llm.files"},
+    "secrets": frozenset({"errors"}),
+    # Builds of one's own.
+    "packing": frozenset({"tsuku_llm.archive", "tsuku_llm.disk", "tsuku_llm.files"})
+    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
+    | {"tsuku_llm.trust"},
+    # The rim: the client's own rules for arguments, answers and exit codes.
+    "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
+    | {"packing", "plan", "refresh", "releases", "revoked", "secrets", "signers", "signing"}
+    | {"tsuku_llm.cli", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
+}
+"""The same for ``tsuku_publish``; what it shares with the client has that package's name."""
+
+PUBLISHER_HOMES: dict[str, frozenset[str]] = {
+    "click": frozenset({"cli"}),
+    "cryptography": frozenset({"attestations", "signers", "signing"}),
+    "elftools": frozenset({"binaries"}),
+    "msgspec": frozenset({"errors", "plan", "refresh"}),
+    "securesystemslib": frozenset({"signers", "signing"}),
+    "sigstore": frozenset({"attestations"}),
+    "tomli": frozenset({"attestations", "classify", "packages", "plan"}),
+    "tomlkit": frozenset({"plan"}),
+    "tuf": frozenset({"signing"}),
+}
+
+PURE_PUBLISHER = ("documents", "fatbin", "packing.parts", "signing")
+"""Modules of the publisher that decide: no file is opened there, nothing is fetched or run."""
+
 HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
     "cryptography": frozenset({"trust"}),
@@ -345,17 +404,18 @@ class Import:
     top: bool
 
 
-def sources() -> dict[str, Module]:
+def sources(package: Path) -> dict[str, Module]:
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package and len(parts) > 1 else parts)
         found[name] = Module(name, is_package, ast.parse(path.read_text("utf-8"), str(path)))
     return found
 
 
-MODULES = sources()
+MODULES = sources(PACKAGE)
+PUBLISHING = sources(PUBLISHER)
 
 
 def imports(module: Module) -> Iterator[Import]:
@@ -581,6 +641,61 @@ def test_a_module_that_only_decides_reads_nothing(name: str) -> None:
 def test_every_row_of_the_table_is_a_module() -> None:
     units = {module.unit for module in MODULES.values()}
     assert set(MAY_IMPORT) - units <= {"__main__"}
+
+
+# --- the publisher's package -------------------------------------------------------------
+
+
+def reached(found: Import) -> str | None:
+    """The row that an import of the publisher needs; None for a library."""
+    package, _, rest = found.target.partition(".")
+    if package == "tsuku_publish":
+        return rest.partition(".")[0] or "__init__"
+    return f"tsuku_llm.{rest.partition('.')[0]}" if package == "tsuku_llm" else None
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_client_imports_nothing_of_the_publisher(name: str) -> None:
+    assert not [found for found in imports(MODULES[name]) if "tsuku_publish" in found.target]
+
+
+@pytest.mark.parametrize("name", PUBLISHING)
+def test_a_module_of_the_publisher_imports_only_what_the_table_allows(name: str) -> None:
+    module = PUBLISHING[name]
+    allowed = PUBLISHER_MAY_IMPORT[module.unit] | {module.unit, None}
+    for found in imports(module):
+        assert reached(found) in allowed, f"{name}:{found.line} imports {found.target}"
+
+
+@pytest.mark.parametrize("name", PUBLISHING)
+def test_a_library_of_the_publisher_has_its_homes(name: str) -> None:
+    for library, found in foreign(PUBLISHING[name]):
+        if library != "tsuku_publish":
+            assert PUBLISHING[name].unit in PUBLISHER_HOMES.get(library, ()), found
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHING if not within(name, ("cli",))])
+def test_only_the_publishers_command_line_prints_and_exits(name: str) -> None:
+    assert not calls(PUBLISHING[name], {"print", *STREAMS, "SystemExit", *EXITS})
+
+
+@pytest.mark.parametrize("name", PURE_PUBLISHER)
+def test_what_decides_opens_and_fetches_nothing(name: str) -> None:
+    assert not calls(PUBLISHING[name], {"open", "Path"})
+    doors = {"os", "subprocess", "tempfile", "tsuku_llm.files", "tsuku_llm.fetch"}
+    assert not [found for found in imports(PUBLISHING[name]) if within(found.target, (*doors,))]
+
+
+def test_the_publishers_table_runs_one_way_and_has_no_row_too_many() -> None:
+    assert {module.unit for module in PUBLISHING.values()} == set(PUBLISHER_MAY_IMPORT)
+    rest = {
+        unit: {each for each in allowed if not each.startswith("tsuku_llm")}
+        for unit, allowed in PUBLISHER_MAY_IMPORT.items()
+    }
+    while rest:
+        free = [unit for unit, allowed in rest.items() if not allowed & rest.keys()]
+        assert free, f"a circle among {sorted(rest)}"
+        rest = {unit: allowed for unit, allowed in rest.items() if unit not in free}
 
 
 # --- the checks themselves ---------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_every_locked_version_has_the_digests_of_its_files(name: str) -> None:
     ("name", "wanted"),
     [
         ("tool", [*DEPENDENCIES, *BUILD]),
-        ("test", [*DEPENDENCIES, *BUILD, *EXTRAS["test"], *EXTRAS["release"], "socksio"]),
+        ("test", [*DEPENDENCIES, *BUILD, *EXTRAS["test"], *EXTRAS["publish"], "socksio"]),
     ],
 )
 def test_the_lock_has_what_pyproject_asks_for(name: str, wanted: list[str]) -> None:

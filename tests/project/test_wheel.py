@@ -1,4 +1,4 @@
-"""The wheel holds exactly the package, and every way of installing finds the manifest."""
+"""The wheel holds exactly the two packages, and every way of installing finds the manifest."""
 
 import email
 import os
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 WHEEL = f"tsuku_llm-{__version__}-py3-none-any.whl"
 SDIST = f"tsuku_llm-{__version__}"
 
-TOP_LEVEL = {"tsuku_llm", f"tsuku_llm-{__version__}.dist-info"}
+TOP_LEVEL = {"tsuku_llm", "tsuku_publish", f"tsuku_llm-{__version__}.dist-info"}
 DIST_INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
 SDIST_TOP_LEVEL = {
     ".ci",
@@ -89,10 +89,14 @@ def metadata(archive: Path) -> Message:
 
 
 def expected(source: Path) -> set[str]:
-    """The package by rule: its modules, the typing marker and the published repository."""
-    package = source / "installer" / "tsuku_llm"
+    """Both packages by rule: their modules, the typing markers and the published repository."""
+    installer = source / "installer"
     manifests = source / "manifests"
-    modules = [path.relative_to(package.parent) for path in package.rglob("*.py")]
+    modules = [
+        path.relative_to(installer)
+        for package in ("tsuku_llm", "tsuku_publish")
+        for path in (installer / package).rglob("*.py")
+    ]
     repository = [
         Path("tsuku_llm") / path.relative_to(source)
         for path in [
@@ -101,11 +105,11 @@ def expected(source: Path) -> set[str]:
             *(manifests / "targets").rglob("*.json"),
         ]
     ]
-    named = [Path("tsuku_llm/py.typed")]
+    named = [Path("tsuku_llm/py.typed"), Path("tsuku_publish/py.typed")]
     return {path.as_posix() for path in [*modules, *repository, *named]}
 
 
-def test_the_wheel_has_exactly_the_package(wheel: Path, source: Path) -> None:
+def test_the_wheel_has_exactly_both_packages(wheel: Path, source: Path) -> None:
     info = {f"tsuku_llm-{__version__}.dist-info/{name}" for name in DIST_INFO}
     assert members(wheel) == expected(source) | info
     assert {name.partition("/")[0] for name in members(wheel)} == TOP_LEVEL
@@ -156,13 +160,24 @@ def test_metadata(wheel: Path) -> None:
     assert fields["License-Expression"] == "MIT"
     assert fields.get_all("License-File") == ["LICENSE"]
     assert fields["Description-Content-Type"] == "text/markdown"
-    assert {"socks", "test"} <= set(fields.get_all("Provides-Extra") or ())
+    assert {"publish", "socks", "test"} <= set(fields.get_all("Provides-Extra") or ())
 
 
-def test_the_command_is_an_entry_point(wheel: Path) -> None:
+def test_the_commands_are_entry_points(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         text = opened.read(f"tsuku_llm-{__version__}.dist-info/entry_points.txt").decode()
-    assert text.split() == ["[console_scripts]", "tsuku-llm", "=", "tsuku_llm.cli:main"]
+    assert text.strip().split("\n") == [
+        "[console_scripts]",
+        "tsuku-llm = tsuku_llm.cli:main",
+        "tsuku-publish = tsuku_publish.cli.main:main",
+    ]
+
+
+def test_a_plain_install_has_nothing_that_only_the_publisher_needs(wheel: Path) -> None:
+    needs = metadata(wheel).get_all("Requires-Dist") or ()
+    extra = [line for line in needs if line.startswith(("pyelftools", "sigstore"))]
+    assert len(extra) == 2
+    assert all('extra == "publish"' in line for line in extra)
 
 
 def test_the_manifest_is_found_in_a_zipped_wheel(wheel: Path, source: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.release_data import (
+    DATA,
     answer_of,
     copied_data,
     forget_releases,
@@ -18,16 +19,16 @@ from support.release_data import (
 )
 from support.sigstore_instance import Build, SigstoreInstance
 
-from ci.release import plan, provenance
-from ci.release.attest import Attest
-from ci.release.build import json_bytes
-from ci.release.errors import ReleaseError
-from ci.release.facts import Facts, UpstreamRelease
-from ci.release.refresh import Refresh
+from tsuku_publish import attestations, plan, releases
+from tsuku_publish.attestations import Attest
+from tsuku_publish.documents import json_bytes
+from tsuku_publish.errors import PublishError
+from tsuku_publish.facts import Facts, UpstreamRelease
+from tsuku_publish.refresh import Refresh
 
 TAG = "b11347"
-PLAN = replace(plan.load_plan(), channels={"nightly": (TAG,)})
-RELEASE: UpstreamRelease = Facts(plan.DATA / "facts").releases()[TAG]
+PLAN = replace(plan.load_plan(DATA), channels={"nightly": (TAG,)})
+RELEASE: UpstreamRelease = Facts(DATA / "facts").releases()[TAG]
 FILES = {asset.name: asset.sha256 for asset in RELEASE.assets}
 SIGSTORE = SigstoreInstance()
 STRANGER = SigstoreInstance()
@@ -58,18 +59,18 @@ def lines(bundles: Iterable[Mapping[str, Any]]) -> bytes:
 def prove(data: Path, root: Path, *bundles: Bundle) -> None:
     """Attest, and make the release file: what ``sign`` does before it signs."""
     Attest(data, {}).prove(TAG, [lines(bundles)], root)
-    plan.release_files(PLAN, data, root)
+    releases.release_files(PLAN, data, root)
 
 
 def refused(data: Path, root: Path, said: str, *bundles: Bundle) -> None:
     """Neither ``attest`` takes the bundles, nor are they believed where somebody put them."""
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
-    with pytest.raises(ReleaseError, match=said):
+    with pytest.raises(PublishError, match=said):
         Attest(data, {}).prove(TAG, [lines(bundles)], root)
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
-    provenance.store(data, TAG, bundles)
-    with pytest.raises(ReleaseError, match=said if bundles else "no attestation is recorded"):
-        plan.release_files(PLAN, data, root)
+    attestations.store(data, TAG, bundles)
+    with pytest.raises(PublishError, match=said if bundles else "no attestation is recorded"):
+        releases.release_files(PLAN, data, root)
 
 
 # --- what is accepted ---------------------------------------------------------------------
@@ -78,7 +79,7 @@ def refused(data: Path, root: Path, said: str, *bundles: Bundle) -> None:
 @pytest.mark.parametrize("ref", ["refs/heads/master", f"refs/tags/{TAG}"])
 def test_upstreams_own_build_is_accepted(data: Path, root: Path, ref: str) -> None:
     prove(data, root, SIGSTORE.attest(FILES, Build(ref=ref)))
-    (made,) = plan.release_files(PLAN, data, root)
+    (made,) = releases.release_files(PLAN, data, root)
     assert b"unattested" not in made.data
 
 
@@ -108,11 +109,11 @@ def test_a_bundle_a_list_of_bundles_and_the_services_answer_are_read() -> None:
     bundle = SIGSTORE.attest(FILES)
     served = {"attestations": [{"bundle": bundle, "repository_id": 1}]}
     for given in (json.dumps(bundle, indent=1), json.dumps(served), lines([bundle]).decode()):
-        assert provenance.bundles_in(given.encode()) == [bundle]
-    assert provenance.bundles_in(lines([bundle, bundle])) == [bundle, bundle]
+        assert attestations.bundles_in(given.encode()) == [bundle]
+    assert attestations.bundles_in(lines([bundle, bundle])) == [bundle, bundle]
     for junk in (b"{", b"[1]", b'{"attestations": [{}]}', b'{"attestations": 1}', b"7"):
-        with pytest.raises(ReleaseError, match="no file of attestation bundles"):
-            provenance.bundles_in(junk)
+        with pytest.raises(PublishError, match="no file of attestation bundles"):
+            attestations.bundles_in(junk)
 
 
 def test_the_commands(data: Path, root: Path, tmp_path: Path) -> None:
@@ -131,13 +132,13 @@ def test_an_excuse_is_a_word_in_the_release_file(data: Path, root: Path) -> None
     prove(data, root, SIGSTORE.attest(FILES))
     done = release_tool("attest", TAG, "--unattested", "Made before they were.", "--data", data)
     assert done.returncode == 0, done.stderr
-    (made,) = plan.release_files(PLAN, data)
+    (made,) = releases.release_files(PLAN, data)
     document = json.loads(made.data)
     assert document["unattested"] == "Made before they were."
     assert json_bytes(document) == made.data
     assert not (data / "facts" / "attestations" / f"{TAG}.jsonl").exists()
     prove(data, root, SIGSTORE.attest(FILES))
-    (made,) = plan.release_files(PLAN, data, root)
+    (made,) = releases.release_files(PLAN, data, root)
     assert b"unattested" not in made.data
 
 
@@ -146,8 +147,8 @@ def test_an_excuse_is_a_word_in_the_release_file(data: Path, root: Path) -> None
 
 def test_R01_attestation_missing(data: Path, root: Path) -> None:
     refused(data, root, "no attestation names it with its digest")
-    with pytest.raises(ReleaseError, match=f"no attestation is recorded; run: attest {TAG}"):
-        plan.release_files(PLAN, data, root)
+    with pytest.raises(PublishError, match=f"no attestation is recorded; run: attest {TAG}"):
+        releases.release_files(PLAN, data, root)
 
 
 def test_R01_attestation_of_one_archive_missing(data: Path, root: Path) -> None:
@@ -326,8 +327,8 @@ def test_a_trusted_root_of_another_kind_is_one_error(tmp_path: Path) -> None:
     path = tmp_path / "root.json"
     for text in ("", "{}", '{"mediaType": "text/plain"}'):
         path.write_text(text)
-        with pytest.raises(ReleaseError, match="no trusted root"):
-            provenance.load_root(path)
+        with pytest.raises(PublishError, match="no trusted root"):
+            attestations.load_root(path)
 
 
 def test_the_public_trusted_root_needs_no_network(
@@ -337,4 +338,4 @@ def test_the_public_trusted_root_needs_no_network(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert provenance.load_root(None).get_fulcio_certs()
+    assert attestations.load_root(None).get_fulcio_certs()

@@ -56,7 +56,7 @@ def tried(data: Path, command: str = "sign", *arguments: str | Path) -> str:
     done = release_tool(command, *arguments, "--data", data, *into, **environ)
     assert done.returncode == bool(done.stderr)
     if done.stderr:
-        assert re.fullmatch(r"error: .+\n", done.stderr), done.stderr
+        assert re.fullmatch(r"error\[publish\]: .+\n", done.stderr), done.stderr
     return done.stderr
 
 
@@ -76,7 +76,7 @@ def test_a_plan_of_one_s_own_needs_no_days_of_warning(data: Path) -> None:
     signed = data.parent / "signed"
     done = release_tool("check", signed, "--data", data, "--on", "2026-11-22")
     assert "every root leads to root 1" in done.stdout
-    assert re.match("error: sign anew: root .29 days left.", done.stderr)
+    assert re.match(r"error\[publish\]: sign again: root .29 days left.", done.stderr)
 
 
 def test_a_folder_without_a_plan_is_named(tmp_path: Path) -> None:

@@ -35,17 +35,17 @@ from support.fatbins import (
     library,
     windows_library,
 )
-from support.release_data import answer_for, copied_data, release_tool
+from support.release_data import DATA, answer_for, copied_data, release_tool
 from support.tools import require_tool
 
-from ci.release import pe
-from ci.release.contents import Contents, load_contents, read_archive
-from ci.release.elf import Needs, needs_of
-from ci.release.errors import ReleaseError
-from ci.release.fatbin import DeviceCode, device_code
-from ci.release.measured import requirements
-from ci.release.plan import DATA, load_plan, release_files
 from tsuku_llm.manifest import Artifact
+from tsuku_publish.binaries import Needs, needs_of
+from tsuku_publish.contents import Contents, load_contents, read_archive
+from tsuku_publish.documents import requirements
+from tsuku_publish.errors import PublishError
+from tsuku_publish.fatbin import DeviceCode, device_code
+from tsuku_publish.plan import load_plan
+from tsuku_publish.releases import release_files
 
 
 def read(section: bytes) -> DeviceCode | None:
@@ -110,7 +110,7 @@ def test_a_section_without_code_says_nothing(section: bytes) -> None:
 @pytest.mark.parametrize("length", range(1, 400, 13))
 def test_a_truncated_section_is_one_error(length: int) -> None:
     section = container(*GGML_13_4)[:-1]
-    with pytest.raises(ReleaseError, match="laid out"):
+    with pytest.raises(PublishError, match="laid out"):
         read(section[:length])
 
 
@@ -119,7 +119,7 @@ def test_any_bytes_are_a_list_or_an_error(junk: bytes, at: int) -> None:
     section = bytearray(container(*GGML_13_4))
     section[at : at + len(junk)] = junk
     for data in (bytes(section), junk):
-        with contextlib.suppress(ReleaseError):
+        with contextlib.suppress(PublishError):
             read(data)
 
 
@@ -209,7 +209,7 @@ def test_the_highest_of_several_versions_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["GLIBC_PRIVATE", "GLIBC_ABI_LATER"])
 def test_a_version_that_no_glibc_is_known_for_stops_the_tool(tmp_path: Path, version: str) -> None:
     path = versioned(tmp_path / "libneeds.so", version, tmp_path)
-    with pytest.raises(ReleaseError, match=f"libneeds.so: it needs {version}"):
+    with pytest.raises(PublishError, match=f"libneeds.so: it needs {version}"):
         needs_of(path)
 
 
@@ -228,7 +228,7 @@ def test_a_damaged_elf_file_is_one_error(
         damaged[at : at + 8] = data.draw(st.binary(min_size=1, max_size=8))
     path = tmp_path_factory.mktemp("damaged") / "lib.so"
     path.write_bytes(damaged[: data.draw(st.integers(4, len(damaged)))])
-    with contextlib.suppress(ReleaseError):
+    with contextlib.suppress(PublishError):
         needs_of(path)
     shutil.rmtree(path.parent)
 
@@ -239,7 +239,7 @@ def test_a_damaged_elf_file_is_one_error(
 def in_a_dll(tmp_path: Path, data: bytes) -> Needs | None:
     path = tmp_path / "ggml-cuda.dll"
     path.write_bytes(data)
-    return pe.needs_of(path)
+    return needs_of(path)
 
 
 def test_a_windows_library_with_cuda_code(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_windows_library_with_cuda_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [2, 60, 63, 64, 80, 90, 320, 340, 350, 520, 900])
 def test_a_truncated_windows_library_is_one_error(tmp_path: Path, length: int) -> None:
     whole = windows_library(container(*GGML_13_4))
-    with pytest.raises(ReleaseError, match=r"^ggml-cuda\.dll"):
+    with pytest.raises(PublishError, match=r"^ggml-cuda\.dll"):
         in_a_dll(tmp_path, whole[:length])
 
 
@@ -266,7 +266,7 @@ def test_a_damaged_windows_library_is_one_error(
     folder = tmp_path_factory.mktemp("dll")
     damaged = bytearray(windows_library(container(*GGML_13_4)))
     damaged[at : at + len(junk)] = junk
-    with contextlib.suppress(ReleaseError):
+    with contextlib.suppress(PublishError):
         in_a_dll(folder, bytes(damaged))
     shutil.rmtree(folder)
 
@@ -299,7 +299,7 @@ def test_floors_are_those_of_the_most_demanding_archive() -> None:
 def test_a_companion_brings_what_the_build_asks_for() -> None:
     build = record(libraries=("libc.so.6", "libcudart.so.13"))
     assert requirements({}, [build, record("libcudart.so.13")], KNOWN) == {}
-    with pytest.raises(ReleaseError, match=r"no rule knows: libcudart\.so\.13"):
+    with pytest.raises(PublishError, match=r"no rule knows: libcudart\.so\.13"):
         requirements({}, [build, record("libcublas.so.13")], KNOWN)
 
 
@@ -315,11 +315,11 @@ def test_device_code_is_that_of_the_build_and_not_of_its_companion() -> None:
 def test_device_code_that_does_not_fit_the_rules_stops_the_tool() -> None:
     assumed = {"cuda": {"toolkit": "13.4", "sass": [], "ptx": []}}
     one, two = ({"sass": [name], "ptx": []} for name in ("8.6", "8.9"))
-    with pytest.raises(ReleaseError, match="no rule expects"):
+    with pytest.raises(PublishError, match="no rule expects"):
         requirements({}, [record(device_code={"libggml.so": one})], KNOWN)
-    with pytest.raises(ReleaseError, match="0 of its files"):
+    with pytest.raises(PublishError, match="0 of its files"):
         requirements(assumed, [record(floors={"glibc": "2.34"})], KNOWN)
-    with pytest.raises(ReleaseError, match="2 of its files"):
+    with pytest.raises(PublishError, match="2 of its files"):
         requirements(assumed, [record(device_code={"a.so": one, "b.so": two})], KNOWN)
 
 
@@ -349,11 +349,11 @@ def test_an_archive_of_the_real_build_needs_what_objdump_says(tmp_path: Path) ->
     packed = pack_tar(binaries, tmp_path / name, root=f"llama-{tag}")
     data, stored = copied_data(tmp_path / "data"), tmp_path / "answer.json"
     stored.write_bytes(answer_for(tag, [packed]))
-    options = ("--json", stored, "--from", tmp_path, "--data", data)
+    options = ("--answer", stored, "--from", tmp_path, "--data", data)
     done = release_tool("refresh", tag, *options)
     assert done.returncode == 0, done.stderr
     release_tool("attest", tag, "--unattested", "Made here.", "--data", data)
-    plan = replace(load_plan(), channels={"nightly": (tag,)})
+    plan = replace(load_plan(DATA), channels={"nightly": (tag,)})
     variant = json.loads(release_files(plan, data)[0].data)["platforms"]["linux-amd64"]["variants"]
     listed = subprocess.run(
         [objdump, "-T", *map(str, binaries.iterdir())], capture_output=True, text=True, check=False
@@ -407,4 +407,4 @@ def test_cuda_code_of_a_real_library_as_cuobjdump_lists_it(cuda: Path) -> None:
     assert ptx == set(needs.device_code.ptx)
     assert len(sass) >= 10
     library = cuda / "bin" / "x86_64" / "nvjpeg64_13.dll"
-    assert pe.needs_of(library) == Needs(None, None, frozenset(), needs.device_code)
+    assert needs_of(library) == Needs(None, None, frozenset(), needs.device_code)

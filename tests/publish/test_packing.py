@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from tsuku_llm.archive import make_links, unpack
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.manifest import ARCHIVES, Artifact
-from tsuku_llm.operations.packing import PackedArchive, Place, pack_tree
-from tsuku_llm.packing import LARGE, contents, parted, write_tarball
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_publish.packing.pack import PackedArchive, Place, pack_tree
+from tsuku_publish.packing.parts import LARGE, parted
+from tsuku_publish.packing.tarball import write_tarball
+from tsuku_publish.packing.tree import contents
 
 URL = "https://host.test/archives/"
 LARGER = random.Random(1).randbytes(LARGE + 1)  # noqa: S311

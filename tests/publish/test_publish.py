@@ -13,6 +13,7 @@ from support.builds import NO_DEVICE_STEPS, Packed, pack_tar, stand_in
 from support.nginx import Nginx, serving
 from support.program import environment
 from support.release_data import (
+    DATA,
     answer,
     asset,
     copied_data,
@@ -24,9 +25,9 @@ from support.release_data import (
 from support.release_server import User
 from support.sigstore_instance import SigstoreInstance
 
-from ci.release import checking, copies, folder, plan
-from ci.release.errors import ReleaseError
 from tsuku_llm import trust
+from tsuku_publish import checking, copies, folder, plan
+from tsuku_publish.errors import PublishError
 
 PEOPLE = ("anna", "ben", "chris")
 YEARS = range(1, 6)
@@ -34,6 +35,7 @@ LATER = tuple(
     f"{name}-{year}" for year in YEARS for name in (*PEOPLE, *(f"{p}-t" for p in PEOPLE), "host")
 )
 """Who follows whom, year after year: for roots, for targets, and the host on line."""
+ERROR = "error[publish]: "
 ROOT, TARGETS = (tuple(f"{role}-{number}" for number in (1, 2, 3)) for role in ("root", "targets"))
 
 
@@ -78,7 +80,7 @@ class Maintainer:
 
     def versions(self) -> dict[str, int]:
         copy = copies.Folder(self.repository)
-        repository = folder.verify(copy, checking.first_root(copy))
+        repository = checking.verify(copy, checking.first_root(copy))
         return {role: state.version for role, state in repository.roles.items()}
 
 
@@ -96,7 +98,7 @@ def maintainer(tmp_path: Path) -> Maintainer:
     return made
 
 
-BEFORE = {role: state.version for role, state in plan.load_plan().roles.items()}
+BEFORE = {role: state.version for role, state in plan.load_plan(DATA).roles.items()}
 ONE_MORE = {role: version + (role != "root") for role, version in BEFORE.items()}
 
 
@@ -116,7 +118,7 @@ def test_a_new_state_has_the_next_versions_and_its_day(maintainer: Maintainer) -
     )
     said = path.read_text()
     assert "issued = 2026-12-01" in said
-    assert "# A version is raised with every change" in said
+    assert "# Raise a version with every change" in said
     assert "b11347" not in "".join(maintainer.files())
 
 
@@ -135,7 +137,7 @@ def test_R08_other_content_without_raised_versions_is_refused(maintainer: Mainta
     path.write_text(re.sub(r"nightly = .*", 'nightly = ["b11541"]', path.read_text()))
     before = maintainer.files()
     said = maintainer.tried("sign")
-    assert said.startswith("error: other content exists under the same version, raise it")
+    assert said.startswith(f"{ERROR}other content exists under the same version, raise it")
     assert maintainer.files() == before
 
 
@@ -214,7 +216,7 @@ def test_a_rotation_gathers_the_old_and_the_new_signers(maintainer: Maintainer) 
         assert said == [f"{line} signatures" for line in lacking]
         command = ("sign",)
     maintainer.run("sign", *gather, signers=("targets-2", "online-1"))
-    assert folder.verify(copies.Folder(maintainer.repository), pinned).roles["root"].version == 2
+    assert checking.verify(copies.Folder(maintainer.repository), pinned).roles["root"].version == 2
 
 
 def test_what_was_gathered_for_something_else_does_not_count(maintainer: Maintainer) -> None:
@@ -239,7 +241,7 @@ def test_a_new_signer_is_its_owners_alone(tmp_path: Path) -> None:
     assert public_of(made["seed"]) == made["public"]
     assert path.stat().st_mode & 0o777 == 0o600
     done = release_tool("new-signer", "anna", path)
-    assert (done.returncode, done.stderr) == (1, f"error: {path} cannot be made: File exists\n")
+    assert (done.returncode, done.stderr) == (1, f"{ERROR}{path} cannot be made: File exists\n")
     assert json.loads(path.read_text())["anna"] == made
 
 
@@ -303,7 +305,7 @@ def test_a_rotation_needs_two_of_the_old_root_signers(maintainer: Maintainer) ->
     assert maintainer.versions() == BEFORE
     maintainer.run("rotate", changed("root", PEOPLE), signers=("root-2", "root-3", *others))
     copy = copies.Folder(maintainer.repository)
-    assert folder.verify(copy, pinned).roles["root"].version == 2
+    assert checking.verify(copy, pinned).roles["root"].version == 2
     assert checking.walk(copy) == 2
 
 
@@ -318,7 +320,7 @@ def test_everybody_is_replaced_and_the_oldest_client_follows(maintainer: Maintai
         at_hand = (*roots[1:], *new, *signing, online)
         maintainer.run("rotate", *changes, signers=at_hand)
         roots, rest = new, (*signing, online)
-    repository = folder.verify(copies.Folder(maintainer.repository), pinned)
+    repository = checking.verify(copies.Folder(maintainer.repository), pinned)
     assert repository.roles["root"].version == 6
     assert checking.walk(copies.Folder(maintainer.repository)) == 6
     maintainer.run("sign", "--raise", signers=rest)
@@ -383,7 +385,7 @@ def test_the_timestamp_is_what_switches_to_the_new_state(
     for name in order[:-1]:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(new[name])
-        served = folder.verify(copies.Folder(target), pinned)
+        served = checking.verify(copies.Folder(target), pinned)
         assert served.roles["timestamp"].version == BEFORE["timestamp"], name
 
 
@@ -395,7 +397,7 @@ def test_R08_an_older_state_is_not_published(maintainer: Maintainer, tmp_path: P
     assert not published(maintainer, target)
     before = files_of(target)
     done = release_tool("publish", target, "--from", older)
-    assert done.stderr == f"error: {target} has newer versions of: timestamp, snapshot, targets\n"
+    assert done.stderr == f"{ERROR}{target} has newer versions of: timestamp, snapshot, targets\n"
     assert files_of(target) == before
 
 
@@ -406,12 +408,12 @@ def test_another_repository_is_not_published_over_one(
     target.mkdir()
     shutil.copytree(folder_of_the_package(), target, dirs_exist_ok=True)
     before = files_of(target)
-    assert published(maintainer, target).startswith("error: ")
+    assert published(maintainer, target).startswith(ERROR)
     assert files_of(target) == before
 
 
 def folder_of_the_package() -> Path:
-    return Path(plan.__file__).parents[2] / "manifests"
+    return Path(__file__).parents[1] / "manifests"
 
 
 @pytest.mark.parametrize("name", ["metadata/1.root.json", "metadata/timestamp.json"])
@@ -419,7 +421,7 @@ def test_a_damaged_repository_is_not_published(
     maintainer: Maintainer, tmp_path: Path, name: str
 ) -> None:
     (maintainer.repository / name).unlink()
-    assert published(maintainer, tmp_path / "www").startswith("error: ")
+    assert published(maintainer, tmp_path / "www").startswith(ERROR)
     assert not (tmp_path / "www").exists()
 
 
@@ -427,7 +429,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     maintainer: Maintainer, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    assert published(maintainer, tmp_path / "file" / "www").startswith("error: ")
+    assert published(maintainer, tmp_path / "file" / "www").startswith(ERROR)
 
 
 # --- checking -----------------------------------------------------------------------------
@@ -445,7 +447,7 @@ def test_sixty_days_before_a_role_expires_the_job_fails(maintainer: Maintainer) 
     for day, code in ends.items():
         found = check(maintainer.repository, "--on", day)
         assert found[0] == code, (day, found)
-    assert found[2] == "error: sign anew: targets (59 days left)\n"
+    assert found[2] == f"{ERROR}sign again: targets (59 days left)\n"
 
 
 def test_an_expired_role_is_named(maintainer: Maintainer) -> None:
@@ -468,7 +470,8 @@ def test_a_wheels_copy_is_judged_by_what_it_may_not_lack(
     assert check(made, "--on", "2027-03-01")[0] == 0
     code, _, said = check(made, "--on", "2027-10-01")
     assert code == 1
-    assert re.fullmatch(r"error: sign anew: snapshot \(\d+ .*, targets \(\d+ days left\)\n", said)
+    late = r"sign again: snapshot \(\d+ .*, targets \(\d+ days left\)\n"
+    assert re.fullmatch(re.escape(ERROR) + late, said)
     (tmp_path / "bad.whl").write_text("no zip")
     assert check(tmp_path / "bad.whl")[2].endswith("is no wheel: File is not a zip file\n")
 
@@ -495,7 +498,7 @@ def test_a_package_that_is_ahead_of_what_is_published_fails(
     maintainer.run("sign", "--raise")
     code, _, said = check(maintainer.repository, "--published", target, "--on", "2026-12-01")
     number = BEFORE["timestamp"]
-    said_so = f"error: timestamp {number + 1} is embedded, and only {number} is published\n"
+    said_so = f"{ERROR}timestamp {number + 1} is embedded, and only {number} is published\n"
     assert (code, said) == (1, said_so)
 
 
@@ -510,7 +513,7 @@ def test_a_published_repository_that_lost_a_root_fails(
     (target / "metadata" / "2.root.json").unlink()
     options = ("--published", target, "--on", "2026-12-01")
     code, _, said = check(maintainer.repository, *options)
-    assert (code, said) == (1, "error: root 2 is published with other content, or not at all\n")
+    assert (code, said) == (1, f"{ERROR}root 2 is published with other content, or not at all\n")
 
 
 def test_a_root_that_leads_nowhere_is_named(maintainer: Maintainer) -> None:
@@ -520,7 +523,7 @@ def test_a_root_that_leads_nowhere_is_named(maintainer: Maintainer) -> None:
     document = json.loads(path.read_text())
     document["signatures"] = document["signatures"][:3]
     path.write_text(json.dumps(document))
-    with pytest.raises(ReleaseError, match="clients at root 1 are stuck"):
+    with pytest.raises(PublishError, match="clients at root 1 are stuck"):
         checking.walk(copies.Folder(maintainer.repository))
 
 
@@ -556,7 +559,7 @@ def released(maintainer: Maintainer, nginx: Nginx, tag: str) -> None:
     (home / "bundle.json").write_text(json.dumps(bundle))
     (home / "root.json").write_bytes(SIGSTORE.trusted_root())
     commands: list[tuple[str | Path, ...]] = [
-        ("refresh", tag, "--json", home / "answer.json", "--download", "--data", data),
+        ("refresh", tag, "--answer", home / "answer.json", "--download", "--data", data),
         ("attest", tag, "--bundle", home / "bundle.json", "--trusted-root", home / "root.json",
          "--data", data),
     ]  # fmt: skip

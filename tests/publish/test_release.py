@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from securesystemslib.signer import CryptoSigner
 from support.release_data import (
+    DATA,
     copied_data,
     keys_of,
     public_of,
@@ -21,13 +22,24 @@ from support.release_data import (
 )
 from support.repository import signer
 
-from ci.release import build, checking, classify, copies, facts, folder, packages, signers, signing
-from ci.release import plan as plans
-from ci.release.__main__ import cli
-from ci.release.errors import ReleaseError
 from tsuku_llm import manifest, trust
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.repositories import repositories
+from tsuku_publish import (
+    checking,
+    classify,
+    copies,
+    documents,
+    facts,
+    folder,
+    packages,
+    releases,
+    signers,
+    signing,
+)
+from tsuku_publish import plan as plans
+from tsuku_publish.cli.main import group
+from tsuku_publish.errors import PublishError
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -41,10 +53,10 @@ PLATFORMS = {
     "windows-arm64",
 }
 
-PLAN = plans.load_plan()
+PLAN = plans.load_plan(DATA)
 SIGNED_DAY = max(role.issued for role in PLAN.roles.values())
-FACTS = facts.Facts(plans.DATA / "facts").releases()
-RULES = classify.load_rules(plans.DATA)
+FACTS = facts.Facts(DATA / "facts").releases()
+RULES = classify.load_rules(DATA)
 UPSTREAM = [tag for name in ("stable", "nightly") for tag in PLAN.channels[name]]
 
 
@@ -66,7 +78,7 @@ def variant(release: manifest.Release, platform: str, name: str) -> manifest.Var
     return found
 
 
-def documents() -> dict[str, dict[str, Any]]:
+def published_documents() -> dict[str, dict[str, Any]]:
     """Every release file of manifests/, as plain JSON."""
     files = MANIFESTS.glob("targets/releases/*.json")
     read = (json.loads(path.read_text("utf-8")) for path in files)
@@ -92,14 +104,14 @@ def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
 
 
 def test_it_holds_for_as_long_as_the_plan_says(embedded: loading.Catalog) -> None:
-    left = folder.days_left(embedded.trusted, SIGNED_DAY)
+    left = checking.days_left(embedded.trusted, SIGNED_DAY)
     lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365}
     assert left == {
         name: days - (SIGNED_DAY - PLAN.roles[name].issued).days for name, days in lifetimes.items()
     }
     copy = copies.Folder(MANIFESTS)
     late = [
-        checking.late_roles(copy, embedded.trusted, PLAN, SIGNED_DAY + timedelta(days=days))
+        checking.late_roles(copy, embedded.trusted, PLAN.warn, SIGNED_DAY + timedelta(days=days))
         for days in (23, 24, 305, 306)
     ]
     assert late[:2] == [[], ["timestamp (6 days left)"]]
@@ -137,7 +149,7 @@ def test_channels(embedded: loading.Catalog) -> None:
 
 def test_manifests_are_what_the_data_gives() -> None:
     """Whoever changes facts or rules signs anew: the published files never drift from them."""
-    made = {release.path: release for release in plans.release_files(PLAN)}
+    made = {release.path: release for release in releases.release_files(PLAN, DATA)}
     data = MANIFESTS / "metadata" / f"{PLAN.roles['targets'].version}.targets.json"
     targets = json.loads(data.read_text("utf-8"))["signed"]["targets"]
     assert targets.keys() == made.keys()
@@ -149,7 +161,7 @@ def test_manifests_are_what_the_data_gives() -> None:
 
 def test_manifests_hold_nothing_else() -> None:
     files = {path.relative_to(MANIFESTS).as_posix() for path in MANIFESTS.rglob("*.json")}
-    made = signing.sign(THROWAWAY, plans.release_files(PLAN), throwaway())
+    made = signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), throwaway())
     assert files == made.keys()
 
 
@@ -161,12 +173,12 @@ def test_every_digest_is_a_recorded_fact() -> None:
     }
     wheels = {
         (each["url"], each["sha256"], each["size"])
-        for document in packages.load_packages(plans.DATA, RULES.libraries, {}).values()
+        for document in packages.load_packages(DATA, RULES.libraries, {}).values()
         for each in artifacts(document)
     }
     used = {
         (each["url"], each["sha256"], each.get("size"))
-        for document in documents().values()
+        for document in published_documents().values()
         for each in artifacts(document)
     }
     assert used <= known | wheels
@@ -179,7 +191,7 @@ def test_every_digest_is_a_recorded_fact() -> None:
 
 
 def test_no_size_is_invented() -> None:
-    for document in documents().values():
+    for document in published_documents().values():
         for each in artifacts(document):
             assert each.get("size", 1), each
 
@@ -418,60 +430,60 @@ def test_every_recorded_release_is_known_whole(tag: str) -> None:
     ],
 )
 def test_an_asset_that_no_rule_knows_stops_the_tool(name: str) -> None:
-    with pytest.raises(ReleaseError, match=re.escape(name)):
-        build.release_document(changed("b11429", name), RULES, {})
+    with pytest.raises(PublishError, match=re.escape(name)):
+        documents.release_document(changed("b11429", name), RULES, {})
 
 
 def test_a_new_openvino_version_is_the_same_variant() -> None:
     release = changed("b11429", "llama-b11429-bin-ubuntu-openvino-2027.1.2-x64.tar.gz")
-    document = build.release_document(release, RULES, {})
+    document = documents.release_document(release, RULES, {})
     assert "openvino" in document["platforms"]["linux-amd64"]["variants"]
 
 
 def test_two_assets_for_one_rule_stop_the_tool() -> None:
     names = [f"llama-b11429-bin-ubuntu-openvino-{v}-x64.tar.gz" for v in ("2026.4", "2026.5")]
-    with pytest.raises(ReleaseError, match="more than one"):
-        build.release_document(changed("b11429", *names), RULES, {})
+    with pytest.raises(PublishError, match="more than one"):
+        documents.release_document(changed("b11429", *names), RULES, {})
 
 
 def test_a_cuda_build_without_its_companion_stops_the_tool() -> None:
     companion = "cudart-llama-b11429-bin-ubuntu-cuda-12.8-x64.tar.gz"
-    with pytest.raises(ReleaseError, match="has no cudart"):
-        build.release_document(changed("b11429", remove=companion), RULES, {})
+    with pytest.raises(PublishError, match="has no cudart"):
+        documents.release_document(changed("b11429", remove=companion), RULES, {})
 
 
 def test_a_companion_without_its_build_stops_the_tool() -> None:
     main = "llama-b11429-bin-ubuntu-cuda-12.8-x64.tar.gz"
-    with pytest.raises(ReleaseError, match="no rule knows cudart"):
-        build.release_document(changed("b11429", remove=main), RULES, {})
+    with pytest.raises(PublishError, match="no rule knows cudart"):
+        documents.release_document(changed("b11429", remove=main), RULES, {})
 
 
 def test_a_platform_without_its_default_stops_the_tool() -> None:
-    with pytest.raises(ReleaseError, match="its default"):
-        build.release_document(
+    with pytest.raises(PublishError, match="its default"):
+        documents.release_document(
             changed("b11429", remove="llama-b11429-bin-ubuntu-x64.tar.gz"), RULES, {}
         )
 
 
 def test_a_release_without_facts_stops_the_tool() -> None:
     plan = replace(PLAN, channels={"stable": ("b99999",)})
-    with pytest.raises(ReleaseError, match="b99999"):
-        plans.release_files(plan)
+    with pytest.raises(PublishError, match="b99999"):
+        releases.release_files(plan, DATA)
 
 
 def test_a_backend_that_no_order_names_stops_the_tool() -> None:
     platforms = RULES.platforms | {
         "linux-amd64": classify.PlatformRule("cpu", {"portable": ["cpu"], "native": ["cpu"]})
     }
-    with pytest.raises(ReleaseError, match="no preference for cuda, rocm, vulkan"):
-        build.release_document(FACTS["b11429"], replace(RULES, platforms=platforms), {})
+    with pytest.raises(PublishError, match="no preference for cuda, rocm, vulkan"):
+        documents.release_document(FACTS["b11429"], replace(RULES, platforms=platforms), {})
 
 
 def test_an_undefined_requirement_stops_the_tool(tmp_path: Path) -> None:
-    text = (plans.DATA / "rules.toml").read_text("utf-8")
+    text = (DATA / "rules.toml").read_text("utf-8")
     text = text.replace('["jammy", "vulkan"]', '["jammy", "vulcan"]')
     (tmp_path / "rules.toml").write_text(text, "utf-8")
-    with pytest.raises(ReleaseError, match="vulcan"):
+    with pytest.raises(PublishError, match="vulcan"):
         classify.load_rules(tmp_path)
 
 
@@ -482,7 +494,7 @@ THROWAWAY = replace(PLAN, keys=keys_of(*PLAN.keys))
 
 
 def signed(plan: plans.Plan = THROWAWAY) -> dict[str, bytes]:
-    return signing.sign(plan, plans.release_files(plan), throwaway())
+    return signing.sign(plan, releases.release_files(plan, DATA), throwaway())
 
 
 def test_R09_signing_twice_gives_identical_bytes() -> None:
@@ -496,22 +508,22 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
             assert len(json.loads(files[name])["signatures"]) == 3
     document = json.loads(files["metadata/1.root.json"])
     del document["signatures"][0]
-    folder.verify(copies.Files(files), json.dumps(document).encode())
+    checking.verify(copies.Files(files), json.dumps(document).encode())
     del document["signatures"][0]
-    with pytest.raises(ReleaseError, match="2 are needed"):
-        folder.verify(copies.Files(files), json.dumps(document).encode())
+    with pytest.raises(PublishError, match="2 are needed"):
+        checking.verify(copies.Files(files), json.dumps(document).encode())
 
 
 def test_as_many_signers_as_a_client_needs_have_to_be_at_hand(tmp_path: Path) -> None:
     few = throwaway()
     for name, count in (("targets-3", 3), ("targets-1", None)):
         del few[name]
-        files = signing.sign(THROWAWAY, plans.release_files(PLAN), few)
+        files = signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), few)
         if count:
             copies_of = copies.Files(files)
-            folder.verify(copies_of, files["metadata/1.root.json"])
+            checking.verify(copies_of, files["metadata/1.root.json"])
             continue
-        with pytest.raises(ReleaseError, match="1 valid signatures, 2 are needed"):
+        with pytest.raises(PublishError, match="1 valid signatures, 2 are needed"):
             folder.write(tmp_path, files)
     assert list(tmp_path.iterdir()) == []
 
@@ -519,13 +531,13 @@ def test_as_many_signers_as_a_client_needs_have_to_be_at_hand(tmp_path: Path) ->
 def test_without_the_online_signer_nothing_is_signed() -> None:
     few = throwaway()
     del few["online-1"]
-    with pytest.raises(ReleaseError, match="the online signer is not at hand: online-1"):
-        signing.sign(THROWAWAY, plans.release_files(PLAN), few)
+    with pytest.raises(PublishError, match="the online signer is not at hand: online-1"):
+        signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), few)
 
 
 def test_a_signer_without_a_public_key_in_the_plan_stops_the_tool() -> None:
     for keys in ({}, THROWAWAY.keys | {"root-2": "5e5e"}, THROWAWAY.keys | {"root-2": "zz"}):
-        with pytest.raises(ReleaseError, match=r"\[keys\] has no public key of root-[12]"):
+        with pytest.raises(PublishError, match=r"\[keys\] has no public key of root-[12]"):
             signed(replace(THROWAWAY, keys=keys))
 
 
@@ -534,7 +546,7 @@ def test_a_written_repository_is_the_same_when_written_again(tmp_path: Path) -> 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     folder.write(tmp_path, signed())
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
-    repository = folder.verify(copies.Folder(tmp_path), before[tmp_path / "metadata/1.root.json"])
+    repository = checking.verify(copies.Folder(tmp_path), before[tmp_path / "metadata/1.root.json"])
     assert len(repository.targets) == 7
 
 
@@ -548,7 +560,7 @@ def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
     folder.write(tmp_path, signed())
     channels = PLAN.channels | {"nightly": ("b11541",)}
     changed_files = signed(replace(THROWAWAY, channels=channels))
-    with pytest.raises(ReleaseError, match="same version") as caught:
+    with pytest.raises(PublishError, match="same version") as caught:
         folder.write(tmp_path, changed_files)
     version = PLAN.roles["targets"].version
     for name in (f"{version}.snapshot.json", f"{version}.targets.json", "timestamp.json"):
@@ -573,8 +585,8 @@ def test_a_root_that_clients_could_not_walk_to_is_not_written(tmp_path: Path) ->
     strangers = {name: signer(f"stranger {name}") for name in throwaway()}
     keys = {name: each.public_key.keyval["public"] for name, each in strangers.items()}
     plan = raised(PLAN, "root", "targets", "snapshot", "timestamp", keys=keys)
-    files = signing.sign(plan, plans.release_files(plan), strangers)
-    with pytest.raises(ReleaseError, match="old keys"):
+    files = signing.sign(plan, releases.release_files(plan, DATA), strangers)
+    with pytest.raises(PublishError, match="old keys"):
         folder.write(tmp_path, files)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
 
@@ -586,8 +598,8 @@ def test_a_changed_repository_does_not_pass_the_check(tmp_path: Path, name: str)
     data[len(data) // 2] ^= 1
     (tmp_path / name).write_bytes(data)
     root = (tmp_path / "metadata" / "1.root.json").read_bytes()
-    with pytest.raises(ReleaseError):
-        folder.verify(copies.Folder(tmp_path), root)
+    with pytest.raises(PublishError):
+        checking.verify(copies.Folder(tmp_path), root)
 
 
 def test_a_repository_without_a_release_file_does_not_pass_the_check() -> None:
@@ -595,8 +607,8 @@ def test_a_repository_without_a_release_file_does_not_pass_the_check() -> None:
     (name,) = [name for name in files if name.endswith(".b11429.json")]
     root = files["metadata/1.root.json"]
     del files[name]
-    with pytest.raises(ReleaseError, match="is missing"):
-        folder.verify(copies.Files(files), root)
+    with pytest.raises(PublishError, match="is missing"):
+        checking.verify(copies.Files(files), root)
 
 
 # --- signers ------------------------------------------------------------------------------
@@ -626,7 +638,7 @@ def test_R10_an_unusable_signer_is_named_without_its_seed(
     tmp_path: Path, changes: dict[str, str]
 ) -> None:
     environ = signers_file(tmp_path / "signers.json", **changes)
-    with pytest.raises(ReleaseError) as caught:
+    with pytest.raises(PublishError) as caught:
         signers.load_signers(environ)
     assert "5e5e" not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -637,7 +649,7 @@ def test_R10_a_file_that_is_no_file_of_signers(tmp_path: Path, content: str) -> 
     path = tmp_path / "signers.json"
     path.touch(0o600)
     path.write_text(content)
-    with pytest.raises(ReleaseError, match="is no file of signers") as caught:
+    with pytest.raises(PublishError, match="is no file of signers") as caught:
         signers.load_signers({signers.VARIABLE: str(path)})
     assert "5e5e" not in str(caught.value)
 
@@ -661,14 +673,14 @@ def test_T17_signers_that_others_can_open_sign_nothing(tmp_path: Path, mode: int
 def test_T17_signers_that_another_user_owns_sign_nothing(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
     os.chown(tmp_path / "signers.json", 65534, 65534)
-    with pytest.raises(ReleaseError, match="belongs to another user"):
+    with pytest.raises(PublishError, match="belongs to another user"):
         signers.load_signers(environ)
 
 
 def test_without_a_file_of_signers(tmp_path: Path) -> None:
-    with pytest.raises(ReleaseError, match=signers.VARIABLE):
+    with pytest.raises(PublishError, match=signers.VARIABLE):
         signers.load_signers({})
-    with pytest.raises(ReleaseError, match="No such file"):
+    with pytest.raises(PublishError, match="No such file"):
         signers.load_signers({signers.VARIABLE: str(tmp_path / "none.json")})
 
 
@@ -705,13 +717,13 @@ def test_the_command_checks_a_folder(tmp_path: Path) -> None:
     (tmp_path / "metadata" / "timestamp.json").write_bytes(b"{}")
     done = release_process("check", str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the timestamp metadata is not trusted")
+    assert done.stderr.startswith("error[publish]: the timestamp metadata is not trusted")
 
 
 def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
     done = release_process("sign", "--into", str(tmp_path), **{signers.VARIABLE: ""})
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("error: TSUKU_LLM_SIGNERS")
+    assert done.stderr.startswith("error[publish]: TSUKU_LLM_SIGNERS")
     done = release_process("check", str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert list(tmp_path.iterdir()) == []
@@ -721,6 +733,6 @@ def test_the_handbook_has_every_command_and_no_other() -> None:
     text = (ROOT / "docs" / "releases.md").read_text("utf-8")
     table = text.partition("| task | command |")[2].partition("\n\n")[0]
     tasks = {words for row in table.splitlines() for words in re.findall(r"`([a-z-]+)", row)}
-    typed = set(re.findall(r"python -m ci\.release ([a-z-]+)", text))
-    assert tasks == cli.commands.keys()
-    assert typed <= cli.commands.keys()
+    typed = set(re.findall(r"tsuku-publish ([a-z-]+)", text))
+    assert tasks == group.commands.keys()
+    assert typed <= group.commands.keys()

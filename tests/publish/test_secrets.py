@@ -18,13 +18,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
-from support.release_data import GIVEN_SIGNERS, copied_data, public_of, release_tool, signers_file
+from support.release_data import (
+    DATA,
+    GIVEN_SIGNERS,
+    copied_data,
+    public_of,
+    release_tool,
+    signers_file,
+)
 from support.repository import signer
 from support.tools import require_tool
 
-from ci.release.plan import load_plan
-from ci.release.secrets import Finding, search
-from ci.release.signers import VARIABLE
+from tsuku_publish.plan import load_plan
+from tsuku_publish.secrets import Finding, search
+from tsuku_publish.signers import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 SEED = bytes(range(0x41, 0x61))
@@ -158,7 +165,7 @@ def test_R10_in_a_file_that_nobody_committed(repository: Path, canary: dict[str,
     (repository / "notes.txt").write_text(f"seed: {SEED.hex()}")
     code, said = scan(repository, canary)
     assert code == 1
-    assert said.startswith("canary: notes.txt\nerror: ")
+    assert said.startswith("canary: notes.txt\nerror[publish]: ")
 
 
 def test_R10_in_the_history(repository: Path, canary: dict[str, str]) -> None:
@@ -231,7 +238,7 @@ def test_R10_no_command_says_a_seed(tmp_path: Path) -> None:
     data, into, home = (tmp_path / name for name in ("data", "manifests", "home"))
     copied_data(data, "anna", "ben", "chris")
     home.mkdir()
-    everybody = {name for role in load_plan().roles.values() for name in role.signers}
+    everybody = {name for role in load_plan(DATA).roles.values() for name in role.signers}
     people = {"anna", "ben", "chris"}
     options = ("--data", data, "--into", into)
     said = b""
@@ -262,7 +269,7 @@ def test_R10_no_command_says_a_seed(tmp_path: Path) -> None:
 def test_R10_no_seed_of_the_signers_is_in_this_repository_or_what_it_builds() -> None:
     if not GIVEN_SIGNERS:
         pytest.skip(f"{VARIABLE} names no file of signers, so no seed is known")
-    done = release_tool("secrets", "--build", **{VARIABLE: GIVEN_SIGNERS})
+    done = release_tool("secrets", "--repository", ROOT, "--build", **{VARIABLE: GIVEN_SIGNERS})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("none of 7 seeds is in ")
 

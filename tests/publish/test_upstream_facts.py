@@ -13,6 +13,7 @@ from support.certificates import Authority
 from support.fatbins import ONE_DEVICE, PTX, SASS, container, entry, library
 from support.http_faults import FaultServer, good
 from support.release_data import (
+    DATA,
     answer,
     answer_for,
     answer_of,
@@ -22,15 +23,15 @@ from support.release_data import (
     release_tool,
 )
 
-from ci.release import hosting, plan
-from ci.release.errors import ReleaseError
-from ci.release.facts import Facts
-from ci.release.refresh import Refresh
+from tsuku_publish import hosting, plan, releases
+from tsuku_publish.errors import PublishError
+from tsuku_publish.facts import Facts
+from tsuku_publish.refresh import Refresh
 
 TAG = "b99001"
 DIGEST = "5e" * 32
-PLAN = plan.load_plan()
-FACTS = Facts(plan.DATA / "facts").releases()
+PLAN = plan.load_plan(DATA)
+FACTS = Facts(DATA / "facts").releases()
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def excuse(data: Path, tag: str, *what: str) -> None:
 def only(tag: str, data: Path) -> Any:
     """The release file of one recorded release."""
     excuse(data, tag, "unattested")
-    (made,) = plan.release_files(replace(PLAN, channels={"nightly": (tag,)}), data)
+    (made,) = releases.release_files(replace(PLAN, channels={"nightly": (tag,)}), data)
     return json.loads(made.data)
 
 
@@ -63,7 +64,7 @@ def only(tag: str, data: Path) -> Any:
 
 def test_the_same_facts_give_the_same_release_files(data: Path) -> None:
     """Byte for byte what is published in manifests/, and the entries signed beside it."""
-    before = plan.release_files(PLAN, data)
+    before = releases.release_files(PLAN, data)
     forget_releases(data)
     for release in FACTS.values():
         refresh(data, release.tag, answer_of(release))
@@ -71,14 +72,14 @@ def test_the_same_facts_give_the_same_release_files(data: Path) -> None:
     for version, tag in (("v0.5.0", "b11146"), ("v0.6.0", "b11429")):
         given = answer(version, [], body=f"Stable release.\n\nBinaries: {tag}\n")
         assert refresh(data, version, given) == [f"{version} is {tag}"]
-    assert plan.release_files(PLAN, data) == before
+    assert releases.release_files(PLAN, data) == before
 
 
 def test_the_command_takes_a_stored_answer(data: Path, tmp_path: Path) -> None:
     stored = tmp_path / "answer.json"
     stored.write_bytes(answer_of(FACTS["b11429"]))
     before = (data / "facts" / "upstream-releases.json").read_text()
-    done = release_tool("refresh", "b11429", "--json", stored, "--data", data)
+    done = release_tool("refresh", "b11429", "--answer", stored, "--data", data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "b11429: 23 assets, published 2026-10-05\n"
     after = (data / "facts" / "upstream-releases.json").read_text()
@@ -117,7 +118,7 @@ def test_what_upstream_changed_later_stops_the_tool(
     document = json.loads(answer_of(FACTS["b11429"]))
     change(document["assets"])
     before = (data / "facts" / "upstream-releases.json").read_bytes()
-    with pytest.raises(ReleaseError, match=said):
+    with pytest.raises(PublishError, match=said):
         refresh(data, "b11429", json.dumps(document).encode())
     assert (data / "facts" / "upstream-releases.json").read_bytes() == before
 
@@ -148,21 +149,21 @@ def test_an_answer_that_cannot_be_used_is_one_line_and_changes_nothing(
     before = (data / "facts" / "upstream-releases.json").read_bytes()
     stored = tmp_path / "answer.json"
     stored.write_bytes(given)
-    done = release_tool("refresh", TAG, "--json", stored, "--data", data)
+    done = release_tool("refresh", TAG, "--answer", stored, "--data", data)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("error: b99001")
+    assert done.stderr.startswith("error[publish]: b99001")
     assert said in done.stderr
     assert (data / "facts" / "upstream-releases.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("body", ["", "b11429 or b11541", None])
 def test_a_stable_version_has_to_name_one_build(data: Path, body: str | None) -> None:
-    with pytest.raises(ReleaseError, match="one build is expected"):
+    with pytest.raises(PublishError, match="one build is expected"):
         refresh(data, "v0.7.0", answer("v0.7.0", [], body=body))
 
 
 def test_a_stable_version_does_not_move(data: Path) -> None:
-    with pytest.raises(ReleaseError, match="b11429 is recorded"):
+    with pytest.raises(PublishError, match="b11429 is recorded"):
         refresh(data, "v0.6.0", answer("v0.6.0", [], body="b11541"))
 
 
@@ -173,7 +174,7 @@ def test_the_answer_comes_through_the_programs_own_fetcher(tmp_path: Path) -> No
     with FaultServer([good(given)], context) as server:
         url = f"https://localhost:{server.port}/repos/ggml-org/llama.cpp/releases/tags/b11429"
         assert hosting.download(url, {"SSL_CERT_FILE": str(authority.path)}) == given
-        with pytest.raises(ReleaseError, match="certificate"):
+        with pytest.raises(PublishError, match="certificate"):
             hosting.download(url, {})
 
 
@@ -219,7 +220,7 @@ def recorded(data: Path, archives: Mapping[str, Packed], tmp_path: Path) -> str:
     stored.write_bytes(answer_for(TAG, archives.values()))
     folder = next(iter(archives.values())).path.parent
     done = release_tool(
-        "refresh", TAG, "--json", stored, "--download", "--from", folder, "--data", data
+        "refresh", TAG, "--answer", stored, "--download", "--from", folder, "--data", data
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -264,10 +265,10 @@ def test_an_archive_that_is_not_the_published_one_stops_the_tool(
     with (tmp_path / "folder" / CUDA).open("ab") as file:
         file.write(b"more")
     refresh(data, TAG, answer_for(TAG, archives.values()))
-    with pytest.raises(ReleaseError, match=f"{CUDA} is another file"):
+    with pytest.raises(PublishError, match=f"{CUDA} is another file"):
         Refresh(data, {}, lambda _: None).read_archives(TAG, tmp_path / "folder")
     (tmp_path / "folder" / CUDA).unlink()
-    with pytest.raises(ReleaseError, match=f"has no {CUDA}"):
+    with pytest.raises(PublishError, match=f"has no {CUDA}"):
         Refresh(data, {}, lambda _: None).read_archives(TAG, tmp_path / "folder")
 
 
@@ -276,7 +277,7 @@ def test_an_archive_of_another_size_than_the_published_one_stops_the_tool(
 ) -> None:
     packed = replace(archives[CPU], size=archives[CPU].size + 1)
     refresh(data, TAG, answer_for(TAG, [packed]))
-    with pytest.raises(ReleaseError, match=f"{CPU} has {packed.size - 1} bytes, and {packed.size}"):
+    with pytest.raises(PublishError, match=f"{CPU} has {packed.size - 1} bytes, and {packed.size}"):
         Refresh(data, {}, lambda _: None).read_archives(TAG, packed.path.parent)
 
 
@@ -284,11 +285,11 @@ def test_R08_a_release_whose_archives_were_not_read_is_not_signed(
     data: Path, archives: Mapping[str, Packed], tmp_path: Path
 ) -> None:
     refresh(data, TAG, answer_for(TAG, archives.values()))
-    with pytest.raises(ReleaseError, match=f"no files are listed for .*{CUDA}.*refresh {TAG}"):
+    with pytest.raises(PublishError, match=f"no files are listed for .*{CUDA}.*refresh {TAG}"):
         only(TAG, data)
     recorded(data, archives, tmp_path)
     (data / "facts" / "archives" / f"{archives[COMPANION].sha256}.json").unlink()
-    with pytest.raises(ReleaseError, match=f"no files are listed for {COMPANION};"):
+    with pytest.raises(PublishError, match=f"no files are listed for {COMPANION};"):
         only(TAG, data)
     recorded(data, archives, tmp_path)
     assert only(TAG, data)["release"] == TAG
@@ -299,7 +300,7 @@ def test_R08_unless_the_facts_say_why(
 ) -> None:
     stored = tmp_path / "answer.json"
     stored.write_bytes(answer_for(TAG, archives.values()))
-    arguments = ("--json", stored, "--data", data, "--unlisted", "Nobody could download them.")
+    arguments = ("--answer", stored, "--data", data, "--unlisted", "Nobody could download them.")
     done = release_tool("refresh", TAG, *arguments)
     assert done.returncode == 0, done.stderr
     assert "files" not in json.dumps(only(TAG, data))
@@ -316,7 +317,7 @@ def test_an_archive_that_the_program_would_refuse_stops_the_tool(
     folder.mkdir()
     elsewhere = pack_tar(tmp_path / "build", folder / CPU, root="another-root")
     refresh(data, TAG, answer_for(TAG, [elsewhere]))
-    with pytest.raises(ReleaseError, match="outside the archive's top folder"):
+    with pytest.raises(PublishError, match="outside the archive's top folder"):
         Refresh(data, {}, lambda _: None).read_archives(TAG, folder)
 
 
@@ -327,5 +328,5 @@ def test_a_damaged_program_in_an_archive_stops_the_tool(data: Path, tmp_path: Pa
     (tmp_path / "build" / "llama-server").write_bytes(b"\x7fELF, and then no more")
     packed = pack_tar(tmp_path / "build", folder / CPU, root=f"llama-{TAG}")
     refresh(data, TAG, answer_for(TAG, [packed]))
-    with pytest.raises(ReleaseError, match="llama-server is a damaged ELF file"):
+    with pytest.raises(PublishError, match="llama-server is a damaged ELF file"):
         Refresh(data, {}, lambda _: None).read_archives(TAG, folder)

@@ -12,6 +12,7 @@ from typing import Any
 from support.tools import open_terminal
 
 COMMAND = (sys.executable, "-m", "tsuku_llm")
+PUBLISHER = (sys.executable, "-m", "tsuku_publish")
 TIMEOUT = 120
 """Seconds; only so that a test that hangs ends."""
 
@@ -42,10 +43,15 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
     return {**kept, "TSUKU_HOME": str(home), **quiet, **extra}
 
 
-def run_program(*arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> Result:
-    """Run it to its end."""
+def run_program(
+    *arguments: str,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    command: tuple[str, ...] = COMMAND,
+) -> Result:
+    """Run it, or the publisher's ``command``, to its end."""
     done = subprocess.run(
-        [*COMMAND, *arguments],
+        [*command, *arguments],
         env=env,
         cwd=cwd,
         capture_output=True,

@@ -17,12 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.builds import Packed
 from support.repository import signer
 
-from ci.release.__main__ import main
-from ci.release.facts import UpstreamRelease
-from ci.release.plan import DATA, load_plan
-from ci.release.signers import VARIABLE
+from tsuku_publish.cli.main import run
+from tsuku_publish.facts import UpstreamRelease
+from tsuku_publish.plan import load_plan
+from tsuku_publish.signers import VARIABLE
 
 ROOT = Path(__file__).parents[2]
+DATA = ROOT / "ci" / "release"
+"""The project's own data: the folder of the commands, unless a test names another."""
 GIVEN_SIGNERS = os.environ.pop(VARIABLE, None)
 """The maintainers' own signers, where somebody runs the tests with them: to look for, only."""
 DOWNLOADS = "https://github.com/ggml-org/llama.cpp/releases/download"
@@ -30,11 +32,10 @@ DOWNLOADS = "https://github.com/ggml-org/llama.cpp/releases/download"
 
 def copied_data(folder: Path, *names: str) -> Path:
     """A copy of rules, facts and plan; its signers, and those of more names, are throwaway."""
-    ignored = shutil.ignore_patterns("*.py", "__pycache__")
-    shutil.copytree(DATA, folder, ignore=ignored)
+    shutil.copytree(DATA, folder)
     path = folder / "repository.toml"
     document = tomlkit.parse(path.read_text())
-    for name, key in keys_of(*load_plan().keys, *names).items():
+    for name, key in keys_of(*load_plan(DATA).keys, *names).items():
         document["keys"][name] = key  # type: ignore[index]
     path.write_text(tomlkit.dumps(document))
     return folder
@@ -52,7 +53,7 @@ def seed_of(name: str) -> str:
 
 def signers_file(path: Path, *names: str, **changes: str) -> dict[str, str]:
     """The environment that names a file of throwaway signers; those of the plan for none."""
-    wanted = names or {name for role in load_plan().roles.values() for name in role.signers}
+    wanted = names or {name for role in load_plan(DATA).roles.values() for name in role.signers}
     made = {
         name: {"scheme": "ed25519", "seed": seed_of(name), "public": keys_of(name)[name]} | changes
         for name in wanted
@@ -119,27 +120,24 @@ def answer_for(tag: str, archives: Iterable[Packed]) -> bytes:
 
 
 def release_tool(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What ``python -m ci.release`` does and says, in this process: a second less."""
+    """What ``tsuku-publish`` does and says, in this process: a second less."""
     words = [*map(str, arguments)]
+    environ = {"TSUKU_PUBLISH_DATA": str(DATA), **environ}
     with (
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as err,
         mock.patch.dict(os.environ, environ),
     ):
-        code = 0
-        try:
-            main(words)
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
+        code = run(words)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def release_process(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m ci.release``."""
+    """Run ``tsuku-publish`` in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "ci.release", *map(str, arguments)],
+        [sys.executable, "-m", "tsuku_publish", *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | environ,
+        env=os.environ | {"TSUKU_PUBLISH_DATA": str(DATA)} | environ,
         capture_output=True,
         text=True,
         check=False,

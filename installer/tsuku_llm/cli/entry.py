@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -28,19 +28,26 @@ BUG = 1
 """The exit code for an error in this program."""
 
 
+Invoke = Callable[[Sequence[str], Console], Answer]
+"""What runs the command that the arguments name; it may raise any error of ours."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM as an exception, so that unfinished work is cleaned up on the way out."""
 
 
-def run(argv: Sequence[str], host: Host | None = None) -> int:
+def run(argv: Sequence[str], host: Host | None = None, invoke: Invoke | None = None) -> int:
     """Do what the arguments say and return the exit code; an error never leaves this function.
 
-    ``host`` is this machine, if its drivers were already asked before the imports.
+    ``host`` is this machine, if its drivers were already asked before the imports. ``invoke`` runs
+    the commands of another program with the same rules (tsuku-publish).
     """
+    invoke = invoke or _invoke
     console = Console(json=wants_json(argv), host=host)
     try:
         with termination_unwinds():
-            return _run_as_json(argv, console) if console.json else _run_as_text(argv, console)
+            run_as = _run_as_json if console.json else _run_as_text
+            return run_as(argv, console, invoke)
     except StoreError as error:  # the answer could not be written
         _tell(Failure.of(error))
         return error.exit_code
@@ -59,8 +66,8 @@ def serves_plainly(argv: Sequence[str]) -> bool:
     return own_words(argv) in (["serve"], ["serve", "--exec"])
 
 
-def _run_as_text(argv: Sequence[str], console: Console) -> int:
-    answer = _answer(argv, console)
+def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
+    answer = _answer(argv, console, invoke)
     # To stderr; stdout gets the lines of the answer.
     if answer.failure:
         _tell(answer.failure)
@@ -71,11 +78,11 @@ def _run_as_text(argv: Sequence[str], console: Console) -> int:
     return answer.exit_code
 
 
-def _run_as_json(argv: Sequence[str], console: Console) -> int:
+def _run_as_json(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
     # From here on only this document reaches stdout, even if a child process prints.
     with streams.reserved_stdout() as stdout:
         console.stdout = stdout
-        answer = _answer(argv, console)
+        answer = _answer(argv, console, invoke)
         if answer.failure:
             _tell(answer.failure)
         streams.say(stdout, document(console.command, answer, console.simulated))
@@ -87,9 +94,9 @@ def _tell(failure: Failure) -> None:
         streams.note(sys.stderr, line)
 
 
-def _answer(argv: Sequence[str], console: Console) -> Answer:
+def _answer(argv: Sequence[str], console: Console, invoke: Invoke) -> Answer:
     try:
-        return _invoke(argv, console)
+        return invoke(argv, console)
     except Answered as answered:
         return answered.answer
     except TsukuError as error:

@@ -36,7 +36,7 @@ COMMANDS = {
     "prune": "Remove versions and leftovers that nobody needs any more.",
     "verify": "Hash every installed file and name what was changed.",
     "config": "Read and change settings.",
-    "repository": "Add, list and remove signed repositories; pack builds for one's own.",
+    "repository": "Add, list and remove signed repositories.",
 }
 """Each command and its summary. This way ``--help`` imports none of them.
 
@@ -65,9 +65,19 @@ class Program(Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _show_version(_: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
     if wanted:
-        show(Answer({"version": __version__}, (f"{PROGRAM} {__version__}",)))
+        show(Answer({"version": __version__}, (f"{context.info_name} {__version__}",)))
+
+
+VERSION = click.Option(
+    ["--version"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and do nothing.",
+)
 
 
 program = Program(
@@ -76,33 +86,28 @@ program = Program(
     server that fits this machine's GPU.
 
     First: tsuku-llm install. Then: tsuku-llm serve -- -m MODEL.gguf""",
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_show_version,
-            help="Show the version and do nothing.",
-        )
-    ],
+    params=[VERSION],
 )
 
 
-def invoke(argv: Sequence[str], console: Console) -> Answer:
-    """Parse the arguments and run the command that they name. Raises ``UsageError``."""
+def invoke(argv: Sequence[str], console: Console, group: click.Group = program) -> Answer:
+    """Parse the arguments and run the command of a group that they name.
+
+    Raises ``UsageError``.
+    """
+    name = group.name or PROGRAM
     # Without arguments show the help, and exit with 0.
     arguments = list(argv) or ["--help"]
     try:
-        with program.make_context(PROGRAM, arguments, obj=console) as context:
-            answer: Answer = program.invoke(context)
+        with group.make_context(name, arguments, obj=console) as context:
+            answer: Answer = group.invoke(context)
     except click.ClickException as error:
         # The context has noted the command by now, so the JSON document can name it.
-        raise _as_usage_error(error) from error
+        raise _as_usage_error(error, name) from error
     return answer
 
 
-def _as_usage_error(error: click.ClickException) -> UsageError:
+def _as_usage_error(error: click.ClickException, name: str) -> UsageError:
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else PROGRAM
+    path = context.command_path if context else name
     return UsageError(error.format_message().rstrip("."), hint=f"see: {path} --help")

@@ -1,4 +1,4 @@
-"""The commands ``repository add|list|refresh|remove|pack``."""
+"""The commands ``repository add|list|refresh|remove``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import available
-from tsuku_llm.cli.render import packing as packed
 from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations import packing
+from tsuku_llm.errors import UsageError
 from tsuku_llm.operations import repository as operations
 
 
 @click.group("repository", cls=Group)
 def command() -> None:
-    """Add, list and remove signed repositories; pack builds for one's own."""
+    """Add, list and remove signed repositories."""
 
 
 @command.command("add")
@@ -79,25 +78,12 @@ def remove(console: Console, *, name: str) -> Answer:
     return Answer({"name": name}, (f"removed {name}",))
 
 
-@command.command("pack")
-@click.argument("build", type=options.FILE)
-@click.argument("release", type=options.FILE)
-@click.option(
-    "--variant", metavar="NAME", required=True, help="Which variant of the release it is."
-)
-@click.option("--platform", metavar="NAME", help="For which platform, if several have the variant.")
-@click.option(
-    "--into", type=options.FILE, metavar="FOLDER", required=True, help="Where the archives go."
-)
-@click.option("--url", required=True, help="The https URL at which that folder is served.")
-def pack(  # noqa: PLR0913  # each is an option
-    *, build: Path, release: Path, variant: str, platform: str | None, into: Path, url: str
-) -> Answer:
-    """Pack a build of one's own so that updates fetch only what changed.
-
-    BUILD is a folder, or a .tar.gz or .zip of upstream's. RELEASE is the release file, still
-    to be signed, that says what the variant needs; the archives are entered there.
-    """
-    place = packing.Place(into, url)
-    report = packing.pack(build, release, place, variant=variant, platform=platform)
-    return Answer(packed.data(report), packed.lines(report))
+# Gone after the next release: until then its users are told the new name.
+@command.command("pack", hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def pack(arguments: tuple[str, ...]) -> Answer:  # noqa: ARG001 - any arguments lead here
+    """Name the command that packs builds now."""
+    raise UsageError(
+        "repository pack is now a command of its own: tsuku-publish pack",
+        hint="install it with: pip install 'tsuku-llm[publish]'",
+    )

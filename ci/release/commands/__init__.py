@@ -1,1 +1,0 @@
-"""The commands of the release tool, grouped by what they work on."""

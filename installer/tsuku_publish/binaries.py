@@ -1,0 +1,157 @@
+"""What ELF and Windows files need of a machine: versions of symbols, libraries, device code.
+
+Of Windows files only the device code is read; their needs of the system are not measured.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tsuku_publish.errors import PublishError
+from tsuku_publish.fatbin import SECTION, DeviceCode, device_code
+
+Version = tuple[int, ...]
+
+_ELF = b"\x7fELF"
+_VERNEED = 16
+"""Bytes that one entry of a table of needed versions takes at least."""
+_NUMBERED = re.compile(r"(GLIBC|GLIBCXX)_([0-9]+(?:\.[0-9]+)+)")
+_NAMED = {"GLIBC_ABI_DT_RELR": (2, 36)}
+"""Versions without a number, and the glibc that introduced them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one file needs of the system.
+
+    ``glibc`` and ``libstdcxx`` are the highest symbol versions that it refers to (of GLIBC and
+    GLIBCXX), None if it refers to none. ``libraries`` are the sonames that it needs.
+    """
+
+    glibc: Version | None
+    libstdcxx: Version | None
+    libraries: frozenset[str]
+    device_code: DeviceCode | None
+
+
+def needs_of(path: Path) -> Needs | None:
+    """Read one file; return None if it is neither an ELF file nor one of Windows.
+
+    Raises ``PublishError`` for one that cannot be read.
+    """
+    return _needs_of_elf(path) or _needs_of_pe(path)
+
+
+def _needs_of_elf(path: Path) -> Needs | None:
+    """Read an ELF file; return None for any other file.
+
+    Raises ``PublishError`` for an ELF file that cannot be read.
+    """
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+
+    with path.open("rb") as file:
+        if file.read(len(_ELF)) != _ELF:
+            return None
+        try:
+            return _needs(ELFFile(file), file)
+        except PublishError as error:
+            raise PublishError(f"{path.name}: {error}") from error
+        except Exception as error:  # on a damaged file pyelftools may raise any exception
+            raise PublishError(f"{path.name} is a damaged ELF file: {error}") from error
+
+
+def _needs(elf: Any, file: BinaryIO) -> Needs:
+    versions = [*_versions(elf)]
+    return Needs(
+        glibc=max((number for kind, number in versions if kind == "GLIBC"), default=None),
+        libstdcxx=max((number for kind, number in versions if kind == "GLIBCXX"), default=None),
+        libraries=frozenset(_libraries(elf)),
+        device_code=_cuda_code_of_elf(elf, file),
+    )
+
+
+def _versions(elf: Any) -> Iterator[tuple[str, Version]]:
+    section = elf.get_section_by_name(".gnu.version_r")
+    if section is None:
+        return
+    # A damaged count could make pyelftools read for a very long time.
+    if section.num_versions() * _VERNEED > section["sh_size"]:
+        raise PublishError("its table of needed versions is longer than its section")
+    for _, auxiliaries in section.iter_versions():
+        for auxiliary in auxiliaries:
+            yield from _numbered(auxiliary.name)
+
+
+def _numbered(name: str) -> Iterator[tuple[str, Version]]:
+    """Yield a symbol version that counts: of glibc or libstdc++."""
+    found = _NUMBERED.fullmatch(name)
+    if found:
+        yield found[1], tuple(int(part) for part in found[2].split("."))
+    elif name in _NAMED:
+        yield "GLIBC", _NAMED[name]
+    elif name.startswith("GLIBC_"):
+        # A new version without a number must be added to _NAMED, or the floor would be too low.
+        raise PublishError(f"it needs {name}, of which no glibc version is known")
+
+
+def _libraries(elf: Any) -> Iterator[str]:
+    section = elf.get_section_by_name(".dynamic")
+    for tag in section.iter_tags("DT_NEEDED") if section else ():
+        yield tag.needed
+
+
+def _cuda_code_of_elf(elf: Any, file: BinaryIO) -> DeviceCode | None:
+    section = elf.get_section_by_name(SECTION)
+    if section is None:
+        return None
+    return device_code(file, section["sh_offset"], section["sh_size"])
+
+
+# Windows: the layout is that of Microsoft's PE/COFF specification. An offset at byte 60 leads to
+# the signature; the file header (20 bytes), the optional header and the sections follow it.
+_PE = b"MZ"
+_SIGNATURE_AT = 60
+_HEADERS = struct.Struct("<4sHH12xH2x")
+"""Signature, machine, number of sections, ..., size of the optional header, ..."""
+_SECTION = struct.Struct("<8sI4xII16x")
+"""Name, size in memory, ..., size in the file, place in the file, ..."""
+_CUDA = b".nv_fatb"
+"""``.nv_fatbin``, cut to eight bytes."""
+
+
+def _needs_of_pe(path: Path) -> Needs | None:
+    """Read a Windows program or library; return None for any other file.
+
+    Raises ``PublishError`` for one that cannot be read.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_PE)) != _PE:
+            return None
+        try:
+            return Needs(None, None, frozenset(), _cuda_code_of_pe(file))
+        except struct.error as error:
+            raise PublishError(f"{path.name} is a damaged Windows program") from error
+        except PublishError as error:
+            raise PublishError(f"{path.name}: {error}") from error
+
+
+def _cuda_code_of_pe(file: BinaryIO) -> DeviceCode | None:
+    file.seek(_SIGNATURE_AT)
+    (headers,) = struct.unpack("<I", file.read(4))
+    file.seek(headers)
+    signature, _, sections, optional = _HEADERS.unpack(file.read(_HEADERS.size))
+    if signature != b"PE\0\0":
+        raise PublishError("it is no Windows program")
+    file.seek(headers + _HEADERS.size + optional)
+    table = file.read(sections * _SECTION.size)
+    if len(table) != sections * _SECTION.size:
+        raise PublishError("its table of sections is cut off")
+    for name, in_memory, in_file, place in _SECTION.iter_unpack(table):
+        if name == _CUDA:
+            # In the file a section is padded to its alignment; in memory it may be longer than in
+            # the file.
+            return device_code(file, place, min(in_memory, in_file))
+    return None

@@ -1,0 +1,102 @@
+"""What makes a repository valid for its clients, and what a scheduled job checks."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from tsuku_llm import manifest, trust
+from tsuku_llm.errors import TrustError
+from tsuku_llm.revocations import parse
+from tsuku_publish.copies import Wheel
+from tsuku_publish.errors import PublishError
+
+
+def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
+    """Load a repository as a client would, with every release file.
+
+    Raises ``PublishError``.
+    """
+    try:
+        repository = trust.load(copy, root)
+        for path, target in repository.targets.items():
+            data = copy.read(target.name)
+            if data is None:
+                raise PublishError(f"{target.name} is missing")
+            manifest.parse_release(repository.read(path, data))
+        parse("", repository.revoked)
+    except TrustError as error:
+        raise PublishError("; ".join((error.message, *error.facts))) from error
+    except ValueError as error:
+        raise PublishError(f"the signed list of revoked releases: {error}") from error
+    return repository
+
+
+def days_left(repository: trust.TrustedRepository, now: datetime) -> dict[str, int]:
+    """Return whole days until each role expires; negative if it has expired."""
+    return {role: (state.expires - now).days for role, state in repository.roles.items()}
+
+
+def first_root(copy: trust.Copy) -> bytes:
+    """Return the root at which clients of a repository start. Raises ``PublishError``."""
+    data = copy.read("metadata/1.root.json")
+    if data is None:
+        raise PublishError("there is no metadata/1.root.json")
+    return data
+
+
+def late_roles(
+    copy: trust.Copy,
+    repository: trust.TrustedRepository,
+    warn: Mapping[str, int],
+    now: datetime,
+) -> list[str]:
+    """Return the roles that must be signed again, with the days that they have left.
+
+    ``warn`` has the days at which a role is late. A wheel's timestamp is not among them: it is
+    older than any weekly one, and a client that goes online fetches a newer one.
+    """
+    left = days_left(repository, now)
+    if isinstance(copy, Wheel):
+        del left["timestamp"]
+    return [f"{role} ({days} days left)" for role, days in left.items() if days < warn[role]]
+
+
+def walk(copy: trust.Copy) -> int:
+    """Walk from every root of a repository to its newest one, as its clients do.
+
+    Returns the newest root's version. Raises ``PublishError`` if a client would be stuck.
+    """
+    return max(_newest(copy, version, data) for version, data in _roots(copy))
+
+
+def compare(embedded: trust.Copy, published: trust.Copy) -> Iterator[tuple[str, int, int]]:
+    """Yield each role with its embedded and its published version.
+
+    Raises ``PublishError`` if clients with the embedded copy would refuse the published one:
+    because of another root under the same version, or an older state.
+    """
+    root = first_root(embedded)
+    ours, theirs = verify(embedded, root), verify(published, root)
+    for version, data in _roots(embedded):
+        # A client accepts no second root with a version that it knows.
+        if published.read(f"metadata/{version}.root.json") != data:
+            raise PublishError(f"root {version} is published with other content, or not at all")
+    for role in trust.ROLES:
+        mine, other = ours.roles[role].version, theirs.roles[role].version
+        if other < mine:
+            raise PublishError(f"{role} {mine} is embedded, and only {other} is published")
+        yield role, mine, other
+
+
+def _newest(copy: trust.Copy, version: int, data: bytes) -> int:
+    try:
+        return trust.newest_root(copy, data).version
+    except TrustError as error:
+        facts = "; ".join((error.message, *error.facts))
+        raise PublishError(f"clients at root {version} are stuck: {facts}") from error
+
+
+def _roots(copy: trust.Copy) -> Iterator[tuple[int, bytes]]:
+    version = 1
+    while (data := copy.read(f"metadata/{version}.root.json")) is not None:
+        yield version, data
+        version += 1

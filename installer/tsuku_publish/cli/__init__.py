@@ -1,0 +1,1 @@
+"""The command line of ``tsuku-publish``: arguments to calls, results to text and JSON."""

@@ -1,0 +1,146 @@
+"""Commands that record facts and revocations, and show the release files made of them."""
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_publish import revoked
+from tsuku_publish.attestations import Attest
+from tsuku_publish.cli.options import DAY, FILE, FOLDER, TODAY, data_option, root_option, tell
+from tsuku_publish.plan import load_plan
+from tsuku_publish.refresh import Refresh
+from tsuku_publish.releases import known_document, release_files
+
+day_option = click.option(
+    "--on", "day", type=DAY, metavar="DAY", default=TODAY, help="Since when; today."
+)
+
+
+@click.command(cls=Command)
+@data_option
+@click.argument("tag")
+@click.option(
+    "--answer", type=FILE, metavar="FILE", help="The hosting service's answer, from a file."
+)
+@click.option("--download", is_flag=True, help="Read every archive: its files and its needs.")
+@click.option(
+    "--from", "folder", type=FOLDER, metavar="FOLDER", help="Read the archives in this folder."
+)
+@click.option("--unlisted", metavar="REASON", help="Why none of its archives can be read.")
+@click.pass_obj
+def refresh(  # noqa: PLR0913 - each is an option
+    console: Console,
+    *,
+    data: Path,
+    tag: str,
+    answer: Path | None,
+    download: bool,
+    folder: Path | None,
+    unlisted: str | None,
+) -> Answer:
+    """Record what upstream published under a tag.
+
+    The records are in facts/ of the data.
+    """
+    notes: list[str] = []
+
+    def say(line: str) -> None:
+        notes.append(line)
+        tell(console, line)
+
+    work = Refresh(data, os.environ, say)
+    work.record(tag, answer.read_bytes() if answer else None, unlisted)
+    if download or folder:
+        work.read_archives(tag, folder)
+    return Answer({"release": tag, "notes": notes})
+
+
+@click.command(cls=Command)
+@data_option
+@root_option
+@click.argument("tag")
+@click.option(
+    "--bundle",
+    "bundles",
+    type=FILE,
+    metavar="FILE",
+    multiple=True,
+    help="Its attestations, from a file.",
+)
+@click.option("--unattested", metavar="REASON", help="Why its origin cannot be verified.")
+def attest(
+    *,
+    data: Path,
+    trusted_root: Path | None,
+    tag: str,
+    bundles: tuple[Path, ...],
+    unattested: str | None,
+) -> Answer:
+    """Verify who built a release, and record the proofs.
+
+    The proofs are in facts/ of the data, and are verified again when the release is signed.
+    """
+    work = Attest(data, os.environ)
+    if unattested is not None:
+        work.excuse(tag, unattested)
+        line = f"{tag}: not attested, and its release file says so"
+        return Answer({"release": tag, "unattested": unattested}, (line,))
+    number = work.prove(tag, [path.read_bytes() for path in bundles], trusted_root)
+    source = work.origin.repository
+    line = f"{tag}: {number} archives come from {source}"
+    return Answer({"release": tag, "archives": number, "repository": source}, (line,))
+
+
+@click.command(cls=Command)
+@data_option
+@root_option
+@click.argument("into", type=FOLDER)
+def build(*, data: Path, trusted_root: Path | None, into: Path) -> Answer:
+    """Write the unsigned release files, for review.
+
+    INTO gets those of every channel.
+    """
+    releases = release_files(load_plan(data), data, trusted_root)
+    for release in releases:
+        path = into / release.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(release.data)
+    files = [{"path": each.path, "channels": each.custom["channels"]} for each in releases]
+    lines = (f"{each.path}  {', '.join(each.custom['channels'])}" for each in releases)
+    return Answer({"files": files}, tuple(lines))
+
+
+@click.command(cls=Command)
+@data_option
+@day_option
+@click.argument("tag")
+@click.option("--reason", metavar="TEXT", required=True, help="What users are told, in one line.")
+@click.option("--by-name", is_flag=True, help="Also if its files are not in the data any more.")
+def revoke(*, data: Path, day: datetime, tag: str, reason: str, by_name: bool) -> Answer:
+    """Record that a release must not be used any more.
+
+    Clients refuse it after: sign --raise, publish.
+    """
+    document = None if by_name else known_document(tag, data)
+    revoked.revoke(data, tag, reason, day.date(), document)
+    line = f"{tag} is revoked from {day:%Y-%m-%d} on: sign --raise, then publish"
+    return Answer({"release": tag, "date": f"{day:%Y-%m-%d}", "reason": reason}, (line,))
+
+
+@click.command(cls=Command)
+@data_option
+@day_option
+@click.argument("tag")
+def withdraw(*, data: Path, day: datetime, tag: str) -> Answer:
+    """Record that a revocation was a mistake.
+
+    Clients end it after: sign --raise, publish.
+    """
+    revoked.withdraw(data, tag, day.date())
+    line = f"{tag}: its revocation is withdrawn: sign --raise, then publish"
+    return Answer({"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}, (line,))

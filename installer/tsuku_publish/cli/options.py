@@ -1,0 +1,64 @@
+"""Options that several commands share, and the lines that they print as they work."""
+
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from tsuku_llm.cli import streams
+from tsuku_llm.cli.console import Console
+from tsuku_llm.safe_text import printable
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+DAY = click.DateTime(["%Y-%m-%d"])
+TODAY = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+
+data_option = click.option(
+    "--data",
+    type=FOLDER,
+    default=".",
+    envvar="TSUKU_PUBLISH_DATA",
+    show_envvar=True,
+    metavar="FOLDER",
+    help="The folder of repository.toml, rules and facts; the current one.",
+)
+root_option = click.option(
+    "--trusted-root",
+    type=FILE,
+    metavar="FILE",
+    help="Sigstore's trusted root; without it, the one of sigstore-python.",
+)
+into_option = click.option(
+    "--into",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="The signed repository; without it, the one that repository.toml names.",
+)
+gather_option = click.option(
+    "--gather",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Where the signatures of several holders are collected.",
+)
+issued_option = click.option(
+    "--issued",
+    type=DAY,
+    metavar="DAY",
+    default=TODAY,
+    help="The day of new versions; today.",
+)
+drop_option = click.option(
+    "--drop",
+    "dropping",
+    metavar="TAG",
+    multiple=True,
+    help="A revoked release to forget; its users may start it again.",
+)
+
+
+def tell(console: Console, line: str) -> None:
+    """Print a line at once, unless a program gets the whole answer as JSON."""
+    if not console.json:
+        streams.say(sys.stdout, f"{printable(line)}\n")

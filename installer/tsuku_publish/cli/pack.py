@@ -1,0 +1,72 @@
+"""The command ``pack``: a build of one's own becomes archives of a release file."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.render.text import size, table
+from tsuku_publish.packing.pack import PackedArchive, PackReport, Place
+from tsuku_publish.packing.pack import pack as pack_build
+
+ANY = click.Path(path_type=Path)
+
+
+@click.command("pack", cls=Command)
+@click.argument("build", type=ANY)
+@click.argument("release", type=ANY)
+@click.option(
+    "--variant", metavar="NAME", required=True, help="Which variant of the release it is."
+)
+@click.option("--platform", metavar="NAME", help="For which platform, if several have the variant.")
+@click.option("--into", type=ANY, metavar="FOLDER", required=True, help="Where the archives go.")
+@click.option("--url", required=True, help="The https URL at which that folder is served.")
+def pack(  # noqa: PLR0913 - each is an option
+    *, build: Path, release: Path, variant: str, platform: str | None, into: Path, url: str
+) -> Answer:
+    """Pack your own build, for small updates.
+
+    Users then download only the files that changed.
+
+    BUILD is a folder, or a .tar.gz or .zip of upstream. RELEASE is the release file, not yet
+    signed, that says what the variant needs; the archives are entered there.
+    """
+    report = pack_build(build, release, Place(into, url), variant=variant, platform=platform)
+    return Answer(_data(report), _lines(report))
+
+
+def _data(report: PackReport) -> dict[str, Any]:
+    """Return the variant and its archives for programs."""
+    return {
+        "release": report.release,
+        "platform": report.platform,
+        "variant": report.variant,
+        "archives": [_archive(each) for each in report.archives],
+    }
+
+
+def _archive(packed: PackedArchive) -> dict[str, Any]:
+    artifact = packed.artifact
+    return {
+        "file": packed.path,
+        "url": artifact.url,
+        "sha256": artifact.sha256,
+        "size": artifact.size,
+        "written": packed.written,
+    }
+
+
+def _lines(report: PackReport) -> tuple[str, ...]:
+    """Return the archives for people, and what to do with them."""
+    rows = [
+        (each.path.name, size(each.artifact.size), "written" if each.written else "there already")
+        for each in report.archives
+    ]
+    count = f"{len(rows)} archives" if len(rows) > 1 else "1 archive"
+    where = f"{report.release}: {report.variant} for {report.platform}"
+    return (
+        *table(rows, indent=0),
+        f"{where} consists of {count}; sign it, then publish it",
+    )

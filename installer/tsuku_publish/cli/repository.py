@@ -1,0 +1,136 @@
+"""Commands that publish a signed repository, and that check it."""
+
+import os
+from datetime import datetime, timezone
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tsuku_llm.cli.answer import Answer, Failure
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.revocations import parse
+from tsuku_publish.checking import compare, days_left, first_root, late_roles, verify, walk
+from tsuku_publish.cli.options import DAY, FOLDER, TODAY, data_option, tell
+from tsuku_publish.copies import copy_at
+from tsuku_publish.errors import PublishError
+from tsuku_publish.folder import publish as publish_folder
+from tsuku_publish.plan import load_plan
+from tsuku_publish.secrets import built, files_below, history, search
+from tsuku_publish.signers import VARIABLE, load_seeds
+
+
+@click.command(cls=Command)
+@data_option
+@click.argument("target", type=FOLDER)
+@click.option(
+    "--from",
+    "source",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="The signed repository; without it, the one that repository.toml names.",
+)
+def publish(*, data: Path, target: Path, source: Path | None) -> Answer:
+    """Copy the signed repository to a web server's folder.
+
+    Clients see the old state or the new one, and never a mix.
+    """
+    repository = publish_folder(source or load_plan(data).signed, target)
+    versions = {role: state.version for role, state in repository.roles.items()}
+    line = f"{target}: timestamp {versions['timestamp']} is served"
+    return Answer({"target": target, "versions": versions}, (line,))
+
+
+@click.command(cls=Command)
+@data_option
+@click.argument("place", required=False)
+@click.option("--published", metavar="PLACE", help="Compare with what is published there.")
+@click.option("--on", "now", type=DAY, metavar="DAY", default=TODAY, help="As if it were that day.")
+@click.pass_obj
+def check(
+    console: Console, *, data: Path, place: str | None, published: str | None, now: datetime
+) -> Answer:
+    """Verify a repository as a client would.
+
+    It prints how long each role is valid. PLACE is a folder, a wheel or a URL; without it, the
+    folder that repository.toml names. Ends with 1 if a role must be signed again, if a client of
+    any root would be stuck, or if a package would refuse what is published.
+    """
+    plan, now = load_plan(data), now.replace(tzinfo=timezone.utc)
+    copy = copy_at(place or str(plan.signed))
+    repository = verify(copy, first_root(copy))
+    roles, left = repository.roles, days_left(repository, now)
+    # Each line is printed at once: what was found before an error is worth reading.
+    for role, days in left.items():
+        until = f"{roles[role].expires:%Y-%m-%d}"
+        tell(console, f"{role:9} version {roles[role].version}, {days} days left ({until})")
+    revoked = parse("", repository.revoked)
+    for each in revoked:
+        withdrawn = f", withdrawn on {each.withdrawn}" if each.withdrawn else ""
+        tell(console, f"revoked: {each.release} on {each.date}{withdrawn}: {each.reason}")
+    newest = walk(copy)
+    tell(console, f"every root leads to root {newest}")
+    found: dict[str, Any] = {
+        "roles": {
+            role: {"version": state.version, "expires": f"{state.expires:%Y-%m-%d}", "days": days}
+            for (role, state), days in zip(roles.items(), left.values(), strict=True)
+        },
+        "revoked": revoked,
+        "root": newest,
+        "late": late_roles(copy, repository, plan.warn, now),
+    }
+    if published:
+        other = copy_at(published)
+        versions = {}
+        for role, ours, theirs in compare(copy, other):
+            versions[role] = theirs
+            tell(console, f"{role:9} {ours} embedded, {theirs} published")
+        newest = walk(other)
+        tell(console, f"every published root leads to root {newest}")
+        found["published"] = {"versions": versions, "root": newest}
+    if found["late"]:
+        return _failed(found, f"sign again: {', '.join(found['late'])}")
+    return Answer(found)
+
+
+@click.command(cls=Command)
+@click.option(
+    "--repository",
+    type=FOLDER,
+    metavar="FOLDER",
+    default=".",
+    help="Whose files and history to search; the current folder.",
+)
+@click.option("--build", "build_it", is_flag=True, help="Build wheel and sdist, and search them.")
+@click.argument("places", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.pass_obj
+def secrets(
+    console: Console, *, repository: Path, build_it: bool, places: tuple[Path, ...]
+) -> Answer:
+    """Search for leaked seeds of the signers.
+
+    It reads the files of a folder, its git history, and PLACES (logs, builds). Ends with 1 if a
+    seed is found. Without TSUKU_LLM_SIGNERS no seed is known, and nothing is searched.
+    """
+    if not os.environ.get(VARIABLE):
+        line = f"skipped: {VARIABLE} names no file of signers, so no seed is known"
+        return Answer({"found": (), "searched": 0}, (line,))
+    seeds = load_seeds()
+    contents = [files_below(place) for place in (repository, *places)]
+    contents += [history(repository)] if (repository / ".git").exists() else []
+    contents += [built(repository)] if build_it else []
+    found, number = search(chain.from_iterable(contents), seeds)
+    answer = {"found": found, "searched": number}
+    for finding in found:
+        tell(console, f"{finding.signer}: {finding.place}")
+    if found:
+        return _failed(answer, "a seed is where it must not be: replace that signer")
+    return Answer(answer, (f"none of {len(seeds)} seeds is in {number} files and objects",))
+
+
+def _failed(data: dict[str, Any], message: str) -> Answer:
+    """Return an answer that has what was found, and ends as an error does."""
+    error = PublishError(message)
+    return Answer(data, exit_code=error.exit_code, failure=Failure.of(error))

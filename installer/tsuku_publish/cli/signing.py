@@ -1,0 +1,167 @@
+"""Commands that sign, and that make signers."""
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_publish.ceremony import Ceremony
+from tsuku_publish.checking import first_root, verify
+from tsuku_publish.cli.options import (
+    data_option,
+    drop_option,
+    gather_option,
+    into_option,
+    issued_option,
+    root_option,
+    tell,
+)
+from tsuku_publish.copies import Folder
+from tsuku_publish.folder import write
+from tsuku_publish.plan import Plan, caught_up, load_plan, raised, save_roles, with_signers
+from tsuku_publish.releases import release_files
+from tsuku_publish.revoked import require_kept
+from tsuku_publish.signers import load_signers, make_signer
+from tsuku_publish.signing import sign_again
+
+ONLINE = ("snapshot", "timestamp")
+
+
+@click.command(cls=Command)
+@data_option
+@root_option
+@into_option
+@issued_option
+@gather_option
+@drop_option
+@click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
+@click.pass_obj
+def sign(  # noqa: PLR0913 - each is an option
+    console: Console,
+    *,
+    data: Path,
+    trusted_root: Path | None,
+    into: Path | None,
+    issued: datetime,
+    gather: Path | None,
+    dropping: tuple[str, ...],
+    higher: bool,
+) -> Answer:
+    """Make the repository, and sign it.
+
+    TSUKU_LLM_SIGNERS names the file of the signers.
+    """
+    plan = load_plan(data)
+    into = into or plan.signed
+    if higher:
+        plan = raised(_caught_up(plan, into), issued.date(), ("targets", *ONLINE))
+    return _sign(console, plan, data, trusted_root, into, gather, dropping)
+
+
+@click.command(cls=Command)
+@data_option
+@into_option
+@issued_option
+def resign(*, data: Path, into: Path | None, issued: datetime) -> Answer:
+    """Sign snapshot and timestamp again, every week.
+
+    Only the online signer is needed.
+    """
+    plan = load_plan(data)
+    into = into or plan.signed
+    copy = Folder(into)
+    repository = verify(copy, first_root(copy))
+    plan = raised(_caught_up(plan, into), issued.date(), ONLINE)
+    write(into, sign_again(plan, repository, copy, load_signers()))
+    save_roles(plan, data)
+    line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
+    return Answer({"repository": into, "versions": _versions(plan)}, (line,))
+
+
+@click.command(cls=Command)
+@data_option
+@root_option
+@into_option
+@issued_option
+@gather_option
+@drop_option
+@click.argument("changes", nargs=-1, required=True, metavar="ROLE=NAME,NAME,NAME...")
+@click.pass_obj
+def rotate(  # noqa: PLR0913 - each is an option
+    console: Console,
+    *,
+    data: Path,
+    trusted_root: Path | None,
+    into: Path | None,
+    issued: datetime,
+    gather: Path | None,
+    dropping: tuple[str, ...],
+    changes: tuple[str, ...],
+) -> Answer:
+    """Replace the signers of roles, in a next root.
+
+    A ROLE is root, targets or online. The old signers sign that root, too. The public keys of the
+    new ones are in [keys] of repository.toml.
+    """
+    parts = (change.partition("=") for change in changes)
+    signers = {role: names.split(",") for role, _, names in parts}
+    plan = load_plan(data)
+    into = into or plan.signed
+    plan = with_signers(_caught_up(plan, into), signers)
+    plan = raised(plan, issued.date(), plan.roles.keys())
+    return _sign(console, plan, data, trusted_root, into, gather, dropping)
+
+
+@click.command("new-signer", cls=Command)
+@click.argument("name")
+@click.argument("file", type=click.Path(exists=False, path_type=Path))
+def new_signer(*, name: str, file: Path) -> Answer:
+    """Make a signer, and print its public key.
+
+    Only its holder can read FILE. The public key goes into [keys] of repository.toml.
+    """
+    public = make_signer(name, file)
+    return Answer({"name": name, "public": public}, (f'{name} = "{public}"',))
+
+
+def _caught_up(plan: Plan, into: Path) -> Plan:
+    copy = Folder(into)
+    if copy.read("metadata/1.root.json") is None:
+        return plan
+    roles = verify(copy, first_root(copy)).roles
+    return caught_up(plan, {name: state.version for name, state in roles.items()})
+
+
+def _sign(  # noqa: PLR0913, PLR0917 - the options of both commands
+    console: Console,
+    plan: Plan,
+    data: Path,
+    trusted_root: Path | None,
+    into: Path,
+    gather: Path | None,
+    dropping: tuple[str, ...],
+) -> Answer:
+    notes: list[str] = []
+
+    def say(line: str) -> None:
+        notes.append(line)
+        tell(console, line)
+
+    releases = release_files(plan, data, trusted_root)
+    for tag in require_kept(plan.revoked, releases, Folder(into), dropping):
+        say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
+    ceremony = Ceremony(plan, releases, load_signers(), say)
+    if gather:
+        ceremony.in_turn(into, gather)
+    else:
+        ceremony.alone(into)
+    if plan != load_plan(data):
+        save_roles(plan, data)
+    return Answer({"repository": into, "versions": _versions(plan), "notes": notes})
+
+
+def _versions(plan: Plan) -> dict[str, int]:
+    return {name: role.version for name, role in plan.roles.items()}

@@ -1,0 +1,84 @@
+"""Copies of a repository for ``trust.load``: a folder, files in memory, a wheel, a host."""
+
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsuku_llm import trust
+from tsuku_llm.errors import HttpStatusError, TsukuError
+from tsuku_publish.errors import PublishError
+
+_LARGEST = 5_000_000
+"""Bytes of one file of a repository at most; clients have the same limit."""
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A repository in a folder."""
+
+    path: Path
+
+    def read(self, name: str) -> bytes | None:
+        """Return the file at that path in the repository, None if it is missing."""
+        file = self.path / name
+        return file.read_bytes() if file.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A repository that is not written yet."""
+
+    files: Mapping[str, bytes]
+
+    def read(self, name: str) -> bytes | None:
+        """Return the file at that path in the repository, None if it is missing."""
+        return self.files.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """The repository that a wheel embeds."""
+
+    path: Path
+
+    def read(self, name: str) -> bytes | None:
+        """Return the file at that path in the repository, None if it is missing."""
+        try:
+            with zipfile.ZipFile(self.path) as wheel:
+                return wheel.read(f"tsuku_llm/manifests/{name}")
+        except KeyError:
+            return None
+        except (OSError, zipfile.BadZipFile) as error:
+            raise PublishError(f"{self.path} is no wheel: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A published repository, fetched as clients fetch it; ``url`` ends with a slash."""
+
+    url: str
+
+    def read(self, name: str) -> bytes | None:
+        """Return the file at that path in the repository, None if it is missing."""
+        from tsuku_llm.fetch import Network, get  # noqa: PLC0415
+
+        try:
+            with Network(os.environ) as network:
+                return get(f"{self.url}{name}", _LARGEST, network)
+        except HttpStatusError as error:
+            # Missing is an answer (there is no next root); any other status is an error.
+            if error.status == _NOT_FOUND:
+                return None
+            raise PublishError(f"{self.url}{name}: {error}") from error
+        except TsukuError as error:
+            raise PublishError("; ".join((error.message, *error.facts))) from error
+
+
+def copy_at(place: str) -> trust.Copy:
+    """Return a copy by its address: an https or file URL, a wheel, or a folder."""
+    if "://" in place:
+        return Host(place if place.endswith("/") else f"{place}/")
+    return Wheel(Path(place)) if place.endswith(".whl") else Folder(Path(place))

@@ -1,0 +1,58 @@
+"""The errors of the publisher's commands, and the guard for files that people or programs wrote."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from tsuku_llm.errors import TsukuError
+
+
+class PublishError(TsukuError):
+    """Data or signatures that give no repository, or a repository with a fault; one line says it.
+
+    Messages of other libraries may have several lines: they become one.
+    """
+
+    slug = "publish"
+    exit_code = 1
+
+    def __init__(self, message: str, *, facts: tuple[str, ...] = (), hint: str = "") -> None:
+        super().__init__(" ".join(message.split()), facts=facts, hint=hint)
+
+
+class MissingExtra(PublishError):
+    """A plain install, without the packages that only a publisher needs."""
+
+    slug = "missing-extra"
+
+
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    IndexError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgspec.ValidationError,
+)
+"""The errors that reading a value of an unexpected shape raises."""
+
+
+@contextmanager
+def reading(what: Path | str) -> Iterator[None]:
+    """Raise ``PublishError`` for a file that cannot be read, and for data of another shape.
+
+    Use it only around the few lines that read or walk through such data: there these errors can
+    have no other cause.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise PublishError(f"{what} cannot be read: {error.strerror or error}") from error
+    except KeyError as error:
+        raise PublishError(f"{what} cannot be understood: it has no {error}") from error
+    except _MALFORMED as error:
+        fact = " ".join(str(error).split())[:300]
+        raise PublishError(f"{what} cannot be understood: {fact}") from error

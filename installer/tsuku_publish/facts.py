@@ -1,0 +1,124 @@
+"""What upstream published: releases and their assets, as recorded in ``facts/``."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsuku_publish.errors import PublishError, reading
+
+NAME = "upstream-releases.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One published file; ``size`` is in bytes, None if it was not recorded."""
+
+    name: str
+    url: str
+    sha256: str
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRelease:
+    """One tag of upstream; ``version`` is the stable version that names it, if any.
+
+    ``unattested`` and ``unlisted`` say why its origin was not verified, or why its archives were
+    not read. None means that it was done, or must be done.
+    """
+
+    tag: str
+    version: str | None
+    published: str
+    assets: tuple[Asset, ...]
+    unattested: str | None = None
+    unlisted: str | None = None
+
+
+class Facts:
+    """The file ``upstream-releases.json``; ``save`` writes what was recorded since."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        with reading(self._path):
+            self._raw: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
+        self.releases()  # raises now if the recorded data have another shape
+
+    def releases(self) -> dict[str, UpstreamRelease]:
+        """Return every recorded release by its tag. Raises ``PublishError``."""
+        with reading(self._path):
+            named, recorded = self._raw["stable"].items(), self._raw["releases"].items()
+            versions = {tag: name.removeprefix("v") for name, tag in named}
+            return {tag: _release(tag, versions.get(tag), raw) for tag, raw in recorded}
+
+    def record(self, release: UpstreamRelease) -> None:
+        """Add a release, or complete it: recorded values stay as they are.
+
+        Raises ``PublishError`` if upstream now publishes an asset with other values, or no longer
+        at all: users may have seen the old one.
+        """
+        known = self._raw["releases"].setdefault(
+            release.tag, {"published": release.published, "assets": []}
+        )
+        new = {asset.name: asset for asset in release.assets}
+        for raw in known["assets"]:
+            _complete(raw, new.pop(raw["name"], None), release.tag)
+        known["assets"] += [
+            {"name": each.name, "url": each.url, "sha256": each.sha256, "size": each.size}
+            for each in new.values()
+        ]
+
+    def name(self, version: str, tag: str) -> None:
+        """Record which tag a stable version ("v0.6.0") names. Raises ``PublishError``."""
+        if self._raw["stable"].setdefault(version, tag) != tag:
+            recorded = self._raw["stable"][version]
+            raise PublishError(f"{version} names {tag} now, and {recorded} is recorded")
+
+    def excuse(self, tag: str, what: str, reason: str | None) -> None:
+        """Record why a release is ``unattested`` or ``unlisted``; None removes the reason."""
+        release = self._raw["releases"][tag]
+        release.pop(what, None)
+        if reason is not None:
+            release[what] = reason
+
+    def save(self) -> None:
+        """Write the file."""
+        text = json.dumps(self._raw, indent=1)
+        self._path.write_text(text + "\n", "utf-8")
+
+
+def release_of(facts: Mapping[str, UpstreamRelease], tag: str) -> UpstreamRelease:
+    """Return the recorded release of a tag. Raises ``PublishError``."""
+    try:
+        return facts[tag]
+    except KeyError:
+        raise PublishError(f"{tag}: no facts are recorded for this release") from None
+
+
+def _release(tag: str, version: str | None, raw: Mapping[str, Any]) -> UpstreamRelease:
+    return UpstreamRelease(
+        tag=tag,
+        version=version,
+        published=raw.get("published") or raw["published_about"],
+        assets=tuple(
+            Asset(each["name"], each["url"], each["sha256"], each["size"]) for each in raw["assets"]
+        ),
+        unattested=raw.get("unattested"),
+        unlisted=raw.get("unlisted"),
+    )
+
+
+def _complete(raw: dict[str, Any], asset: Asset | None, tag: str) -> None:
+    if asset is None:
+        raise PublishError(f"{tag}: {raw['name']} is recorded and not published any more")
+    for key in ("url", "sha256", "size"):
+        recorded, found = raw[key], getattr(asset, key)
+        # An unknown value may be filled in, a known one never changes.
+        if recorded is None:
+            raw[key] = found
+        elif found not in (None, recorded):
+            raise PublishError(
+                f"{tag}: {asset.name} has {key} {found} now, and {recorded} is recorded"
+            )

@@ -1,0 +1,98 @@
+"""A repository as a folder of static files: written, and published to where clients look."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tsuku_llm import trust
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.files import make_folder, replace_file
+from tsuku_publish.checking import verify
+from tsuku_publish.copies import Files, Folder
+from tsuku_publish.errors import PublishError, reading
+
+METADATA = ("metadata/*.json", "targets/**/*.json")
+_FIRST_ROOT = "metadata/1.root.json"
+_TIMESTAMP = "metadata/timestamp.json"
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make the folder hold these files and its older roots, after checking the whole.
+
+    Raises ``PublishError`` if a client would refuse the result, or if a version would get other
+    content than it has: clients keep the content that they saw first.
+    """
+    roots = {
+        f"metadata/{path.name}": path.read_bytes() for path in folder.glob("metadata/*.root.json")
+    }
+    whole = roots | dict(files)
+    if _FIRST_ROOT not in whole:
+        raise PublishError(
+            f"{folder} has no {_FIRST_ROOT}, where clients begin: copy the published repository "
+            "there first, or set version = 1 of [roles.root] for a new one"
+        )
+    _put(folder, whole)
+    # Only now: until the new timestamp is in place, a client may need the old files.
+    for path in (found for pattern in METADATA for found in folder.glob(pattern)):
+        if path.relative_to(folder).as_posix() not in whole:
+            path.unlink()
+
+
+def publish(source: Path, target: Path) -> trust.TrustedRepository:
+    """Bring a folder that a web server serves to the state of the repository in ``source``.
+
+    Every file is replaced as a whole, and the timestamp last: a client sees the old state or the
+    new one. The old files stay, so a client that is reading the old state still finds them. Raises
+    ``PublishError`` for what ``write`` refuses, and for a state older than the served one.
+    """
+    files = {
+        path.relative_to(source).as_posix(): path.read_bytes()
+        for pattern in METADATA
+        for path in source.glob(pattern)
+    }
+    if _FIRST_ROOT not in files:
+        raise PublishError(f"{source} has no root")
+    if (target / _TIMESTAMP).exists():
+        # Going back is refused by every client that has seen the newer versions.
+        served = verify(Folder(target), files[_FIRST_ROOT])
+        new = verify(Files(files), files[_FIRST_ROOT])
+        older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]
+        if older:
+            raise PublishError(f"{target} has newer versions of: {', '.join(older)}")
+    _put(target, files)
+    return verify(Folder(target), files[_FIRST_ROOT])
+
+
+def _put(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files that belong together, the timestamp last, after checking the whole."""
+    taken = [name for name, data in files.items() if _is_taken(folder / name, data)]
+    if taken:
+        names = ", ".join(sorted(taken))
+        raise PublishError(f"other content exists under the same version, raise it: {names}")
+    verify(Files(files), files[_FIRST_ROOT])
+    try:
+        # Clients may read the folder at any moment between two of these writes.
+        for name in _in_order(files):
+            make_folder((folder / name).parent)
+            replace_file(folder / name, files[name])
+    except (OSError, TsukuError) as error:
+        raise PublishError(f"{folder} cannot be written: {error}") from error
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Order release files first, then the metadata that names them, and the timestamp last."""
+    return sorted(names, key=lambda name: (name.startswith("metadata/"), name == _TIMESTAMP, name))
+
+
+def _is_taken(path: Path, data: bytes) -> bool:
+    """Tell whether a file has other content under the same name and version.
+
+    A file's name has its version, except for the timestamp, which must have a newer one.
+    """
+    if not path.is_file() or path.read_bytes() == data:
+        return False
+    if path.name != "timestamp.json":
+        return True
+    with reading(path):
+        old, new = (json.loads(each)["signed"]["version"] for each in (path.read_bytes(), data))
+        return bool(new <= old)

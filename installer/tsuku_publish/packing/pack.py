@@ -1,0 +1,192 @@
+"""The packing of a build for a repository that the user publishes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tsuku_llm.archive import unpack
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import UnsafeArchive, UsageError
+from tsuku_llm.fetch.urls import shown
+from tsuku_llm.files import TEMPORARY_SUFFIX, rename, seal_file, unique
+from tsuku_llm.manifest import Artifact, Measured, can_fetch
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_publish.packing.draft import Draft
+from tsuku_publish.packing.parts import parted
+from tsuku_publish.packing.tarball import write_tarball
+from tsuku_publish.packing.tree import contents
+
+_THREADS = min(4, os.cpu_count() or 1)
+_FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
+    ".tar.gz": "tar.gz",
+    ".tgz": "tar.gz",
+    ".zip": "zip",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedArchive:
+    """An archive as a release file names it; ``written`` unless it was there already."""
+
+    path: Path
+    artifact: Artifact
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """A variant of a release file, and the archives that it consists of now."""
+
+    release: Path
+    platform: str
+    variant: str
+    archives: tuple[PackedArchive, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder that archives are written to, and the https URL at which it is served."""
+
+    folder: Path
+    url: str
+
+
+def pack(
+    build: Path, release: Path, place: Place, *, variant: str, platform: str | None = None
+) -> PackReport:
+    """Pack a build into a few archives, and enter them for a variant of a release file.
+
+    ``build`` is a folder, or an archive from upstream; a top folder that holds everything is left
+    out. ``platform`` is needed if several platforms have such a variant.
+
+    Raises ``UsageError`` for a build that cannot be packed and for a release file that clients
+    would not understand, ``UnsafeArchive`` for an archive, and the errors of the disk. The release
+    file is replaced in one step, at the end.
+    """
+    if not can_fetch(place.url):
+        raise UsageError(
+            "archives have to be at an https URL without a user and password",
+            facts=(f"given: {shown(place.url)}",),
+            hint="name the address of the folder: --url https://host.example/llm/archives/",
+        )
+    draft = Draft.read(release)
+    platform, entry = draft.variant(variant, platform)
+    with _opened(build, place.folder) as folder:
+        tree, items = _build(folder, entry["server"])
+        archives = pack_tree(tree, items, place)
+    entry["artifacts"] = [each.artifact.document() for each in archives]
+    # Last: the release file never names an archive that is not complete.
+    draft.write()
+    return PackReport(release, platform, variant, archives)
+
+
+def pack_tree(tree: Path, items: Sequence[TreeEntry], place: Place) -> tuple[PackedArchive, ...]:
+    """Write the files of a tree into the archives of one variant, several at a time.
+
+    An archive's name contains its digest; an archive that exists already is not written again.
+    Raises ``UsageError`` for a file that differs from ``items``, and the errors of the disk.
+    """
+    with disk_errors("packing", place.folder), ThreadPoolExecutor(_THREADS, "pack") as pool:
+        place.folder.mkdir(parents=True, exist_ok=True)
+        # Threads help, as zlib releases the lock of the interpreter. Each part has a separate file,
+        # so they share nothing that changes.
+        return (*pool.map(lambda part: _archive(tree, part, place), parted(items)),)
+
+
+def _archive(tree: Path, part: Sequence[TreeEntry], place: Place) -> PackedArchive:
+    # A unique name: other threads, or a second run of pack, write into the same folder.
+    beside = place.folder / f".{unique()}{TEMPORARY_SUFFIX}"
+    try:
+        with beside.open("xb") as file:
+            write_tarball(tree, part, file)
+        measured = _measured(beside)
+        # The name is known only now, because it contains the digest.
+        path = place.folder / f"{_stem(part)}-{measured.sha256[:12]}.tar.gz"
+        there = path.is_file() and _measured(path) == measured
+        if not there:
+            seal_file(beside, 0o644)
+            # A web server may be serving this folder: it sees the complete archive or none.
+            rename(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    url = f"{place.url.rstrip('/')}/{path.name}"
+    return PackedArchive(path, _artifact(part, url, measured), written=not there)
+
+
+def _measured(path: Path) -> Measured:
+    with path.open("rb") as file:
+        return Measured.of(file)
+
+
+def _stem(part: Sequence[TreeEntry]) -> str:
+    """Return the name of the file that a part was made of; "files" if it was made of several."""
+    files = [item for item in part if isinstance(item, FileEntry)]
+    if len({file.sha256 for file in files}) > 1:
+        return "files"
+    # These files have the same bytes; the longest name says most (libggml.so.0.9).
+    return max((file.path.rpartition("/")[2] for file in files), key=len)
+
+
+def _artifact(part: Sequence[TreeEntry], url: str, measured: Measured) -> Artifact:
+    return Artifact(
+        url=url,
+        sha256=measured.sha256,
+        size=measured.size,
+        format="tar.gz",
+        files=tuple(item for item in part if isinstance(item, FileEntry)),
+        links=tuple(item for item in part if isinstance(item, LinkEntry)),
+        pieces=measured.pieces,
+    )
+
+
+@contextmanager
+def _opened(build: Path, near: Path) -> Iterator[Path]:
+    """Yield the folder of a build; unpack an archive aside, on the file system of ``near``."""
+    if build.is_dir():
+        yield build
+        return
+    kind = next((kind for suffix, kind in _FORMATS.items() if build.name.endswith(suffix)), None)
+    if kind is None or not build.is_file():
+        raise UsageError(
+            f"{build} is not a build",
+            facts=(f"a folder is one, and an archive that ends with {', '.join(_FORMATS)}",),
+            hint="name the folder that holds the server and its libraries",
+        )
+    with disk_errors("unpacking", near):
+        near.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=near) as folder:
+            artifact = Artifact(
+                url=build.absolute().as_uri(), sha256=_measured(build).sha256, format=kind
+            )
+            try:
+                unpack(build, artifact, Path(folder))
+            except UnsafeArchive as error:
+                error.hint = "name another archive, or the folder that holds the server"
+                raise
+            yield Path(folder)
+
+
+def _build(folder: Path, server: str) -> tuple[Path, tuple[TreeEntry, ...]]:
+    """Return the folder in which the variant's server path is right, and its contents."""
+    items = contents(folder)
+    paths = {item.path for item in items}
+    if server in paths:
+        return folder, items
+    tops = {path.partition("/")[0] for path in paths}
+    top = f"{next(iter(tops), '')}/"
+    if len(tops) == 1 and f"{top}{server}" in paths:
+        return folder / top, tuple(
+            item._replace(path=item.path.removeprefix(top)) for item in items
+        )
+    raise UsageError(
+        f"the build has no {server}",
+        facts=("the variant names it as its server",),
+        hint="name the folder that holds it, or correct server in the release file",
+    )

@@ -1,0 +1,132 @@
+"""The way from a tag to recorded facts: what was published, and what its archives hold."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.manifest import Artifact, parse_artifact
+from tsuku_publish import hosting
+from tsuku_publish.classify import Rules, classify, load_rules
+from tsuku_publish.contents import Contents, read_archive, save
+from tsuku_publish.documents import release_document
+from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.facts import Facts, release_of
+from tsuku_publish.packages import load_packages
+
+
+class Refresh:
+    """The facts of a data folder, and ways to add to them; ``say`` reports each step's result."""
+
+    def __init__(self, data: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self._facts = data / "facts"
+        self._environ = environ
+        self._say = say
+        self._rules: Rules = load_rules(data)
+        self._packages = load_packages(data, self._rules.libraries, {})
+
+    def record(self, tag: str, answer: bytes | None, unlisted: str | None) -> None:
+        """Record a release; ``answer`` is the hosting service's, which is asked if it is None.
+
+        A stable version ("v0.6.0") has no assets: its text names the tag that has them. Releases of
+        a package index are recorded by hand. Nothing is written if a rule is missing. Raises
+        ``PublishError``.
+        """
+        if tag in self._packages:
+            return
+        data = hosting.download_release(tag, self._environ) if answer is None else answer
+        facts = Facts(self._facts)
+        if tag.startswith("v"):
+            named = hosting.named_tag(data, tag)
+            facts.name(tag, named)
+            self._say(f"{tag} is {named}")
+        else:
+            release = hosting.parse_release(data, tag)
+            with reading(self._facts.parent / "rules.toml"):
+                # Before anything is recorded: an asset that no rule knows stops here.
+                classify(release, self._rules)
+            facts.record(release)
+            if unlisted is not None:
+                facts.excuse(tag, "unlisted", unlisted)
+            self._say(f"{tag}: {len(release.assets)} assets, published {release.published}")
+        facts.save()
+
+    def read_archives(self, tag: str, folder: Path | None) -> None:
+        """Record what every archive of a release holds. Raises ``PublishError``."""
+        for sha256, artifact in _artifacts_of(self._document(tag)).items():
+            contents = _read(artifact, folder, self._environ)
+            save(self._facts / "archives", sha256, contents)
+            self._say(f"{_file_name(artifact)}: {_summary(contents)}")
+        if tag not in self._packages:
+            facts = Facts(self._facts)
+            facts.excuse(tag, "unlisted", None)
+            facts.save()
+
+    def _document(self, tag: str) -> Mapping[str, Any]:
+        """Return the release file as it would be without any record."""
+        if tag in self._packages:
+            return self._packages[tag]
+        release = release_of(Facts(self._facts).releases(), tag)
+        with reading(f"what {self._facts.parent} has of {tag}"):
+            return release_document(release, self._rules, {})
+
+
+def _summary(contents: Contents) -> str:
+    parts = [f"{len(contents.listing['files'])} files"]
+    parts += [f"{name} {floor}" for name, floor in contents.floors.items()]
+    parts += [
+        f"{path}: sass {' '.join(code['sass'])}; ptx {' '.join(code['ptx'])}"
+        for path, code in contents.device_code.items()
+    ]
+    return ", ".join(parts)
+
+
+# --- the archives that a release file names -----------------------------------------------------
+
+
+def _artifacts_of(document: Mapping[str, Any]) -> dict[str, Artifact]:
+    """Return every archive of a release file by its SHA-256."""
+    return {
+        raw["sha256"]: parse_artifact(raw)
+        for platform in document["platforms"].values()
+        for variant in platform["variants"].values()
+        for raw in variant["artifacts"]
+    }
+
+
+def _file_name(artifact: Artifact) -> str:
+    """Return the name of an archive's file; a package URL has it in its query."""
+    url = urlsplit(artifact.url)
+    named = parse_qs(url.query).get("file_name")
+    return named[0] if named else url.path.rpartition("/")[2]
+
+
+def _read(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]) -> Contents:
+    """Read an archive in ``folder``; without a folder, download it and do not keep it.
+
+    Raises ``PublishError``.
+    """
+    with _archive(artifact, folder, environ) as path:
+        return read_archive(path, artifact)
+
+
+@contextmanager
+def _archive(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
+    if folder is not None:
+        path = folder / _file_name(artifact)
+        if not path.is_file():
+            raise PublishError(f"{folder} has no {path.name}")
+        yield path
+        return
+    from tsuku_llm.fetch import Network, fetch  # noqa: PLC0415
+
+    # Downloaded and verified by the program's own code, as a user would get it.
+    with tempfile.TemporaryDirectory(prefix="release-") as partials, Network(environ) as network:
+        try:
+            path = fetch(artifact, Path(partials), network)
+        except TsukuError as error:
+            raise PublishError("; ".join((error.message, *error.facts))) from error
+        yield path

@@ -1,0 +1,166 @@
+"""The command line of ``tsuku-publish``: the client's rules, and what a plain install lacks."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from packaging.requirements import Requirement
+from support.own_publisher import SIGNERS, write_plan
+from support.program import PUBLISHER, Result, environment, run_program
+from support.release_data import signers_file
+from support.repository import release_document
+
+from tsuku_llm import __version__
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_EXTRA = """
+import sys
+for name in ("elftools", "sigstore"):
+    sys.modules[name] = None
+from tsuku_publish.cli.main import main
+main()
+"""
+"""The command as a plain install has it: each import of the two packages fails."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A publisher's folder: a plan, and one release file."""
+    data = tmp_path / "data"
+    (data / "releases").mkdir(parents=True)
+    write_plan(data, {"stable": ["b1"]})
+    (data / "releases" / "b1.json").write_text(json.dumps(release_document("b1")), "utf-8")
+    return data
+
+
+def typed(data: Path, *words: str, **environ: str) -> Result:
+    env = environment(data.parent / "home", **environ)
+    return run_program(*words, env=env, cwd=data, command=PUBLISHER)
+
+
+def told(data: Path, *words: str, **environ: str) -> Mapping[str, Any]:
+    """The one document of a command with ``--json``."""
+    done = typed(data, *words, "--json", **environ)
+    assert done.stdout.count("\n") == 1, done.stderr
+    assert done.document["exit_code"] == done.code
+    assert done.document["command"] == words[0]
+    return done.document
+
+
+def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None:
+    environ = signers_file(data.parent / "signers.json", *SIGNERS)
+    ones = dict.fromkeys(("root", "targets", "snapshot", "timestamp"), 1)
+    built = told(data, "build", "review")["data"]
+    assert built == {"files": [{"path": "releases/b1.json", "channels": ["stable"]}]}
+    signed = told(data, "sign", **environ)["data"]
+    assert signed == {
+        "repository": "signed",
+        "versions": ones,
+        "notes": ["signed: 5 files, signed and checked"],
+    }
+    served = told(data, "publish", "served")["data"]
+    assert served == {"target": "served", "versions": ones}
+    revoked = told(data, "revoke", "b1", "--reason", "it leaks", "--on", "2026-11-22")["data"]
+    assert revoked == {"release": "b1", "date": "2026-11-22", "reason": "it leaks"}
+    assert told(data, "sign", "--raise", **environ)["data"]["versions"] == {
+        **ones,
+        **dict.fromkeys(("targets", "snapshot", "timestamp"), 2),
+    }
+    assert told(data, "resign", **environ)["data"]["versions"]["timestamp"] == 3
+    checked = told(data, "check", "--published", "served", "--on", "2026-11-22")
+    assert (checked["status"], checked["error"]["code"]) == ("error", "publish")
+    assert "is embedded, and only 1 is published" in checked["error"]["message"]
+    checked = told(data, "check", "--on", "2026-11-22")["data"]
+    assert checked["roles"]["timestamp"]["version"] == 3
+    assert (checked["root"], checked["late"]) == (1, [])
+    assert [each["release"] for each in checked["revoked"]] == ["b1"]
+    withdrawn = told(data, "withdraw", "b1", "--on", "2026-11-23")["data"]
+    assert withdrawn == {"release": "b1", "withdrawn": "2026-11-23"}
+    made = told(data, "new-signer", "dana", "dana.json")["data"]
+    assert made["name"] == "dana"
+    assert len(made["public"]) == 64
+
+
+def test_a_late_role_is_an_error_with_what_was_found(data: Path) -> None:
+    environ = signers_file(data.parent / "signers.json", *SIGNERS)
+    assert told(data, "sign", **environ)["status"] == "ok"
+    late = told(data, "check", "--on", "2126-10-25")
+    assert (late["exit_code"], late["error"]["code"]) == (1, "publish")
+    assert late["error"]["message"].startswith("sign again: ")
+    assert len(late["data"]["late"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "slug"),
+    [
+        ((), 0, None),
+        (("--version",), 0, None),
+        (("sign", "--help"), 0, None),
+        (("sing",), 2, "bad-usage"),
+        (("sign", "--nothing"), 2, "bad-usage"),
+        (("sign",), 1, "publish"),
+        (("check", "https://host.invalid/"), 1, "publish"),
+        (("pack", "none", "none.json", "--variant=x", "--into=.", "--url=https://a.test"), 2,
+         "bad-usage"),
+    ],
+)  # fmt: skip
+def test_exit_codes_and_slugs_are_those_of_the_documents(
+    data: Path, words: tuple[str, ...], code: int, slug: str | None
+) -> None:
+    done = typed(data, *words)
+    assert done.code == code, done.stderr
+    assert done.stderr.startswith(f"error[{slug}]: ") if slug else not done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_the_distribution_s(data: Path) -> None:
+    assert typed(data, "--version").stdout == f"tsuku-publish {__version__}\n"
+
+
+# --- a plain install ----------------------------------------------------------------------
+
+
+def plain(data: Path, *words: str) -> Result:
+    env = environment(data.parent / "home")
+    return run_program(*words, env=env, cwd=data, command=(sys.executable, "-c", WITHOUT_EXTRA))
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("check",), ("pack", "a", "b"), ("nothing",)])
+def test_without_the_extra_every_command_says_how_to_install_it(
+    data: Path, words: tuple[str, ...]
+) -> None:
+    done = plain(data, *words)
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error[missing-extra]: tsuku-publish needs packages that are not installed:"
+        " elftools, sigstore\n"
+        "hint: install them with: pip install 'tsuku-llm[publish]'\n"
+    )
+
+
+def test_without_the_extra_programs_get_the_same_error(data: Path) -> None:
+    error = plain(data, "check", "--json").document["error"]
+    assert error["code"] == "missing-extra"
+    assert "pip install 'tsuku-llm[publish]'" in error["hint"]
+
+
+def test_what_only_the_publisher_needs_is_in_the_extra() -> None:
+    project = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extra = {Requirement(each).name for each in project["optional-dependencies"]["publish"]}
+    plain = {Requirement(each).name for each in project["dependencies"]}
+    assert extra == {"pyelftools", "sigstore"}
+    assert not extra & plain
+    locked = (ROOT / "ci/locks/tool.txt").read_text("utf-8")
+    assert not [name for name in extra if f"\n{name}==" in locked]
+
+
+def test_the_old_name_of_pack_is_told_for_one_release(data: Path) -> None:
+    words = ("repository", "pack", "a", "b", "--variant", "cpu", "--url", "https://a.test")
+    done = run_program(*words, env=environment(data.parent / "home"))
+    assert done.code == 2
+    assert "repository pack is now a command of its own: tsuku-publish pack" in done.stderr
+    assert "pip install 'tsuku-llm[publish]'" in done.stderr
