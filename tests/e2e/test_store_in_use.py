@@ -149,7 +149,7 @@ def assert_old_version_serves(
 
 
 @root
-def test_C03_an_update_without_room_is_refused_with_its_figures_and_leaves_the_server(
+def test_C03_an_update_without_room_is_refused_and_does_not_stop_the_server(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
     publish(shop, "b1")
@@ -183,7 +183,7 @@ def test_C03_an_update_without_room_is_refused_with_its_figures_and_leaves_the_s
 
 
 @root
-def test_C03_a_disk_that_fills_while_it_unpacks_leaves_the_server(
+def test_C03_a_disk_that_fills_while_unpacking_does_not_stop_the_server(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
     publish(shop, "b1")
@@ -208,7 +208,7 @@ def test_C03_a_disk_that_fills_while_it_unpacks_leaves_the_server(
         assert user.run("verify").code == 0
 
 
-def test_force_repairs_what_verify_found(shop: ReleaseServer, installed: User) -> None:
+def test_install_force_repairs_what_verify_found(shop: ReleaseServer, installed: User) -> None:
     server = Path(installed.run("which").stdout.strip())
     flip(server)
     (server.parent / "libggml-evil.so").write_bytes(b"x")
@@ -230,7 +230,7 @@ def test_force_repairs_what_verify_found(shop: ReleaseServer, installed: User) -
         assert answers(port)
 
 
-def test_rollback_is_offline_and_update_comes_back(shop: ReleaseServer, installed: User) -> None:
+def test_rollback_needs_no_network_and_update_returns(shop: ReleaseServer, installed: User) -> None:
     publish(shop, "b2")
     assert installed.run("update").code == 0
     before = len(shop.nginx.requests())
@@ -281,7 +281,7 @@ def test_L04_an_install_waits_for_another_and_names_one_that_is_stopped(
     assert user.run("install").code == 0, "the lock of a killed process is free"
 
 
-def test_L03_who_waited_for_an_install_that_was_killed_cleans_up_after_it(
+def test_L03_a_waiting_install_cleans_up_after_a_killed_one(
     shop: ReleaseServer, user: User
 ) -> None:
     packed = shop.stand_in("b2-cpu", padding=500_000)

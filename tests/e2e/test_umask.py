@@ -39,7 +39,7 @@ LATER = (
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o027, 0o077], ids=lambda mask: f"{mask:03o}")
-def test_T15_folders_and_files_have_the_same_modes_whatever_the_umask(
+def test_T15_folders_and_files_have_the_same_modes_with_any_umask(
     mask: int, tmp_path: Path
 ) -> None:
     """Others may read what is installed, nobody else may write, and secrets stay closed."""

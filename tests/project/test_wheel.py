@@ -148,7 +148,7 @@ def test_the_sdist_can_be_tested(built: Path, source: Path) -> None:
         assert files <= names, f"{folder}: {sorted(files - names)}"
 
 
-def test_metadata(wheel: Path) -> None:
+def test_the_metadata_of_the_wheel(wheel: Path) -> None:
     fields = metadata(wheel)
     assert fields["Name"] == "tsuku-llm"
     assert fields["Version"] == __version__

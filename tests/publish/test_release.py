@@ -89,7 +89,7 @@ def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
         assert embedded.read(entry).revoked is False
 
 
-def test_it_holds_for_as_long_as_the_plan_says(embedded: catalog.Catalog) -> None:
+def test_the_repository_expires_when_the_plan_says(embedded: catalog.Catalog) -> None:
     left = folder.days_left(embedded.trusted, SIGNED_DAY)
     lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365}
     assert left == {
@@ -105,7 +105,7 @@ def test_it_holds_for_as_long_as_the_plan_says(embedded: catalog.Catalog) -> Non
     assert late[3][1:] == ["snapshot (59 days left)", "targets (59 days left)"]
 
 
-def test_thresholds_and_signers() -> None:
+def test_thresholds_and_signers_match_the_plan() -> None:
     root = trust.check_root((MANIFESTS / "metadata" / "1.root.json").read_bytes())
     counts = {name: (role.threshold, len(role.keyids)) for name, role in root.roles.items()}
     assert counts == {"root": (2, 3), "targets": (2, 3), "snapshot": (1, 1), "timestamp": (1, 1)}
@@ -114,7 +114,7 @@ def test_thresholds_and_signers() -> None:
     assert len(root.keys) == 7
 
 
-def test_whatever_was_not_attested_says_so(embedded: catalog.Catalog) -> None:
+def test_releases_without_attestation_say_so(embedded: catalog.Catalog) -> None:
     """Upstream's attestations could not be had where the first repository was made."""
     for entry in embedded.entries:
         reason = embedded.read(entry).unattested
@@ -122,7 +122,7 @@ def test_whatever_was_not_attested_says_so(embedded: catalog.Catalog) -> None:
         assert "attestation" in reason
 
 
-def test_channels(embedded: catalog.Catalog) -> None:
+def test_the_channels_have_the_planned_releases(embedded: catalog.Catalog) -> None:
     found = {name: [e.release for e in embedded.releases(name)] for name in embedded.channels}
     assert found == {
         "stable": ["b11429", "b11146"],
@@ -133,7 +133,7 @@ def test_channels(embedded: catalog.Catalog) -> None:
     assert embedded.read(embedded.entry("v0.5.0")).release == "b11146"
 
 
-def test_manifests_are_what_the_data_gives() -> None:
+def test_the_published_files_match_the_data() -> None:
     """Whoever changes facts or rules signs anew: the published files never drift from them."""
     made = {release.path: release for release in plans.release_files(PLAN)}
     data = MANIFESTS / "metadata" / f"{PLAN.roles['targets'].version}.targets.json"
@@ -145,7 +145,7 @@ def test_manifests_are_what_the_data_gives() -> None:
         assert (MANIFESTS / "targets" / "releases" / name).read_bytes() == made[path].data
 
 
-def test_manifests_hold_nothing_else() -> None:
+def test_the_published_folder_has_no_other_files() -> None:
     files = {path.relative_to(MANIFESTS).as_posix() for path in MANIFESTS.rglob("*.json")}
     made = signing.sign(THROWAWAY, plans.release_files(PLAN), throwaway())
     assert files == made.keys()
@@ -176,7 +176,7 @@ def test_every_digest_is_a_recorded_fact() -> None:
     assert {size for _, _, size in wheels} == {67771062, 65269811, 64813903}
 
 
-def test_no_size_is_invented() -> None:
+def test_no_recorded_size_is_zero() -> None:
     for document in documents().values():
         for each in artifacts(document):
             assert each.get("size", 1), each
@@ -199,7 +199,7 @@ def test_every_long_hexadecimal_text_is_a_digest_a_key_or_a_signature() -> None:
 
 
 @pytest.mark.parametrize("tag", UPSTREAM)
-def test_every_platform_of_the_design(embedded: catalog.Catalog, tag: str) -> None:
+def test_every_planned_platform_is_there(embedded: catalog.Catalog, tag: str) -> None:
     release = embedded.read(embedded.entry(tag))
     assert release.publisher == "ggml-org"
     assert release.platforms.keys() >= PLATFORMS
@@ -239,7 +239,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("tag", EXPECTED)
-def test_variants_best_first(embedded: catalog.Catalog, tag: str) -> None:
+def test_variants_are_sorted_best_first(embedded: catalog.Catalog, tag: str) -> None:
     found = {
         name: [each.name for each in platform.variants]
         for name, platform in embedded.read(embedded.entry(tag)).platforms.items()
@@ -247,7 +247,7 @@ def test_variants_best_first(embedded: catalog.Catalog, tag: str) -> None:
     assert found == EXPECTED[tag]
 
 
-def test_preference_orders(embedded: catalog.Catalog) -> None:
+def test_preference_orders_are_complete(embedded: catalog.Catalog) -> None:
     preference = embedded.read(embedded.entry("b11347")).platforms["linux-amd64"].preference
     assert preference["portable"][:3] == ("vulkan", "cuda", "rocm")
     assert preference["native"][:3] == ("cuda", "rocm", "sycl")
@@ -273,7 +273,7 @@ def test_a_cuda_build_has_its_companion_of_the_same_toolkit(
     assert seen >= 4
 
 
-def test_device_code_lists(embedded: catalog.Catalog) -> None:
+def test_device_code_lists_match_the_records(embedded: catalog.Catalog) -> None:
     """An H200 (9.0) is served by PTX only: 12.8 on a driver of CUDA 13.0, and never 13.4."""
     release = embedded.read(embedded.releases("stable")[0])
     old = variant(release, "linux-amd64", "cuda-12.8").requires.cuda
@@ -304,7 +304,9 @@ FLOORS = {
 
 
 @pytest.mark.parametrize("which", FLOORS, ids="/".join)
-def test_floors(embedded: catalog.Catalog, which: tuple[str, str]) -> None:
+def test_minimum_versions_match_the_records(
+    embedded: catalog.Catalog, which: tuple[str, str]
+) -> None:
     requires = variant(embedded.read(embedded.entry("b11347")), *which).requires
     assert (requires.glibc, requires.libstdcxx) == FLOORS[which]
     assert (requires.vcruntime is not None) == which[0].startswith("windows")
@@ -331,7 +333,7 @@ def test_one_archive_serves_metal_and_the_cpu(embedded: catalog.Catalog) -> None
     assert variant(release, "darwin-amd64", "cpu").requires.macos == "13.3"
 
 
-def test_gfx_lists(embedded: catalog.Catalog) -> None:
+def test_gfx_lists_match_the_records(embedded: catalog.Catalog) -> None:
     release = embedded.read(embedded.releases("stable")[0])
     linux = variant(release, "linux-amd64", "rocm-10.0").requires.rocm
     windows = variant(release, "windows-amd64", "rocm-10.0").requires.rocm
@@ -342,7 +344,7 @@ def test_gfx_lists(embedded: catalog.Catalog) -> None:
 
 
 @pytest.mark.parametrize("tag", UPSTREAM)
-def test_layouts(embedded: catalog.Catalog, tag: str) -> None:
+def test_the_server_and_root_of_each_archive_are_right(embedded: catalog.Catalog, tag: str) -> None:
     for name, platform in embedded.read(embedded.entry(tag)).platforms.items():
         windows = name.startswith("windows")
         for each in platform.variants:
@@ -397,7 +399,7 @@ def changed(tag: str, *add: str, remove: str = "") -> facts.UpstreamRelease:
 
 
 @pytest.mark.parametrize("tag", FACTS)
-def test_every_recorded_release_is_known_whole(tag: str) -> None:
+def test_every_asset_of_a_recorded_release_is_known(tag: str) -> None:
     used = {asset.name for each in classify.classify(FACTS[tag], RULES) for asset in each.artifacts}
     skipped = {asset.name for asset in FACTS[tag].assets} - used
     assert all(re.search(r"android|-ui\.|xcframework", name) for name in skipped)
@@ -415,7 +417,7 @@ def test_every_recorded_release_is_known_whole(tag: str) -> None:
         "something.txt",
     ],
 )
-def test_an_asset_that_no_rule_knows_stops_the_tool(name: str) -> None:
+def test_an_asset_without_a_rule_stops_the_tool(name: str) -> None:
     with pytest.raises(ReleaseError, match=re.escape(name)):
         build.release_document(changed("b11429", name), RULES, {})
 
@@ -457,7 +459,7 @@ def test_a_release_without_facts_stops_the_tool() -> None:
         plans.release_files(plan)
 
 
-def test_a_backend_that_no_order_names_stops_the_tool() -> None:
+def test_a_backend_missing_in_the_orders_stops_the_tool() -> None:
     platforms = RULES.platforms | {
         "linux-amd64": classify.PlatformRule("cpu", {"portable": ["cpu"], "native": ["cpu"]})
     }
@@ -500,7 +502,7 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
         folder.verify(copies.Files(files), json.dumps(document).encode())
 
 
-def test_as_many_signers_as_a_client_needs_have_to_be_at_hand(tmp_path: Path) -> None:
+def test_too_few_signers_for_a_client_stop_the_tool(tmp_path: Path) -> None:
     few = throwaway()
     for name, count in (("targets-3", 3), ("targets-1", None)):
         del few[name]
@@ -542,7 +544,7 @@ def raised(plan: plans.Plan, *roles: str, **changes: Any) -> plans.Plan:
     return replace(plan, roles=plan.roles | new, **changes)
 
 
-def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
+def test_R08_other_content_needs_a_higher_version(tmp_path: Path) -> None:
     folder.write(tmp_path, signed())
     channels = PLAN.channels | {"nightly": ("b11541",)}
     changed_files = signed(replace(THROWAWAY, channels=channels))
@@ -564,7 +566,7 @@ def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
     assert not [name for name in names if name.endswith(".b11347.json")]
 
 
-def test_a_root_that_clients_could_not_walk_to_is_not_written(tmp_path: Path) -> None:
+def test_a_root_without_a_chain_from_the_old_one_is_not_written(tmp_path: Path) -> None:
     """A next root needs the old signers too: without them nothing changes."""
     folder.write(tmp_path, signed())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
@@ -631,7 +633,7 @@ def test_R10_an_unusable_signer_is_named_without_its_seed(
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"root-1": "5e5e"}', '{"root-1": {}}', "null"])
-def test_R10_a_file_that_is_no_file_of_signers(tmp_path: Path, content: str) -> None:
+def test_R10_a_file_that_is_not_a_signers_file_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "signers.json"
     path.touch(0o600)
     path.write_text(content)
@@ -642,7 +644,7 @@ def test_R10_a_file_that_is_no_file_of_signers(tmp_path: Path, content: str) -> 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
 @pytest.mark.parametrize("mode", [0o644, 0o666, 0o640, 0o604, 0o620, 0o602, 0o601])
-def test_T17_signers_that_others_can_open_sign_nothing(tmp_path: Path, mode: int) -> None:
+def test_T17_signers_that_others_can_read_are_refused(tmp_path: Path, mode: int) -> None:
     environ = signers_file(tmp_path / "signers.json")
     (tmp_path / "signers.json").chmod(mode)
     data, into = copied_data(tmp_path / "data"), tmp_path / "into"
@@ -656,14 +658,14 @@ def test_T17_signers_that_others_can_open_sign_nothing(tmp_path: Path, mode: int
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
-def test_T17_signers_that_another_user_owns_sign_nothing(tmp_path: Path) -> None:
+def test_T17_signers_of_another_user_are_refused(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
     os.chown(tmp_path / "signers.json", 65534, 65534)
     with pytest.raises(ReleaseError, match="belongs to another user"):
         signers.load_signers(environ)
 
 
-def test_without_a_file_of_signers(tmp_path: Path) -> None:
+def test_a_missing_signers_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match=signers.VARIABLE):
         signers.load_signers({})
     with pytest.raises(ReleaseError, match="No such file"):
@@ -673,7 +675,7 @@ def test_without_a_file_of_signers(tmp_path: Path) -> None:
 # --- the commands -------------------------------------------------------------------------
 
 
-def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
+def test_signing_a_folder_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
     data = copied_data(tmp_path / "data")
     for name in ("one", "two"):
@@ -688,7 +690,7 @@ def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
     assert len(one) == 11
 
 
-def test_the_command_builds_what_is_to_be_reviewed(tmp_path: Path) -> None:
+def test_the_command_builds_the_files_for_review(tmp_path: Path) -> None:
     done = release_process("build", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for path in (tmp_path / "releases").iterdir():
@@ -715,7 +717,7 @@ def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_handbook_has_every_command_and_no_other() -> None:
+def test_the_handbook_has_exactly_the_commands() -> None:
     text = (ROOT / "docs" / "releases.md").read_text("utf-8")
     table = text.partition("| task | command |")[2].partition("\n\n")[0]
     tasks = {words for row in table.splitlines() for words in re.findall(r"`([a-z-]+)", row)}

@@ -341,7 +341,7 @@ def test_the_good_repository_is_accepted_by_both() -> None:
 
 @fuzz
 @given(ROLES, CHANGES, MIXES, st.booleans())
-def test_M27_what_nobody_signed_changes_nothing(
+def test_M27_unsigned_changes_have_no_effect(
     role: str, changes: list[Change], mixes: list[Mix], referred: bool
 ) -> None:
     document = json.loads(good().files[NAMES[role]])
@@ -359,7 +359,7 @@ def test_M27_what_nobody_signed_changes_nothing(
 
 @fuzz
 @given(ROLES, EDITS, st.booleans())
-def test_M27_other_bytes_change_nothing(role: str, edits: list[Edit], referred: bool) -> None:
+def test_M27_changed_bytes_have_no_effect(role: str, edits: list[Edit], referred: bool) -> None:
     data = edited(good().files[NAMES[role]], edits)
     files = (
         with_referrers(good().files, role, data)
@@ -372,7 +372,7 @@ def test_M27_other_bytes_change_nothing(role: str, edits: list[Edit], referred: 
 
 @fuzz
 @given(ROLES, CHANGES, MIXES)
-def test_M27_what_the_right_keys_signed_is_read_as_python_tuf_reads_it(
+def test_M27_signed_metadata_is_read_as_python_tuf_reads_it(
     role: str, changes: list[Change], mixes: list[Mix]
 ) -> None:
     verdict(with_referrers(good().files, role, structural(role, changes, mixes)))
@@ -448,7 +448,7 @@ def versions(found: catalog.Catalog) -> dict[str, int]:
     MIXES,
     st.booleans(),
 )
-def test_M27_a_refresh_takes_nothing_that_python_tuf_refuses(
+def test_M27_a_refresh_accepts_nothing_that_python_tuf_refuses(
     role: str, changes: list[Change], mixes: list[Mix], signed: bool
 ) -> None:
     if signed:

@@ -197,7 +197,7 @@ def test_a_key_with_two_spellings_cannot_be_pinned(public: str, tmp_path: Path) 
         catalog.add_repository(tmp_path, "company", URL, simulator_with(public).pinned_root)
 
 
-def test_anybody_signs_under_a_key_of_small_order() -> None:
+def test_anyone_can_sign_for_a_key_of_small_order() -> None:
     """Why they are refused: the library that verifies takes one signature for every message."""
     one = (1).to_bytes(32, "little")
     key = Ed25519PublicKey.from_public_bytes(one)
@@ -215,7 +215,7 @@ def test_repository_add_refuses_a_weak_key(tmp_path: Path) -> None:
     assert "small order" in done.stderr
 
 
-def test_an_ordinary_key_is_taken(tmp_path: Path) -> None:
+def test_an_ordinary_key_is_accepted(tmp_path: Path) -> None:
     """So that the refusals above are the key's fault."""
     public = hashlib.sha256(b"any").hexdigest()
     while on_curve(int.from_bytes(bytes.fromhex(public), "little") % 2**255) is None:
