@@ -1,4 +1,4 @@
-"""Rows S41 and S42: archives without a signed list, whatever their folders are called."""
+"""Rows S41 and S42: archives without a signed list, with folders of any name."""
 
 import hashlib
 import io

@@ -220,7 +220,7 @@ def test_zip_forms_that_honest_tools_write(tmp_path: Path, data: bytes) -> None:
 
 
 def test_S10_an_empty_zip_is_unpacked_to_nothing(tmp_path: Path) -> None:
-    """The placement then says that it has no server."""
+    """The placement then reports the missing server."""
     assert unpack_bytes(zipped([]), "zip", tmp_path / "t") == ()
 
 

@@ -151,7 +151,7 @@ def test_M28_a_release_file_in_the_place_of_another_is_refused(
 def test_M28_a_release_file_of_another_version_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """Who asks for v0.2.0 must not get v0.9.0, whatever tag both have."""
+    """A request for v0.2.0 must not get v0.9.0, even if both have one tag."""
     entry = dict(simulator.targets.targets["releases/b2.json"].custom)
     data = json.dumps(release_document("b2", version="0.9.0")).encode()
     simulator.add_target("releases/b2.json", data, entry)

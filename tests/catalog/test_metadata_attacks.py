@@ -57,7 +57,7 @@ def test_a_host_under_attack_is_refused(
         found = catalog.load(repository, tmp_path)
         assert ([entry.release for entry in found.entries], found.notes) == (["b1"], ())
     if attack.startswith("M11"):
-        return  # whoever signed all that cannot be believed any more
+        return  # keys that signed all that are not trusted any more
     cured = newer(newer(simulator))
     if attack.startswith("M03"):  # that root was signed as it must be: the cure is the next one
         cured = attacked
@@ -154,7 +154,7 @@ def refused_by(
 
 @pytest.fixture
 def client(simulator: RepositorySimulator, tmp_path: Path) -> Path:
-    """The data of somebody who knows b1."""
+    """The data folder of a client that knows b1."""
     catalog.refresh(simulator.repository(), tmp_path, simulator.download)
     return tmp_path
 
@@ -190,7 +190,7 @@ def test_M22_an_endless_file_is_cut_at_its_limit(
 def test_M23_a_byte_per_second_ends_at_the_total_deadline(
     simulator: RepositorySimulator, client: Path, name: str
 ) -> None:
-    """Every byte that is sent moves the clock on a second; nobody waits for one."""
+    """Every byte that is sent moves the clock on a second, so the test does not wait."""
     clock = Clock()
 
     def drip(exchange: Exchange) -> None:

@@ -241,7 +241,7 @@ def test_T06_after_a_lost_state_nothing_older_is_accepted(
 def test_T06_a_refresh_without_news_leaves_the_kept_copy_unchanged(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """A reader may be in it, and a crash while it is replaced would leave none."""
+    """A reader may use it, and a crash during a replacement would leave no copy."""
     repository = simulator.repository()
     catalog.refresh(repository, tmp_path, simulator.download)
     (copy,) = (place(tmp_path) / "copies").iterdir()

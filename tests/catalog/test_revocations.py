@@ -67,7 +67,7 @@ def test_T22_a_build_is_revoked_everywhere_and_a_name_only_in_its_repository() -
 
 
 def test_T22_a_shared_archive_alone_does_not_revoke_a_build() -> None:
-    """A CUDA runtime lies beside the builds of many releases."""
+    """One CUDA runtime belongs to the builds of many releases."""
     shared = "d" * 64
     why = Revocation(NAME, "b1", builds=(("a" * 64, shared),))
     assert not why.is_of(["another"], "b2", [("b" * 64, shared)])

@@ -81,7 +81,7 @@ def publish_unreadable(shop: FolderShop, change: Callable[[Document], None]) -> 
 
 
 def with_unreadable(shop: FolderShop, home: Path, kind: str) -> User:
-    """Somebody whose metadata has b1, and b2 with a file of that kind."""
+    """A user whose metadata has b1, and b2 with a file of that kind."""
     publish_unreadable(shop, SIGNED.get(kind, lambda _: None))
     user = shop.user(home)
     done = user.run("repository", "refresh", NAME)

@@ -273,7 +273,7 @@ def test_a_home_below_a_file_is_one_error(words: tuple[str, ...], tmp_path: Path
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether nothing can be made there: sysfs refuses it, and a sandbox may have none."""
+    """Say if nothing can be made there: sysfs refuses it, but a sandbox may lack sysfs."""
     probe = folder / "tsuku-llm-probe"
     try:
         probe.mkdir()

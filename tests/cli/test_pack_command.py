@@ -31,7 +31,7 @@ def build(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    """A release file of one variant, which has no archives yet."""
+    """A release file of one variant, still without archives."""
     document = release_document("b1")
     del document["platforms"]["linux-amd64"]["variants"]["cpu"]["artifacts"]
     path = tmp_path / "b1.json"
@@ -98,7 +98,7 @@ def zip_file(build: Path, path: Path) -> None:
 def test_an_upstream_archive_is_packed_like_its_folder(
     program: Program, build: Path, release: Path, name: str, pack: Callable[[Path, Path], None]
 ) -> None:
-    """A tarball has a top folder, a zip file has none, and no links."""
+    """A tarball has a top folder and links, a zip file neither."""
     pack(build, release.parent / name)
     assert program(*words(release.parent / name, release)).code == 0
     from_archive = artifacts(release)

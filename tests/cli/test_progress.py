@@ -74,7 +74,7 @@ def test_a_bar_starts_no_thread() -> None:
 
 
 def on_terminal(home: Path, *arguments: str, **extra: str) -> str:
-    """What the script writes to a terminal of its own."""
+    """Return what the script writes to its terminal."""
     ours, theirs = open_terminal()
     with subprocess.Popen(
         [sys.executable, "-c", SHOW, *arguments],

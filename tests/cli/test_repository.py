@@ -18,7 +18,7 @@ Program = Callable[..., Result]
 
 
 def offered(simulator: RepositorySimulator, folder: Path) -> tuple[str, ...]:
-    """The words that add a repository with this root of trust; nobody is at its address."""
+    """Return the arguments that add a repository with this root; no host has its address."""
     root = folder / "root.json"
     root.write_bytes(simulator.pinned_root)
     return ("repository", "add", "ours", "https://127.0.0.1:1/", "--root", str(root))
@@ -99,7 +99,7 @@ def test_T36_a_root_of_another_repository_is_not_kept(program: Program, tmp_path
 def test_T36_a_root_with_another_fingerprint_is_refused(
     program: Program, tmp_path: Path, tsuku_home: Path
 ) -> None:
-    """Somebody on the way replaced the file; its owner's fingerprint came by another way."""
+    """An attacker on the network replaced the file; the fingerprint came by another way."""
     genuine = sha256(RepositorySimulator().pinned_root).hexdigest()
     stranger = RepositorySimulator(name="stranger")
     words = offered(stranger, tmp_path)

@@ -112,7 +112,7 @@ def test_verify_hashes_every_file_before_a_start(home: Path) -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_X12_a_start_sets_the_same_modes_with_any_umask(mask: int, home: Path) -> None:
-    """The state folder is 0755 and its files are 0644: nobody else may write there."""
+    """The state folder is 0755 and its files are 0644: other users cannot write there."""
     install_stand_in(home / "llm", serve=("exit 0",))
     command = [*COMMAND, "serve"]
     subprocess.run(command, env=environment(home), umask=mask, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Whatever the streams are like, there is one answer and no traceback."""
+"""With streams of any kind there is one answer and no traceback."""
 
 import os
 import subprocess

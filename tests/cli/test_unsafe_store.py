@@ -290,7 +290,7 @@ def test_T12_settings_that_others_can_write_are_not_obeyed(
     assert f"-w '{home / 'config.toml'}'" in done.stderr
 
 
-# --- another user at work beside an install -----------------------------------------------------
+# --- another user at work during an install -----------------------------------------------------
 
 INTRUDER = """
 echo ready

@@ -373,7 +373,7 @@ def test_verify_hashes_files_that_look_unchanged(store: Store, program: Program)
     stamps = json.loads((installed.path / "fingerprint.json").read_bytes())
     stamps["files"][library.name] = stamp_of(library.stat())
     (installed.path / "fingerprint.json").write_text(json.dumps(stamps))
-    store.check(installed)  # whoever can forge the fingerprint passes the quick check
+    store.check(installed)  # a forged fingerprint passes the quick check
     result = program("verify")
     assert result.code == 5
     assert f"content changed: {library.name}" in result.stdout
@@ -461,7 +461,7 @@ def test_X13_a_system_install_serves_every_user_and_is_not_changed(
         folder.chmod(folder.stat().st_mode | 0o055)
     before = snapshot(tsuku_home)
 
-    unmeasured = {  # nobody may not write the measure of coverage either
+    unmeasured = {  # the user "nobody" cannot write the coverage data either
         name: value
         for name, value in environment(tsuku_home, HOME="/nonexistent").items()
         if not name.startswith("COV")

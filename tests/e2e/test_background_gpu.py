@@ -22,7 +22,7 @@ SILENT = (
 
 @pytest.fixture
 def user(shop: ReleaseServer, tmp_path: Path) -> User:
-    """Somebody whose Vulkan build lists its device and then computes on the processor."""
+    """A user whose Vulkan build lists its device and then computes on the processor."""
     builds = {
         "vulkan": shop.stand_in("b1-vulkan", devices=VULKAN_STEPS, serve=SILENT),
         "cuda": shop.stand_in("b1-cuda", devices=CUDA_STEPS),

@@ -40,7 +40,7 @@ def installed_by(shop: ReleaseServer, home: Path) -> User:
 
 @pytest.fixture
 def lost(shop: ReleaseServer, tmp_path: Path) -> User:
-    """Somebody whose Vulkan build loses its device, and whose CUDA build serves."""
+    """A user whose Vulkan build loses its device, and whose CUDA build serves."""
     publish(shop, vulkan=LOST, cuda=("err cuda serves",))
     return installed_by(shop, tmp_path / "home")
 

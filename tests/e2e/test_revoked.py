@@ -27,7 +27,7 @@ def folder_shop(tmp_path: Path) -> FolderShop:
 
 @pytest.fixture
 def owner(folder_shop: FolderShop, tmp_path: Path) -> User:
-    """Somebody who has b2 installed, and b1 before it."""
+    """A user who installed b1 and then b2."""
     user = folder_shop.user(tmp_path / "home")
     for tag in ("b1", "b2"):
         done = user.run("install", "--release", tag)
@@ -147,7 +147,7 @@ def test_M29_an_update_never_goes_back_but_names_the_command(
 
 
 def expire(shop: FolderShop, user: User) -> None:
-    """Months pass in which nobody asks for metadata: what the user has is out of date."""
+    """Let months pass without a refresh: the user's metadata has expired."""
     old = datetime(2026, 11, 20, 1, tzinfo=timezone.utc)
     shop.simulator.expire("timestamp", old)
     shop.write()

@@ -63,7 +63,7 @@ def leave_half(user: User, archive: Path) -> None:
 
 
 def publish_hostile(shop: ReleaseServer, tag: str) -> None:
-    """A release that is signed, and whose archive would write beside its folder."""
+    """Publish a signed release whose archive would write outside its folder."""
     data = tar_gz([Tar(name="llama-server", data=b"x", mode=0o755), Tar(name="../evil", data=b"x")])
     path = shop.nginx.root / "archives" / f"{tag}.tar.gz"
     path.write_bytes(data)
@@ -77,7 +77,7 @@ def cut_in_half(shop: ReleaseServer, tag: str) -> None:
 
 
 def forge(shop: ReleaseServer, tag: str) -> None:
-    """Somebody without the keys publishes."""
+    """Publish without the keys."""
     publish(shop, tag)
     (newest,) = sorted(shop.nginx.root.glob("repository/metadata/*.targets.json"))[-1:]
     flip(newest)

@@ -1,4 +1,4 @@
-"""What an update would change and does change, and the notice of it beside a server."""
+"""What an update would change and does change, and the notice of it during a start."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def publish(
 
 @pytest.fixture
 def owner(folder_shop: FolderShop, tmp_path: Path) -> User:
-    """Somebody with a GPU, as it were, who has b1's Vulkan build."""
+    """A user with a simulated GPU and b1's Vulkan build."""
     user = folder_shop.user(tmp_path / "home")
     user = User(user.home, {**user.env, FAKE_HARDWARE: str(H200)})
     done = user.run("install", "--json")
@@ -225,7 +225,7 @@ def test_M28_a_build_of_another_variant_is_refused(folder_shop: FolderShop, owne
 
 
 def found(user: User) -> Any:
-    """What the look beside the server remembers, once it is there."""
+    """Wait for the result of the check that runs during a start."""
     file = user.data / "state" / "update.json"
     for _ in range(6000):
         if file.exists():

@@ -62,7 +62,7 @@ def at(place: int, other: Behaviour, *, usual: Behaviour = GOOD, times: int = 1)
 def counting(usual: Behaviour = GOOD, *, refuse_above: int = 99, status: str = "") -> Behaviour:
     """Count the connections at one time, in ``most``; refuse those above a number.
 
-    A connection counts until its answer begins: after that, the next one may be there.
+    A connection counts until its answer begins; the next one can open after that.
     """
     lock = threading.Lock()
 

@@ -152,7 +152,7 @@ def test_C12_pieces_on_the_disk_are_verified_at_a_resume(tmp_path: Path, limits:
 def test_verified_pieces_are_never_discarded(
     tmp_path: Path, limits: Limits, again: Behaviour
 ) -> None:
-    """A reader may be at work on it: whatever servers do, those bytes stay as they are."""
+    """A reader may use them: no server can change those bytes later."""
     arrival = Arrival(len(BODY))
     cut = good(BODY, cut=105_000)
     servers = [cut, again] if limits is ONE else [good(BODY, cut=5_000), again]
@@ -170,7 +170,7 @@ def test_verified_pieces_are_never_discarded(
 
 
 class Kept(threading.Thread):
-    """Somebody who reads what is verified as soon as it is."""
+    """A reader that takes verified bytes at once."""
 
     def __init__(self, arrival: Arrival) -> None:
         super().__init__()

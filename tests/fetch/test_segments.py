@@ -1,4 +1,4 @@
-"""Gaps, segments and the number of connections: whatever lanes do, every byte is written once."""
+"""Gaps, segments and the number of connections: every byte is written exactly once."""
 
 import itertools
 import random

@@ -169,7 +169,7 @@ def test_H33_a_download_through_a_proxy(tmp_path: Path, form: str, name: str) ->
 
 
 def as_tunnel(port: int) -> Behaviour:
-    """A proxy that passes on to a port of this machine whatever it is asked to connect to."""
+    """A proxy that connects every request to one port of this machine."""
 
     def behave(exchange: Exchange) -> None:
         exchange.send(head("200 Connection established"))

@@ -25,7 +25,7 @@ RESET = raw()
 
 
 def ranges_then(later: Behaviour) -> Behaviour:
-    """Give wrong bytes to whatever asks for a range, and ``later`` to all others."""
+    """Give wrong bytes to every range request, and ``later`` to all others."""
 
     def behave(exchange: Exchange) -> None:
         ranged = "range" in exchange.request.headers

@@ -54,7 +54,7 @@ def test_the_log_of_a_server_on_the_processor(version: str, kind: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_offloaded_layers_without_a_gpu_prove_nothing(version: str) -> None:
-    """Upstream prints the number that it would offload, so it is no sign of a GPU."""
+    """Upstream prints the number that it would offload, so it does not prove a GPU."""
     facts = read(f"{version}-cpu")
     assert facts.layers == (3, 3)
     assert facts.device is None

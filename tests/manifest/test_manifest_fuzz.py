@@ -1,7 +1,7 @@
 """Mutated release files and entries that the right keys signed: an answer or one error of ours.
 
-What is accepted goes on to whatever reads a release: the choice of a variant, the reckoning
-of space, the URLs. None of them may end in anything but an error of the program.
+Accepted releases then go to all code that reads a release: the choice of a variant, the space
+that it needs, the URLs. Each of them may raise only errors of the program.
 """
 
 import contextlib
@@ -159,7 +159,7 @@ URLS = st.builds(
 @fuzz
 @given(URLS, st.booleans())
 def test_H26_a_signed_url_of_any_form(url: str, mirrored: bool) -> None:
-    """Nothing is reached: whatever is asked for goes to a proxy that refuses."""
+    """No host is reached: every request goes to a proxy that refuses."""
     made = copy.deepcopy(document())
     made["platforms"]["linux-amd64"]["variants"]["odd"]["artifacts"][0]["url"] = url
     release = outcome(json.dumps(made).encode())

@@ -87,7 +87,7 @@ def shop(tmp_path: Path) -> FolderShop:
 
 @pytest.fixture
 def session(shop: FolderShop, tmp_path: Path) -> Session:
-    """Somebody who added the repository two days ago."""
+    """A user who added the repository two days ago."""
     return shop.session(tmp_path / "home", now=LATER, refresh="auto")
 
 
@@ -216,7 +216,7 @@ def test_T31_a_refresh_by_another_process_does_not_delay_an_install(session: Ses
 
 
 def test_T31_require_fresh_refuses_without_an_answer(shop: FolderShop, session: Session) -> None:
-    """Recent metadata is no excuse."""
+    """Recent metadata does not count."""
     strict = session._replace(require_fresh=True)
     asked_catalog(strict)
     gone(shop)

@@ -220,7 +220,7 @@ def test_a_list_is_remembered_until_the_drivers_change(data: Path, starter: Star
     first, other = Memory(data / "state", ("driver 1",)), Memory(data / "state", ("driver 2",))
     asked = check_devices(build, installed.id, first, starter.environ)
     assert asked.devices
-    (installed.tree / "llama-server").unlink()  # whoever asks now gets no answer
+    (installed.tree / "llama-server").unlink()  # asking now gives no answer
     assert check_devices(build, installed.id, first, starter.environ) == asked
     assert check_devices(build, installed.id, other, starter.environ).devices is None
     assert check_devices(build, "another", first, starter.environ).devices is None
@@ -299,7 +299,7 @@ def test_X05_a_change_while_the_server_loads_ends_it(data: Path, starter: Starte
 
 
 def ending(row: Row) -> tuple[str, ...]:
-    """The steps of a server that ends with these last words; a code of 0 is no failed start."""
+    """Return the steps of a server that ends with this message; code 0 is not a failed start."""
     lines = tuple(f"err {line}" for line in row.tail.splitlines())
     return (*lines, f"kill {-row.code}" if row.code < 0 else f"exit {row.code or 1}")
 
@@ -308,7 +308,7 @@ def ending(row: Row) -> tuple[str, ...]:
 def test_X14_a_server_that_fails_as_real_ones_do_is_explained(
     row: Row, data: Path, starter: Starter
 ) -> None:
-    """Whatever it said of its devices before: one cause, the facts, one fix, the override."""
+    """With any list of devices before: one cause, the facts, one fix, the override."""
     install_stand_in(data, serve=ending(row))
     with pytest.raises(LaunchError) as caught:
         starter.start()

@@ -29,7 +29,7 @@ PROGRAM = Program(Path("/nowhere"), "nothing", lambda environ, _scratch, _root: 
 
 
 class Machine(LocalHost):
-    """Answers that would identify somebody."""
+    """Answers that would identify a person or a machine."""
 
     def __init__(self, root: Path, answers: Mapping[str, Answer] | None = None) -> None:
         super().__init__(root, {"LD_LIBRARY_PATH": "/home/alice/cuda/lib64"})
@@ -122,7 +122,7 @@ def test_source_and_expect_are_kept(tmp_path: Path) -> None:
     assert (recording.source, recording.expect) == ("ollama#1", {"detected": ["cpu"]})
 
 
-# --- what identifies somebody ------------------------------------------------------------
+# --- names of persons and machines --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

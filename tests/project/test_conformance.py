@@ -20,7 +20,7 @@ def simulator() -> RepositorySimulator:
 
 @pytest.fixture
 def folder(tmp_path: Path, simulator: RepositorySimulator) -> Path:
-    """Where the client was initialised, beside the published repository."""
+    """The folder of an initialised client, next to the published repository."""
     for name in ("published", "trusted", "targets"):
         (tmp_path / name).mkdir()
     (tmp_path / "initial.json").write_bytes(simulator.pinned_root)

@@ -82,7 +82,7 @@ def test_every_call_of_threads_and_children_is_stopped_before_it_runs(
 
 
 def test_a_process_without_calls_is_reported_and_killed(tmp_path: Path, turns: Path) -> None:
-    with writers(tmp_path) as process:  # nobody tells them to begin
+    with writers(tmp_path) as process:  # they never get the sign to begin
         with (
             pytest.raises(Standstill, match=rf"after the beginning: {process.pid} python\S* \w "),
             taking_turns(turns, process.pid, tmp_path, silence=0.1) as calls,

@@ -284,7 +284,7 @@ def test_S08_a_server_s_log_is_read_in_proportion() -> None:
 
 
 def versions(count: int, name_size: int) -> bytes:
-    """An ELF file whose definitions all have the same name, which has no end."""
+    """An ELF file whose definitions all have the same endless name."""
     head = bytearray(64)
     head[:6] = b"\x7fELF\x02\x01"
     head[18:20] = (62).to_bytes(2, "little")

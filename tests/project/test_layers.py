@@ -204,7 +204,7 @@ def targets(module: Module, node: ast.AST) -> tuple[str, ...]:
 
 
 def unit_of(target: str) -> str | None:
-    """The unit that an import of ours reaches; None for somebody else's module."""
+    """Return the unit that an import reaches; None for a module of another package."""
     package, _, rest = target.partition(".")
     if package != "tsuku_llm":
         return None

@@ -98,7 +98,7 @@ def test_one_commit_gives_one_wheel_and_one_sbom(tmp_path: Path) -> None:
     assert root["hashes"] == [{"alg": "SHA-256", "content": sha256(made[0][wheel]).hexdigest()}]
     named = {each["name"] for each in sbom["components"]}
     assert named >= {Requirement(each).name for each in DEPENDENCIES}
-    assert "setuptools" not in named  # it builds the wheel and is no part of it
+    assert "setuptools" not in named  # it builds the wheel and is not part of it
     files = [each["externalReferences"][0]["hashes"] for each in sbom["components"]]
     assert all(files)
     needs = {each["ref"]: each.get("dependsOn", []) for each in sbom["dependencies"]}

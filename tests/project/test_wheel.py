@@ -69,7 +69,7 @@ def wheel(built: Path) -> Path:
 
 def build(source: Path, to: Path, *options: str) -> Path:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(to), *options]
-    # A build hook of the coverage measurement has no place in somebody's build.
+    # The hook of the coverage measurement must not run inside the build.
     env = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
     done = subprocess.run(
         [*command, str(source)], capture_output=True, text=True, check=False, env=env

@@ -62,7 +62,7 @@ def prove(data: Path, root: Path, *bundles: Bundle) -> None:
 
 
 def refused(data: Path, root: Path, said: str, *bundles: Bundle) -> None:
-    """Neither ``attest`` takes the bundles, nor are they believed where somebody put them."""
+    """Nothing is recorded of these bundles; stored by hand, they are refused too."""
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
     with pytest.raises(ReleaseError, match=said):
         Attest(data, {}).prove(TAG, [lines(bundles)], root)

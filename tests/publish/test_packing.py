@@ -230,7 +230,7 @@ def test_only_large_files_have_their_own_part_up_to_a_limit(
 
 
 def test_copies_of_one_file_are_one_part() -> None:
-    """Wheels have no links: each library lies there three times."""
+    """Wheels cannot hold links: each library is there three times."""
     copies = [UnpackedFile(f"libx.so{end}", LARGE, "x", executable=False) for end in ("", ".0")]
     assert parted(copies) == (tuple(copies),)
 

@@ -1,4 +1,4 @@
-"""Signing anew, rotating, publishing and checking, by the commands that maintainers type."""
+"""Signing again, rotating, publishing and checking, by the commands that maintainers type."""
 
 import json
 import re
@@ -39,7 +39,7 @@ ROOT, TARGETS = (tuple(f"{role}-{number}" for number in (1, 2, 3)) for role in (
 
 @dataclass(frozen=True)
 class Maintainer:
-    """Somebody with a copy of the data, throwaway signers and a repository of their own."""
+    """A maintainer with a copy of the data, throwaway signers and an own repository."""
 
     home: Path
 
@@ -261,7 +261,7 @@ def test_a_weekly_refresh_needs_only_the_online_signer(maintainer: Maintainer) -
 
 
 def test_a_weekly_refresh_works_while_a_release_is_prepared(maintainer: Maintainer) -> None:
-    """Facts that nobody signed yet do not keep the timestamp from being signed."""
+    """Facts that are not signed yet do not prevent a new timestamp."""
     path = maintainer.data / "repository.toml"
     path.write_text(re.sub(r"nightly = .*", 'nightly = ["b99999"]', path.read_text()))
     maintainer.run("resign", signers=("online-1",))
@@ -368,7 +368,7 @@ def test_the_whole_repository_is_published(maintainer: Maintainer, tmp_path: Pat
 
 
 def test_the_timestamp_is_published_last(maintainer: Maintainer, tmp_path: Path) -> None:
-    """Whatever else of it lies there: clients see the old state until the very last file."""
+    """Clients see the old state until the very last file is there."""
     target = tmp_path / "www"
     published(maintainer, target)
     maintainer.run(
@@ -457,7 +457,7 @@ def wheel(path: Path, repository: Path) -> Path:
 
 
 def test_an_old_timestamp_in_a_wheel_is_accepted(maintainer: Maintainer, tmp_path: Path) -> None:
-    """Its timestamp is old on any day but the first: whoever is on line fetches another."""
+    """Its timestamp is old on any day but the first: online clients download another."""
     made = wheel(tmp_path / "one.whl", maintainer.repository)
     assert check(made, "--on", "2027-03-01")[0] == 0
     code, _, said = check(made, "--on", "2027-10-01")
@@ -568,7 +568,7 @@ def released(maintainer: Maintainer, nginx: Nginx, tag: str) -> None:
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Maintainer:
-    """Somebody who starts with one channel and no release, and whose root outlasts this test."""
+    """A publisher with one channel, no release, and a root that is valid during this test."""
     made = Maintainer(tmp_path / "maintainer")
     made.home.mkdir()
     forget_releases(copied_data(made.data))

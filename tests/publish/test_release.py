@@ -134,7 +134,7 @@ def test_the_channels_have_the_planned_releases(embedded: catalog.Catalog) -> No
 
 
 def test_the_published_files_match_the_data() -> None:
-    """Whoever changes facts or rules signs anew: the published files never drift from them."""
+    """A change of facts or rules needs new signatures: the published files always match them."""
     made = {release.path: release for release in plans.release_files(PLAN)}
     data = MANIFESTS / "metadata" / f"{PLAN.roles['targets'].version}.targets.json"
     targets = json.loads(data.read_text("utf-8"))["signed"]["targets"]
@@ -183,7 +183,7 @@ def test_no_recorded_size_is_zero() -> None:
 
 
 def test_every_long_hexadecimal_text_is_a_digest_a_key_or_a_signature() -> None:
-    """A seed is 64 hexadecimal digits whose public key the root names: there is none."""
+    """A seed would be 64 hexadecimal digits whose public key the root names."""
     root = trust.check_root((MANIFESTS / "metadata" / "1.root.json").read_bytes())
     public = {str(key.keyval["public"]) for key in root.keys.values()}
     for path in MANIFESTS.rglob("*"):

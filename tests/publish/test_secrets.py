@@ -33,7 +33,7 @@ CANARY = {"canary": SEED}
 
 @pytest.fixture
 def canary(tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody whose one signer is the canary."""
+    """The environment of a maintainer whose one signer is the canary."""
     path = tmp_path / "signers.json"
     raw = {"scheme": "ed25519", "seed": SEED.hex(), "public": public_of(SEED.hex())}
     path.write_text(json.dumps({"canary": raw}))
@@ -64,7 +64,7 @@ def commit(folder: Path, name: str, content: bytes, message: str) -> None:
 
 
 def scan(repository: Path, canary: dict[str, str], *places: Path) -> tuple[int, str]:
-    """How a scan ended, and what it said; no seed may be in that either."""
+    """Return the exit code and the output of a scan; the output must not have a seed either."""
     done = release_tool("secrets", "--repository", repository, *places, **canary)
     said = done.stdout + done.stderr
     assert not search([("the scan's own output", said.encode())], CANARY)[0]
@@ -72,7 +72,7 @@ def scan(repository: Path, canary: dict[str, str], *places: Path) -> tuple[int, 
     return done.returncode, said
 
 
-# --- how it may be written ----------------------------------------------------------------
+# --- the encodings of a seed ---------------------------------------------------------------
 
 
 def pem(seed: bytes) -> bytes:

@@ -62,7 +62,7 @@ def only(tag: str, data: Path) -> Any:
 
 
 def test_the_same_facts_give_the_same_release_files(data: Path) -> None:
-    """Byte for byte what is published in manifests/, and the entries signed beside it."""
+    """Byte for byte the files in manifests/, and the signed entries."""
     before = plan.release_files(PLAN, data)
     forget_releases(data)
     for release in FACTS.values():

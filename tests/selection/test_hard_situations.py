@@ -230,7 +230,7 @@ def test_situation_03_the_processor_is_not_chosen_quietly(
     assert "restart the machine" in note
 
 
-# --- 4: a card that the build has no machine code for --------------------------------------------
+# --- 4: a card without machine code in the build -------------------------------------------------
 
 
 @pytest.mark.parametrize("capability", [(6, 1), (7, 0)], ids=["pascal", "volta"])

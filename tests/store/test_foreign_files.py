@@ -180,7 +180,7 @@ def test_S06_only_the_owner_can_take_a_lock(store: Store) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="flock")
 def test_S06_a_lock_holder_without_a_note_is_not_named(store: Store) -> None:
-    import fcntl  # noqa: PLC0415  # there is none on Windows
+    import fcntl  # noqa: PLC0415  # Windows lacks it
 
     told: list[object] = []
     install(store)
@@ -197,7 +197,7 @@ def test_S06_a_lock_holder_without_a_note_is_not_named(store: Store) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="locks of open files are Linux's")
 def test_S06_a_user_who_can_only_read_a_version_cannot_block_servers(store: Store) -> None:
     """As ``flock -x FILE`` does, which any user may run on root's store."""
-    import fcntl  # noqa: PLC0415  # there is none on Windows
+    import fcntl  # noqa: PLC0415  # Windows lacks it
 
     installed = install(store)
     with (installed.path / "in-use").open("rb") as stranger:

@@ -89,7 +89,7 @@ ACL = struct.pack("<I", 2) + b"".join(
 
 @pytest.fixture
 def person() -> Any:
-    """A user of this system, other than root, with a group of the same name and nobody else."""
+    """A user of this system, other than root, who is the only member of the group of that name."""
     if not ROOT:
         pytest.skip("needs root, to become another user")
     everybody = pwd.getpwall()

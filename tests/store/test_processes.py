@@ -196,7 +196,7 @@ def test_L06_without_flock_only_staging_of_dead_processes_is_swept(
     assert snapshot(Path(holder.said)) == before != {}  # type: ignore[attr-defined]
     holder.kill()
     holder.wait()
-    with store.lock("b100", timeout=0):  # the note of one that is dead keeps nobody out
+    with store.lock("b100", timeout=0):  # the note of a dead process does not block
         pass
     store.sweep()
     assert snapshot(store.data / "staging") == {}

@@ -1,4 +1,4 @@
-"""What tests of downloads share: an artifact, a network on a clock of its own, a report."""
+"""What tests of downloads share: an artifact, a network on a fake clock, a report."""
 
 from __future__ import annotations
 

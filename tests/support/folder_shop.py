@@ -53,7 +53,7 @@ class FolderShop(ReleaseServer):
         return (self.root / "archives").as_uri()
 
     def user(self, home: Path) -> User:
-        """Somebody who has added the repository, and takes archives from the folder."""
+        """Return a user who added the repository and takes archives from the folder."""
         env = environment(home, TSUKU_LLM_MIRROR=self.mirror, TSUKU_LLM_REPOSITORY=NAME)
         self.session(home)
         return User(home, env)

@@ -16,7 +16,7 @@ WIDTH = 88
 
 
 def help_texts() -> str:
-    """One block for each command and for each of its own commands."""
+    """Return one block for each command and subcommand."""
     blocks = (f"```text\n{context.get_help().rstrip()}\n```\n" for context in contexts())
     return "\n" + "\n".join(blocks)
 

@@ -152,7 +152,7 @@ def head(status: str, **headers: object) -> bytes:
 
 
 def raw(*parts: bytes) -> Behaviour:
-    """Send these bytes, whatever was asked, and close."""
+    """Send these bytes to every request, and close."""
 
     def behave(exchange: Exchange) -> None:
         for part in parts:
@@ -173,10 +173,10 @@ def asked_range(request: Request, length: int) -> tuple[int, int]:
 
 
 def places_asked(requests: Iterable[Request], length: int) -> set[int]:
-    """The places in a file of this length that requests want, each once.
+    """Return the places in a file of this length that requests ask for, each once.
 
-    Connections may ask for a place twice: one that has no work left takes over the last part
-    of what another is at, which depends on how fast each is.
+    Connections may ask for a place twice: one without work takes over the last part of
+    another's segment, which depends on their speed.
     """
     return {place for request in requests for place in range(*asked_range(request, length))}
 

@@ -92,8 +92,8 @@ def serving(
     """Run nginx for a folder; ``extra`` is put into its server block.
 
     The sockets are ours and listen before nginx starts, which takes them over as in a
-    binary upgrade: no port is lost to somebody else, and nobody has to wait. Two
-    ``sockets`` of another address (and network) may take the place of the loopback's.
+    binary upgrade: no other program can take the port, and no test has to wait. Two
+    ``sockets`` of another address (and network) can replace those of the loopback.
     """
     program = require_tool("nginx")
     state.mkdir(parents=True, exist_ok=True)

@@ -158,7 +158,7 @@ class RepositorySimulator:
         channels: Iterable[str] = ("stable",),
         sequence: int | None = None,
     ) -> None:
-        """Add or replace release documents in these channels, and sign everything anew."""
+        """Add or replace release documents in these channels, and sign everything again."""
         for release in releases:
             self.add(release, channels=channels, sequence=sequence)
         self.bump()
@@ -219,7 +219,7 @@ class RepositorySimulator:
         self.sign()
 
     def expire(self, role: str, when: datetime) -> None:
-        """Let a role expire then, and sign everything anew (a root needs ``rotate``)."""
+        """Let a role expire then, and sign everything again (a root needs ``rotate``)."""
         getattr(self, role).expires = when
         self.bump()
 

@@ -107,7 +107,7 @@ def prepare(store: Store, action: str) -> None:
     active = install(store, "b200")
     if action == "repair":
         server = active.tree / "llama-server"
-        server.unlink()  # its inode may be another version's, too
+        server.unlink()  # another version may share its inode
         server.write_bytes(b"broken")
 
 

@@ -28,7 +28,7 @@ PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 @pytest.fixture
 def simulator() -> RepositorySimulator:
-    """People sign ``stable``; a machine signs ``nightly``, below paths of its own."""
+    """People sign ``stable``; a machine signs ``nightly``, below its own paths."""
     made = RepositorySimulator()
     made.delegate("nightly", "releases/n*.json")
     made.add(release_document("n1"), channels=["nightly"], role="nightly")
@@ -124,7 +124,7 @@ def test_freshness_counts_delegated_roles(simulator: RepositorySimulator, tmp_pa
 def test_a_delegated_role_does_not_set_the_clock(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """Its date of issue is no floor for the clocks of those who use other channels."""
+    """Its date of issue does not limit the clocks of users of other channels."""
     before = refresh(simulator, tmp_path).freshness.signed
     simulator.delegated["nightly"].unrecognized_fields["issued"] = "2150-01-01T00:00:00Z"
     simulator.bump()

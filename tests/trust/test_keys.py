@@ -288,7 +288,7 @@ def test_any_bytes_as_a_pem_key_are_refused_or_read(data: bytes) -> None:
 @given(st.integers(0, 90), st.integers(1, 255))
 @settings(deadline=None)
 def test_T44_no_changed_byte_makes_another_kind_of_key(place: int, flip: int) -> None:
-    """What is still read is a point of P-256: whatever the parameters of its curve say."""
+    """A key that is still accepted is a point of P-256, with any parameters of its curve."""
     der = bytearray(p256_der())
     der[place] ^= flip
     text = pem(bytes(der))

@@ -1,4 +1,4 @@
-"""Chains of roots: each is signed by enough of the keys before it and enough of its own.
+"""Chains of roots: each is signed by enough of the previous keys and enough of its own.
 
 A chain is written as its roots, each "keys/threshold/signers" with a digit for every signer.
 """

@@ -2,7 +2,7 @@
 
 A case changes one file of a good repository: its structure or its bytes, without a signature
 (then nothing that is trusted may change) or signed again by the right keys (a malicious or
-careless publisher). Files that refer to it are signed anew, so that the change is reached.
+careless publisher). Files that refer to it are signed again, so that the change is reached.
 The repository has keys of all kinds and delegated roles: ``nightly`` by a path, and below it
 ``parts`` by hashes. Every case is also given to python-tuf's client; what it refuses must be
 refused, and what both accept must mean the same.
@@ -245,7 +245,7 @@ class Walk(Updater):
 
 
 def reference(files: Mapping[str, bytes]) -> TrustedMetadataSet | None:
-    """What python-tuf's client trusts of these files, whatever the date; None if it refuses."""
+    """Return what python-tuf's client trusts of these files on any date; None if it refuses."""
     try:
         found = TrustedMetadataSet(files[NAMES["root"]], EnvelopeType.METADATA)
         found.reference_time = BEFORE_ALL
@@ -256,7 +256,7 @@ def reference(files: Mapping[str, bytes]) -> TrustedMetadataSet | None:
         found.update_snapshot(files[f"metadata/{version}.snapshot.json"])
         version = found.snapshot.meta["targets.json"].version
         found.update_targets(files[f"metadata/{version}.targets.json"])
-    except Exception:  # noqa: BLE001 - a crash of theirs is no acceptance
+    except Exception:  # noqa: BLE001 - a crash of theirs is a refusal
         return None
     return found
 
@@ -313,7 +313,7 @@ def note(outcome: str) -> None:
 
 
 def use(files: Mapping[str, bytes]) -> None:
-    """Whatever else the program does with accepted metadata: an answer or one of our errors."""
+    """Do all that the program does with accepted metadata: an answer or one of our errors."""
     copied = FrozenCopy(files)
     repository = Repository("fuzz", "https://host/", files[NAMES["root"]], copied)
     try:
@@ -432,7 +432,7 @@ def accepted_by_python_tuf(folder: Path, server: Server) -> dict[str, int] | Non
         updater.refresh()
         for tag in ("n1", "n8", PART):
             updater.get_targetinfo(f"releases/{tag}.json")
-    except Exception:  # noqa: BLE001 - a crash of theirs is no acceptance
+    except Exception:  # noqa: BLE001 - a crash of theirs is a refusal
         return None
     return {role: each.version for role, each in updater._trusted_set._trusted_set.items()}
 

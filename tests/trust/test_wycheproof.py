@@ -42,7 +42,7 @@ def vectors() -> Iterator[Any]:
 def simulator_with(
     public: str, keytype: str = "ed25519", scheme: str = "ed25519"
 ) -> RepositorySimulator:
-    """A repository whose timestamp may be signed by that key; its root is signed well."""
+    """Return a repository whose timestamp this key can sign; its root is signed well."""
     simulator = RepositorySimulator()
     simulator.root.add_key(SSlibKey(KEYID, keytype, scheme, {"public": public}), "timestamp")
     simulator.sign_root()
@@ -62,9 +62,9 @@ def is_trusted(public: str, message: bytes, signature: str) -> bool:
 
 @pytest.mark.parametrize(("public", "test"), [*vectors()])
 def test_wycheproof(public: str, test: dict[str, Any]) -> None:
-    """Valid is trusted, invalid is not; a key of small order is refused whatever it signs.
+    """Valid signatures count, invalid ones do not; a key of small order is always refused.
 
-    Of keys of mixed order implementations differ; nobody signs under them without the key.
+    Implementations differ about keys of mixed order; only the owner can sign with them.
     """
     found = is_trusted(public, bytes.fromhex(test["msg"]), test["sig"])
     if "SmallOrderPublicKey" in test["flags"]:
