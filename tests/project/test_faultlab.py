@@ -9,7 +9,7 @@ import pytest
 from ci.faultlab.journal import Disk, Journal
 from ci.faultlab.points import calls_in, can_fail, points_in
 from ci.faultlab.recorder import ids_in
-from ci.faultlab.rows import Row, chosen, load_rows
+from ci.faultlab.rows import Row, as_list, chosen, load_rows
 from ci.faultlab.verdict import Status, Tally, as_document, as_text, failed, from_documents, judge
 
 ROWS = {"M": 30, "A": 26, "H": 35, "C": 12, "L": 8, "X": 18, "R": 10}
@@ -43,6 +43,13 @@ def test_rows_are_chosen_by_id_and_by_area() -> None:
     assert chosen(rows, []) == rows
     with pytest.raises(ValueError, match="there is no row A99"):
         chosen(rows, ["A99"])
+
+
+def test_the_list_says_what_each_id_stands_for() -> None:
+    shown = as_list(chosen(load_rows(), ["A01", "C12"])).splitlines()
+    assert shown[:2] == ["Archives:", "  A01  absolute path"]
+    assert shown[3].startswith("  C12  a torn or extended part")
+    assert len(shown) == 4
 
 
 def test_a_test_shows_the_rows_in_its_name() -> None:
