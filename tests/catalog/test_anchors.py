@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.packaged import packaged
-from support.program import Result, environment, run_program
+from support.packaged import packaged_program
 from support.repository import FrozenCopy, RepositorySimulator, release_document, signer
 
 from tsuku_llm import catalog, embedded, trust
@@ -134,18 +133,7 @@ def test_T01_an_update_starts_at_the_newest_root_of_the_package(
 def test_T01_through_the_command_line(
     first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path, version: int
 ) -> None:
-    package = packaged(tmp_path / "package", honest.files)
-    evil = forked(first, version)
-    evil.write(tmp_path / "host")
-    env = environment(
-        tmp_path / "home",
-        PYTHONPATH=str(package),
-        TSUKU_LLM_REPOSITORY_URL=f"{(tmp_path / 'host').as_uri()}/",
-    )
-
-    def run(*arguments: str) -> Result:
-        return run_program(*arguments, env=env)
-
+    run = packaged_program(tmp_path, honest, forked(first, version))
     refused = run("repository", "refresh")
     assert (refused.code, "EVIL" in refused.stdout + refused.stderr) == (5, False)
     planned = run("install", "--dry-run")

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.packaged import packaged
-from support.program import Result, environment, run_program
+from support.packaged import packaged_program
 from support.repository import RepositorySimulator, cpu_platform, release_document
 from tuf.api.metadata import MetaFile
 
@@ -97,17 +96,7 @@ def test_T05_through_the_command_line(
     simulator: RepositorySimulator, tmp_path: Path, versions: int
 ) -> None:
     later = revoked(simulator)
-    package = packaged(tmp_path / "package", later.files)
-    replayed(simulator, versions).write(tmp_path / "host")
-    env = environment(
-        tmp_path / "home",
-        PYTHONPATH=str(package),
-        TSUKU_LLM_REPOSITORY_URL=f"{(tmp_path / 'host').as_uri()}/",
-    )
-
-    def run(*arguments: str) -> Result:
-        return run_program(*arguments, env=env)
-
+    run = packaged_program(tmp_path, later, replayed(simulator, versions))
     answer = run("repository", "refresh")
     if versions > 5:
         assert answer.code == 5

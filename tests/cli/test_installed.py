@@ -15,13 +15,6 @@ from tsuku_llm.store import Installed, Store
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o755)
-    return folder
-
-
 def put(home: Path, script: str = "echo server $*", release: str = "b100") -> Installed:
     server = f"#!/bin/sh\n{script}\n".encode()
     store = Store(home / "llm")

@@ -14,13 +14,6 @@ from support.servers import install_stand_in
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o755)
-    return folder
-
-
 def serve(home: Path, *words: str, **extra: str) -> Result:
     return run_program("serve", *words, env=environment(home, **extra))
 

@@ -34,13 +34,6 @@ TOOLS = ["llama-bench", "llama-cli", "llama-env", "llama-server", "llama-tty", "
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o755)
-    return folder
-
-
-@pytest.fixture
 def installed(home: Path) -> Installed:
     return install(Store(home / "llm"), files=FILES, links=LINKS, device="Vulkan1")
 

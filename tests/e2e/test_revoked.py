@@ -19,10 +19,7 @@ STRICT = {"TSUKU_LLM_REQUIRE_FRESH": "true"}
 
 @pytest.fixture
 def folder_shop(tmp_path: Path) -> FolderShop:
-    shop = FolderShop(tmp_path / "shop")
-    for tag in ("b1", "b2"):
-        shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
-    return shop
+    return FolderShop.offering(tmp_path / "shop", "b1", "b2")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -148,15 +148,21 @@ def assert_old_version_serves(
     assert version in user.run("which").stdout
 
 
+@contextmanager
+def installed_on_disk(shop: ReleaseServer, folder: Path, size: str) -> Iterator[User]:
+    """A user who has b1 installed on a disk of this size."""
+    publish(shop, "b1")
+    with disk(folder, size) as small:
+        user = shop.user(small / "home")
+        assert user.run("install").code == 0
+        yield user
+
+
 @root
 def test_C03_an_update_without_room_is_refused_and_does_not_stop_the_server(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
-    publish(shop, "b1")
-    with ExitStack() as stack:
-        small = stack.enter_context(disk(tmp_path / "disk", "4m"))
-        user = shop.user(small / "home")
-        assert user.run("install").code == 0
+    with installed_on_disk(shop, tmp_path / "disk", "4m") as user:
         (version,) = user.versions()
         archive = publish(shop, "b2", padding=3_000_000)
         before = len(shop.downloads())
@@ -186,11 +192,7 @@ def test_C03_an_update_without_room_is_refused_and_does_not_stop_the_server(
 def test_C03_a_disk_that_fills_while_unpacking_does_not_stop_the_server(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
-    publish(shop, "b1")
-    with ExitStack() as stack:
-        small = stack.enter_context(disk(tmp_path / "disk", "3m"))
-        user = shop.user(small / "home")
-        assert user.run("install").code == 0
+    with installed_on_disk(shop, tmp_path / "disk", "3m") as user:
         (version,) = user.versions()
         # Zeros: small as an archive, so the reckoning beforehand lets it pass.
         build = shop.nginx.root.parent / "builds" / "b2-cpu"

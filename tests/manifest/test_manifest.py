@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.machines import full_artifact
 from support.repository import release_document
 
 from tsuku_llm import manifest
@@ -56,16 +57,7 @@ def test_every_field_of_a_release_is_parsed() -> None:
             "opencl": {"device": "Adreno"},
         },
         artifacts=[
-            {
-                "url": "https://host/a.tar.gz",
-                "sha256": SHA,
-                "size": 5,
-                "format": "tar.gz",
-                "root": "llama-b2",
-                "files": [{"path": "bin/x", "size": 1, "sha256": SHA, "executable": True}],
-                "links": [{"path": "libx.so", "target": "libx.so.0"}],
-                "pieces": {"size": 65536, "sha256": [SHA]},
-            },
+            full_artifact(SHA),
             {"url": "pkg:pypi/p@1?file_name=p.whl", "sha256": SHA, "format": "wheel"},
         ],
     )

@@ -79,10 +79,7 @@ def test_always_and_never_ignore_dates(refreshed: datetime | None, now: datetime
 
 @pytest.fixture
 def shop(tmp_path: Path) -> FolderShop:
-    shop = FolderShop(tmp_path / "shop")
-    for tag in ("b1", "b2"):
-        shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
-    return shop
+    return FolderShop.offering(tmp_path / "shop", "b1", "b2")
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """A publisher without a network: a signed repository and archives in a folder of the disk."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,6 +39,14 @@ class FolderShop(ReleaseServer):
         super().__init__(Site(root))  # type: ignore[arg-type]
         self.root = root
         self._packed: dict[str, Packed] = {}
+
+    @classmethod
+    def offering(cls, root: Path, *tags: str) -> FolderShop:
+        """Return a shop in ``root`` whose releases each have a CPU build."""
+        shop = cls(root)
+        for tag in tags:
+            shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
+        return shop
 
     def url(self, packed: Packed, folder: str = "archives") -> str:
         """Where it would be without the mirror."""

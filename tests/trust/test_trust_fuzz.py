@@ -23,11 +23,21 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from hypothesis import HealthCheck, currently_in_test_context, event, given, settings
+from hypothesis import currently_in_test_context, event, given, settings
 from hypothesis import strategies as st
 from securesystemslib.formats import encode_canonical
 from securesystemslib.signer import CryptoSigner
-from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, text_of
+from support.mutations import (
+    CHANGES,
+    EDITS,
+    EXAMPLES,
+    Change,
+    Edit,
+    changed,
+    edited,
+    fuzz,
+    text_of,
+)
 from support.repository import (
     FrozenCopy,
     RepositorySimulator,
@@ -47,15 +57,6 @@ from tsuku_llm.catalog import Repository
 from tsuku_llm.errors import HttpStatusError, TrustError, TsukuError
 from tsuku_llm.trust.delegations import matches
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
-"""More on demand, by another seed each time; without that, always the same ones."""
-
-fuzz = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 BEFORE_ALL = datetime(1, 1, 1, tzinfo=timezone.utc)
 NOWHERE = Path(os.devnull) / "nowhere"
 MEMORY = Path("/dev/shm")  # noqa: S108 - folders with random names in it
