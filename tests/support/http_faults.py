@@ -15,6 +15,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 
 _LARGEST_REQUEST = 1 << 16
@@ -79,7 +80,7 @@ class FaultServer:
 
     @property
     def port(self) -> int:
-        return self._listener.getsockname()[1]
+        return int(self._listener.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -112,7 +113,7 @@ class FaultServer:
         with contextlib.suppress(OSError):
             while True:
                 connection = self._listener.accept()[0]
-                self._spawn(lambda connection=connection: self._serve(connection))
+                self._spawn(partial(self._serve, connection))
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from securesystemslib.signer import CryptoSigner, SSlibKey
+from securesystemslib.signer import CryptoSigner, SSlibKey  # type: ignore[attr-defined]
 from support.repository import RepositorySimulator, signer
-from tuf.api.metadata import MetaFile
+from tuf.api.metadata import MetaFile  # type: ignore[attr-defined]
 
 Attack = Callable[[RepositorySimulator], None]
 Edit = Callable[[str], str]

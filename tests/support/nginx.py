@@ -71,11 +71,10 @@ class Nginx:
         """What was asked so far. Asks for a mark itself and waits for its line in the log."""
         with urllib.request.urlopen(f"{self.plain_url}/mark", timeout=120):  # noqa: S310 - our own loopback
             pass
-        marks = 0
-        while not marks:
-            lines = (self.state / "access.log").read_text("utf-8").splitlines()
-            marks = bool(lines) and lines[-1].split()[1] == "/mark"
+        lines: list[str] = []
+        while not lines or lines[-1].split()[1] != "/mark":
             os.sched_yield()
+            lines = (self.state / "access.log").read_text("utf-8").splitlines()
         return [_logged(line) for line in lines if line.split()[1] != "/mark"]
 
 

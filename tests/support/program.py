@@ -61,8 +61,9 @@ def run_on_terminal(typed: bytes, *arguments: str, env: Mapping[str, str]) -> tu
     ours, theirs = open_terminal()
     try:
         os.write(ours, typed)
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        child = subprocess.Popen([*COMMAND, *arguments], env=dict(env), **streams)
+        child = subprocess.Popen(
+            [*COMMAND, *arguments], env=dict(env), stdin=theirs, stdout=theirs, stderr=theirs
+        )
         os.close(theirs)
         said = b"".join(iter(lambda: _read(ours), b""))
         return child.wait(), said.decode()

@@ -50,7 +50,7 @@ class ReleaseServer:
         (nginx.root / "archives").mkdir()
         (nginx.root / "slow").symlink_to("archives")
 
-    def stand_in(self, name: str, *, padding: int = 0, **steps: Sequence[str]) -> Packed:
+    def stand_in(self, name: str, *, padding: int = 0, **steps: Any) -> Packed:
         """Pack a stand-in for the server; the steps are those of ``builds.stand_in``.
 
         ``padding`` bytes that do not compress make the archive larger.

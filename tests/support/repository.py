@@ -32,8 +32,8 @@ from urllib.parse import quote
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from securesystemslib.signer import CryptoSigner
-from tuf.api.metadata import (
+from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
+from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
     DelegatedRole,
     Delegations,
     Metadata,

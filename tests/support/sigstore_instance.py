@@ -191,7 +191,7 @@ class SigstoreInstance:
         body = json.dumps({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec}).encode()
         root = hashlib.sha256(b"\0" + body).digest()
         log, stamp = _key_id(self.entries), int(WHEN.timestamp()) + 1
-        promised = {
+        promised: dict[str, Any] = {
             "body": _base64(body), "integratedTime": stamp, "logID": log.hex(), "logIndex": 0,
         }  # fmt: skip
         return {

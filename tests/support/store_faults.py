@@ -79,7 +79,7 @@ ACTIONS: dict[str, Callable[[Store], None]] = {
     "uninstall": _uninstall,
     "prune": _prune,
 }
-ALLOWED = {
+ALLOWED: dict[str, set[str | None]] = {
     "install": {None, "b300"},
     "update": {"b200", "b300"},
     "repair": {"b200", "damaged", None},

@@ -27,7 +27,7 @@ def without_flock(name: str) -> None:
     if name == "useless":
         import fcntl  # noqa: PLC0415  # Windows lacks it
 
-        fcntl.flock = lambda *_: None  # type: ignore[assignment]
+        fcntl.flock = lambda *_: None
         return
     code = getattr(errno, name)
 
