@@ -36,7 +36,7 @@ from ci.bench.timeline import show
 def main() -> int:
     """Measure and print the tables; the exit code is 0 if every aim was reached."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    ids = "rows, growth, all; or docs (made anew of the last results), or timeline; else rows"
+    ids = "rows, growth, all; or docs (the page, from the last results), or timeline; else rows"
     parser.add_argument("ids", nargs="*", metavar="ID", help=ids)
     parser.add_argument("--rounds", type=int, help="pairs of runs, not each row's own number")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw samples there")

@@ -122,14 +122,14 @@ def _home(home: Path) -> dict[str, str]:
 def _on_a_copy(lab: Lab, home: Path) -> Run:
     copy = lab.folder / "pruned"
 
-    def anew() -> None:
+    def restore() -> None:
         shutil.rmtree(copy, ignore_errors=True)
         copied: dict[int, Path] = {}
         shutil.copytree(
             home, copy, copy_function=lambda one, to: _copy(copied, Path(one), Path(to))
         )
 
-    return Run((), _home(copy), before=anew)
+    return Run((), _home(copy), before=restore)
 
 
 def _copy(copied: dict[int, Path], source: Path, target: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from support.release_server import ReleaseServer, User
 
@@ -38,7 +39,7 @@ def _install(user: User, packed: Packed, tag: str) -> Run:
     )
 
 
-def _tarball(lab: Lab, shop: ReleaseServer, name: str, tag: str, **how: object) -> Run:
+def _tarball(lab: Lab, shop: ReleaseServer, name: str, tag: str, **how: Any) -> Run:
     publish(shop, tag, lab.tarball, **how)
     return _install(lab.user(shop, name), lab.tarball, tag)
 

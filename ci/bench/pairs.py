@@ -66,7 +66,7 @@ class Samples:
 
     def median(self, name: str, what: str = "seconds") -> float:
         """Return the median of one command."""
-        return statistics.median(getattr(sample, what) for sample in self.of[name])
+        return float(statistics.median(getattr(sample, what) for sample in self.of[name]))
 
 
 def interleaved(runs: Mapping[str, Run], rounds: int) -> Samples:

@@ -18,6 +18,7 @@ def show(lab: Lab) -> Iterator[str]:
     """Yield the second install of each kind, as lines; the first one warms the caches."""
     for row in (row for row in ROWS if row.id in ("G11", "G13")):
         run = row.prepare(lab)["ours"]
+        spans: list[Span] = []
         for _ in range(2):
             run.before()
             os.sync()

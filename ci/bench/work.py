@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,5 +105,10 @@ def _clock() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    works = {"crowd": crowd, "download": download, "healthy": healthy, "unpack": unpack}
+    works: dict[str, Callable[..., None]] = {
+        "crowd": crowd,
+        "download": download,
+        "healthy": healthy,
+        "unpack": unpack,
+    }
     works[sys.argv[1]](*sys.argv[2:])

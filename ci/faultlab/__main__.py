@@ -1,4 +1,4 @@
-"""The command line: ``ci/faults [--quick] [--json FILE] [ROW...]`` or ``--show FILE...``."""
+"""The command line of ``ci/faults``: inject rows, list them, or show the table of earlier runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ci.faultlab.rows import Row, chosen, load_rows
+from ci.faultlab.rows import Row, as_list, chosen, load_rows
 from ci.faultlab.suite import run_tests
 from ci.faultlab.trials import run_trials
 from ci.faultlab.verdict import Tally, as_document, as_text, failed, from_documents, judge
@@ -34,6 +34,9 @@ def main() -> int:
         rows = chosen(load_rows(), options.rows)
     except ValueError as error:
         sys.exit(f"error: {error}")
+    if options.list:
+        sys.stdout.write(as_list(rows))
+        return 0
     if options.show:
         verdicts = from_documents(rows, [json.loads(path.read_bytes()) for path in options.show])
     else:
@@ -52,6 +55,7 @@ def _options() -> argparse.Namespace:
         prog="ci/faults", description="Inject faults and print which rows survived."
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help="an id (A03) or an area (A); all")
+    parser.add_argument("--list", action="store_true", help="run nothing: what each id stands for")
     parser.add_argument("--quick", action="store_true", help="minutes: a sample of the sweeps")
     parser.add_argument(
         "--one-in", type=int, default=1, metavar="N", help="every Nth point of the sweeps; all"

@@ -212,7 +212,7 @@ _SHOWN: dict[str, tuple[str, Callable[[Bench], Shown]]] = {
     "L04": ("stops", _stopped),
     "L05": ("things in its place", _no_lock_file),
     "L06": ("kinds of flock", _without_flock),
-    "L07": ("runs beside a server", _while_serving),
+    "L07": ("runs during a server", _while_serving),
     "L08": ("opened files", _inherited),
 }
 

@@ -23,7 +23,7 @@ class Operation:
     final: str | None
     again: Collection[str | None]
     codes: Collection[int] = ()
-    """Further exit codes: a fault may hit pip, which runs beside the program."""
+    """Further exit codes: a fault can hit pip, which the program starts."""
     stride: int = 1
     """A sweep takes one in so many of its points, as each run takes seconds."""
 

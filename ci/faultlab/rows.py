@@ -39,6 +39,18 @@ def load_rows() -> tuple[Row, ...]:
     )
 
 
+def as_list(rows: tuple[Row, ...]) -> str:
+    """Write what each id stands for, one line a row, below the title of its area."""
+    lines = []
+    area = ""
+    for row in rows:
+        if row.area != area:
+            area = row.area
+            lines.append(f"{area}:")
+        lines.append(f"  {row.id}  {row.sentence}")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def chosen(rows: tuple[Row, ...], words: list[str]) -> tuple[Row, ...]:
     """Return the rows that words name: an id (A03) or an area's letter (A); all without words.
 

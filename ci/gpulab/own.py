@@ -52,6 +52,5 @@ def _compiler() -> str:
 
 def _capability(machine: Machine) -> str:
     apis = machine.program("probe", "--json").data["hardware"]["apis"]
-    return next(
-        gpu["compute_capability"] for api in apis for gpu in api["gpus"] if api["name"] == "cuda"
-    )
+    cuda = (gpu for api in apis for gpu in api["gpus"] if api["name"] == "cuda")
+    return str(next(cuda)["compute_capability"])

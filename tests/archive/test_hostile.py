@@ -355,7 +355,7 @@ def test_there_are_at_least_a_hundred() -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str, tmp_path: Path) -> None:
+def test_a_hostile_archive_is_refused(case: str, tmp_path: Path) -> None:
     error = attempt(*REFUSED[case], tmp_path)
     assert isinstance(error, UnsafeArchive)
     assert error.exit_code == 5
@@ -364,14 +364,14 @@ def test_refused(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_S10_malformed(case: str, tmp_path: Path) -> None:
+def test_S10_a_malformed_archive_is_refused(case: str, tmp_path: Path) -> None:
     error = attempt(*DAMAGED[case], tmp_path)
     assert isinstance(error, UnsafeArchive)
     assert error.exit_code == 5
     assert "fetch it again" not in error.hint
 
 
-def test_A09_a_link_that_lies_there_is_not_followed(tmp_path: Path) -> None:
+def test_A09_an_existing_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "into").mkdir()
     (tmp_path / "into/d").symlink_to(tmp_path / "outside")
@@ -381,7 +381,7 @@ def test_A09_a_link_that_lies_there_is_not_followed(tmp_path: Path) -> None:
     assert not list((tmp_path / "outside").iterdir())
 
 
-def test_A11_a_link_that_lies_there_is_not_written_through(tmp_path: Path) -> None:
+def test_A11_nothing_is_written_through_an_existing_link(tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"untouched")
     (tmp_path / "into").mkdir()
     (tmp_path / "into/f").symlink_to(tmp_path / "outside")
@@ -425,7 +425,7 @@ def written(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_A21_a_long_gzip_of_nothing_ends(tmp_path: Path) -> None:
+def test_A21_a_tar_that_ends_in_200_mib_of_zeros_is_refused(tmp_path: Path) -> None:
     data = gzip.compress(tar([GOOD]) + bytes(200 << 20), compresslevel=1)
     with pytest.raises(UnsafeArchive):
         unpack(io.BytesIO(data), artifact_for(data, "tar.gz"), tmp_path / "into")

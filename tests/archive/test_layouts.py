@@ -1,4 +1,4 @@
-"""Rows S41 and S42: archives without a signed list, whatever their folders are called."""
+"""Rows S41 and S42: archives without a signed list, with folders of any name."""
 
 import hashlib
 import io
@@ -94,7 +94,7 @@ def test_S41_the_server_is_found_by_its_name(tmp_path: Path, case: str, kind: st
     ids=["flat", "in_a_folder", "deep"],
 )
 @pytest.mark.parametrize("layout", ["as_assumed", "build_bin", "bin_and_lib"])
-def test_S41_a_companion_is_put_beside_the_server(
+def test_S41_a_companion_is_unpacked_next_to_the_server(
     tmp_path: Path, layout: str, companion: Mapping[str, bytes]
 ) -> None:
     files, expected = LAYOUTS[layout]
@@ -104,7 +104,7 @@ def test_S41_a_companion_is_put_beside_the_server(
         assert there[str(Path(expected).with_name("libcudart.so.13"))] == b"cuda"
 
 
-def test_S41_the_same_server_in_two_archives_is_one(tmp_path: Path) -> None:
+def test_S41_the_same_server_in_two_archives_counts_once(tmp_path: Path) -> None:
     found, there = placed(tmp_path, below("a", SERVER), below("b", {**SERVER, **RUNTIME}))
     assert (found, len(there)) == ("llama-server", 3)
 
@@ -173,7 +173,7 @@ def test_S42_a_link_through_the_top_folder_s_name_is_refused(tmp_path: Path) -> 
         place([Aside(artifact, tmp_path / "aside", items)], tmp_path / "tree", "llama-server", {})
 
 
-def test_S41_beside_a_listed_build_a_companion_goes_to_its_server(tmp_path: Path) -> None:
+def test_S41_a_companion_of_a_listed_build_is_unpacked_next_to_its_server(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     data = tar_gz([Tar(name="top/bin/llama-server", data=b"server")])
     listed = artifact_for(data, "tar.gz", "top", files=(file_entry("bin/llama-server", b"server"),))

@@ -76,7 +76,7 @@ def test_a_flat_zip_with_folders_is_unpacked(tmp_path: Path) -> None:
     assert (tmp_path / "t/data/vocab.txt").read_bytes() == b"a"
 
 
-def test_a_wheel_gives_its_root_only(tmp_path: Path) -> None:
+def test_only_the_root_folder_of_a_wheel_is_unpacked(tmp_path: Path) -> None:
     data = zipped(
         [
             Zip(name="pkg/bin/llama-server", data=BODY, mode=stat.S_IFREG | 0o755),
@@ -89,7 +89,7 @@ def test_a_wheel_gives_its_root_only(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["llama-server"]
 
 
-def test_a_companion_is_unpacked_beside(tmp_path: Path) -> None:
+def test_a_companion_is_unpacked_into_the_same_tree(tmp_path: Path) -> None:
     unpack_bytes(tar_gz(upstream_like()), "tar.gz", tmp_path / "t", "llama-b1")
     companion = [
         Tar(name="cudart-llama/libcudart.so.13", data=b"cuda"),
@@ -110,7 +110,7 @@ def test_a_companion_is_unpacked_beside(tmp_path: Path) -> None:
     ],
     ids=["A15_other_bytes", "A11_file_over_link", "A15_link_over_file"],
 )
-def test_a_companion_cannot_replace(tmp_path: Path, second: Tar) -> None:
+def test_a_companion_cannot_replace_files(tmp_path: Path, second: Tar) -> None:
     unpack_bytes(tar_gz(upstream_like()), "tar.gz", tmp_path / "t", "llama-b1")
     before = tree(tmp_path)
     with pytest.raises(UnsafeArchive):
@@ -220,7 +220,7 @@ def test_zip_forms_that_honest_tools_write(tmp_path: Path, data: bytes) -> None:
 
 
 def test_S10_an_empty_zip_is_unpacked_to_nothing(tmp_path: Path) -> None:
-    """The placement then says that it has no server."""
+    """The placement then reports the missing server."""
     assert unpack_bytes(zipped([]), "zip", tmp_path / "t") == ()
 
 
@@ -311,7 +311,7 @@ def changed(index: int, **change: object) -> list[Tar]:
         "A20_link_for_file",
     ],
 )  # fmt: skip
-def test_exactly_what_is_listed(
+def test_an_archive_unlike_its_signed_list_is_refused(
     tmp_path: Path, members: list[Tar], error: type[TsukuError]
 ) -> None:
     data, listing = listed(members)
@@ -320,7 +320,7 @@ def test_exactly_what_is_listed(
     assert caught.value.exit_code == 5
 
 
-def test_a_budget_of_the_callers(tmp_path: Path) -> None:
+def test_a_budget_given_by_the_caller_is_kept(tmp_path: Path) -> None:
     data = tar_gz(upstream_like())
     artifact = artifact_for(data, "tar.gz", "llama-b1")
     with pytest.raises(UnsafeArchive, match="more members"):
@@ -329,7 +329,7 @@ def test_a_budget_of_the_callers(tmp_path: Path) -> None:
         unpack(io.BytesIO(data), artifact, tmp_path / "u", Budget(1024, 100))
 
 
-def test_a_path_is_as_good_as_a_stream(tmp_path: Path) -> None:
+def test_an_archive_is_read_from_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(tar_gz(upstream_like()))
     artifact = artifact_for(b"", "tar.gz", "llama-b1")
     assert len(unpack(tmp_path / "a.tar.gz", artifact, tmp_path / "t")) == 5

@@ -40,13 +40,13 @@ def expected() -> dict[str, str]:
     return {path: hashlib.sha256(data).hexdigest() for path, data in contents().items()}
 
 
-def test_large_and_small_members_of_a_tar_arrive_whole(tmp_path: Path) -> None:
+def test_large_and_small_members_of_a_tar_are_complete(tmp_path: Path) -> None:
     data = tar_gz([Tar(name=path, data=data) for path, data in contents().items()])
     assert digests(data, "tar.gz", tmp_path / "t") == expected()
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_members_of_a_zip_are_unpacked_side_by_side(tmp_path: Path, method: int) -> None:
+def test_members_of_a_zip_are_unpacked_in_parallel(tmp_path: Path, method: int) -> None:
     members = [Zip(name=path, data=data, method=method) for path, data in contents().items()]
     assert digests(zipped(members), "zip", tmp_path / "t") == expected()
 
@@ -65,7 +65,7 @@ def test_a_member_may_end_where_a_chunk_ends(
     assert digests(packed, kind, tmp_path / "t") == {"f": hashlib.sha256(content).hexdigest()}
 
 
-def test_a_folder_in_the_place_of_a_large_file_ends_it(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_large_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t/f").mkdir(parents=True)
     for kind, data in (
         ("tar.gz", tar_gz([Tar(name="f", data=LARGE), Tar(name="g", data=LARGE)])),
@@ -76,14 +76,14 @@ def test_a_folder_in_the_place_of_a_large_file_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flaw", ["cut", "checksum"])
-def test_A23_damage_in_the_middle_of_a_large_member_ends_it(tmp_path: Path, flaw: str) -> None:
+def test_A23_damage_in_the_middle_of_a_large_member_is_an_error(tmp_path: Path, flaw: str) -> None:
     whole = tar_gz([Tar(name="f", data=LARGE)])
     data = whole[: len(whole) // 2] if flaw == "cut" else whole[:-8] + b"abcd" + whole[-4:]
     with pytest.raises(UnsafeArchive):
         unpack(io.BytesIO(data), artifact_for(data, "tar.gz"), tmp_path / "t")
 
 
-def test_A23_one_damaged_member_of_a_zip_ends_the_others(tmp_path: Path) -> None:
+def test_A23_one_damaged_member_of_a_zip_stops_the_others(tmp_path: Path) -> None:
     members = [Zip(name=f"f{n}", data=LARGE, central={"crc": 1} if n else {}) for n in range(5)]
     members = [Zip(name=m.name, data=m.data, local=m.central, central=m.central) for m in members]
     data = zipped(members)
@@ -100,7 +100,7 @@ class Interrupting(io.BytesIO):
         return super().read(size)
 
 
-def test_nothing_goes_on_after_an_interrupt(tmp_path: Path) -> None:
+def test_no_thread_goes_on_after_an_interrupt(tmp_path: Path) -> None:
     data = tar_gz([Tar(name="f", data=LARGE)])
     with pytest.raises(KeyboardInterrupt):
         unpack(Interrupting(data), artifact_for(data, "tar.gz"), tmp_path / "t")

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.packaged import packaged
-from support.program import Result, environment, run_program
+from support.packaged import packaged_program
 from support.repository import FrozenCopy, RepositorySimulator, release_document, signer
 
 from tsuku_llm import embedded, trust
@@ -95,7 +94,7 @@ def test_T01_a_package_whose_chain_is_broken_is_refused(
 
 
 @pytest.mark.parametrize("version", FORKS.values(), ids=FORKS)
-def test_T01_keys_that_were_replaced_do_not_own_a_first_refresh(
+def test_T01_replaced_keys_cannot_sign_a_first_refresh(
     first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path, version: int
 ) -> None:
     repository = honest.repository(embedded=honest.freeze())
@@ -136,18 +135,7 @@ def test_T01_an_update_starts_at_the_newest_root_of_the_package(
 def test_T01_through_the_command_line(
     first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path, version: int
 ) -> None:
-    package = packaged(tmp_path / "package", honest.files)
-    evil = forked(first, version)
-    evil.write(tmp_path / "host")
-    env = environment(
-        tmp_path / "home",
-        PYTHONPATH=str(package),
-        TSUKU_LLM_REPOSITORY_URL=f"{(tmp_path / 'host').as_uri()}/",
-    )
-
-    def run(*arguments: str) -> Result:
-        return run_program(*arguments, env=env)
-
+    run = packaged_program(tmp_path, honest, forked(first, version))
     refused = run("repository", "refresh")
     assert (refused.code, "EVIL" in refused.stdout + refused.stderr) == (5, False)
     planned = run("install", "--dry-run")
@@ -166,7 +154,7 @@ def foreign_root(simulator: RepositorySimulator, version: int) -> bytes:
     return other.files[f"metadata/{version}.root.json"]
 
 
-def test_T02_an_updated_copy_with_another_known_root_is_passed_over(
+def test_T02_an_updated_copy_with_another_known_root_is_skipped(
     first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path
 ) -> None:
     """An older package, which knew the first root only, was led to another chain."""
@@ -184,7 +172,7 @@ def test_T02_an_updated_copy_with_another_known_root_is_passed_over(
 
 
 @pytest.mark.parametrize("damage", ["older keys", "no copy", "no name"])
-def test_T02_a_refresh_ends_the_note_though_the_host_has_only_what_the_package_has(
+def test_T02_a_refresh_ends_the_note_even_if_the_host_has_nothing_newer_than_the_package(
     first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path, damage: str
 ) -> None:
     refreshing.refresh(first.repository(), tmp_path, first.download)
@@ -199,7 +187,7 @@ def test_T02_a_refresh_ends_the_note_though_the_host_has_only_what_the_package_h
     assert loading.load(repository, tmp_path).source == "embedded"
 
 
-def test_T02_one_other_byte_in_a_known_root_of_the_updated_copy(
+def test_T02_one_changed_byte_in_a_known_root_of_the_updated_copy_is_noticed(
     honest: RepositorySimulator, tmp_path: Path
 ) -> None:
     """Also below the anchor, where no signature is looked at any more."""
@@ -269,7 +257,7 @@ LOSSES = (lose_client, lose_copies, lose_both, damage_roots, damage_client)
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
-def test_T03_a_root_that_was_verified_stays_what_it_was(
+def test_T03_a_root_that_was_verified_once_cannot_change(
     first: RepositorySimulator, tmp_path: Path, loss: Callable[[Path], None], version: int
 ) -> None:
     repository = first.repository()
@@ -284,7 +272,7 @@ def test_T03_a_root_that_was_verified_stays_what_it_was(
     assert found.trusted.roles["root"].version == 3
 
 
-def test_T03_a_root_stays_known_where_the_rest_was_refused(
+def test_T03_a_root_stays_known_even_if_the_rest_was_refused(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = first.repository()
@@ -301,7 +289,7 @@ def test_T03_a_root_stays_known_where_the_rest_was_refused(
     assert (newest(found), found.notes) == ("b1", ()), "what was trusted before still is"
 
 
-def test_T03_an_updated_copy_with_another_known_root(
+def test_T03_an_updated_copy_with_another_known_root_is_skipped(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = first.repository()
@@ -315,7 +303,7 @@ def test_T03_an_updated_copy_with_another_known_root(
 
 @pytest.mark.skipif(os.name != "posix", reason="links and pipes of a POSIX system")
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link", "file for the folder"])
-def test_T03_what_lies_in_the_place_of_a_known_root_is_replaced(
+def test_T03_a_pipe_folder_or_link_in_the_place_of_a_known_root_is_replaced(
     first: RepositorySimulator, tmp_path: Path, kind: str
 ) -> None:
     repository = first.repository()
@@ -385,7 +373,7 @@ def test_T03_a_repository_that_is_added_again_starts_at_its_new_root(
 # --- an updated copy that an older package kept -----------------------------------------------
 
 
-def test_T04_an_older_packages_copy_goes_on_where_its_keys_are_still_good(
+def test_T04_the_copy_of_an_older_package_is_used_while_its_keys_are_valid(
     first: RepositorySimulator, tmp_path: Path
 ) -> None:
     """The newer package has a newer root, of new root keys only, and an older targets."""
@@ -405,7 +393,7 @@ def test_T04_an_older_packages_copy_goes_on_where_its_keys_are_still_good(
 
 
 @pytest.mark.parametrize("role", ["targets", "timestamp", "snapshot"])
-def test_T04_an_older_packages_copy_is_passed_over_where_its_keys_were_replaced(
+def test_T04_the_copy_of_an_older_package_is_skipped_if_its_keys_were_replaced(
     first: RepositorySimulator, tmp_path: Path, role: str
 ) -> None:
     package = first.fork()

@@ -91,7 +91,7 @@ def test_channels_and_releases_newest_first(offered: loading.Catalog) -> None:
     assert offered.releases("nightly")[0].release == "b3"
 
 
-def test_newest_is_by_number_and_not_by_text(
+def test_the_newest_release_is_found_by_number_and_not_by_text(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.publish(release_document("b10"))
@@ -137,7 +137,7 @@ def test_age_is_unknown_where_the_publisher_does_not_say(
     assert "of unknown age" in refresh(simulator, tmp_path).freshness.age(ISSUED)
 
 
-def test_M28_a_release_file_in_the_place_of_another(
+def test_M28_a_release_file_in_the_place_of_another_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """Signed, the right digest, and yet another release than the one asked for."""
@@ -150,10 +150,10 @@ def test_M28_a_release_file_in_the_place_of_another(
         found.read(found.entry("b3"))
 
 
-def test_M28_a_release_file_of_another_version(
+def test_M28_a_release_file_of_another_version_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """Who asks for v0.2.0 must not get v0.9.0, whatever tag both have."""
+    """A request for v0.2.0 must not get v0.9.0, even if both have one tag."""
     entry = dict(simulator.targets.targets["releases/b2.json"].custom)
     data = json.dumps(release_document("b2", version="0.9.0")).encode()
     simulator.add_target("releases/b2.json", data, entry)
@@ -163,7 +163,7 @@ def test_M28_a_release_file_of_another_version(
         found.read(found.entry("v0.2.0"))
 
 
-def test_M28_an_entry_in_the_place_of_another(
+def test_M28_an_entry_in_the_place_of_another_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     target = simulator.targets.targets["releases/b3.json"]
@@ -173,7 +173,7 @@ def test_M28_an_entry_in_the_place_of_another(
         refresh(simulator, tmp_path)
 
 
-def test_targets_that_are_no_release_are_left_alone(
+def test_targets_that_are_not_releases_are_ignored(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.add_target("notes/today.txt", b"hello", None)
@@ -181,14 +181,14 @@ def test_targets_that_are_no_release_are_left_alone(
     assert len(refresh(simulator, tmp_path).entries) == 3
 
 
-def test_a_release_file_that_vanished(offered: loading.Catalog, tmp_path: Path) -> None:
+def test_a_missing_release_file_is_an_error(offered: loading.Catalog, tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/targets/releases/*.b1.json")
     kept.unlink()
     with pytest.raises(MetadataError, match="b1 is missing"):
         offered.read(offered.entry("b1"))
 
 
-def test_a_release_file_that_changed(offered: loading.Catalog, tmp_path: Path) -> None:
+def test_a_changed_release_file_is_an_error(offered: loading.Catalog, tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/targets/releases/*.b1.json")
     kept.write_bytes(kept.read_bytes().replace(b"simulator", b"simulatoR"))
     with pytest.raises(DigestMismatch):
@@ -198,7 +198,9 @@ def test_a_release_file_that_changed(offered: loading.Catalog, tmp_path: Path) -
 # --- embedded and updated -----------------------------------------------------------------
 
 
-def test_the_embedded_copy_is_enough(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_the_embedded_copy_is_used_without_an_updated_one(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
     found = loading.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
     assert (found.source, found.notes) == ("embedded", ())
     assert found.releases("stable")[0].release == "b2"
@@ -218,7 +220,7 @@ def test_M30_a_newer_embedded_copy_wins(simulator: RepositorySimulator, tmp_path
     assert (found.source, found.releases("stable")[0].release) == ("embedded", "b4")
 
 
-def test_M30_equal_copies_are_the_embedded_one(
+def test_M30_of_equal_copies_the_embedded_one_is_used(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
@@ -304,7 +306,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: f"M30_C10_{damage.__name__}")
 @pytest.mark.skipif(os.name != "posix", reason="links and pipes of a POSIX system")
-def test_a_damaged_updated_copy_is_passed_over_with_a_note_and_healed(
+def test_a_damaged_updated_copy_is_skipped_with_a_note_and_repaired(
     simulator: RepositorySimulator, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
@@ -321,7 +323,7 @@ def test_a_damaged_updated_copy_is_passed_over_with_a_note_and_healed(
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give away")
-def test_M30_another_owners_copy_is_passed_over(
+def test_M30_a_copy_of_another_owner_is_skipped(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
@@ -346,7 +348,7 @@ def test_without_an_embedded_copy_a_valid_one_is_needed(
     assert "snapshot" in text(caught.value)
 
 
-def test_a_broken_embedded_copy_is_a_broken_package(
+def test_a_damaged_embedded_copy_is_a_damaged_package(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.flip("metadata/timestamp.json", 400)
@@ -384,7 +386,7 @@ def test_a_first_refresh_takes_release_files_from_the_package(
     assert not [name for name in simulator.requests if name.startswith("targets/")]
 
 
-def test_the_copy_before_is_kept_and_older_ones_are_not(
+def test_the_previous_copy_is_kept_and_older_ones_are_not(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     kept = []
@@ -426,7 +428,7 @@ def test_M12_M13_M14_rollback_between_refreshes(
 
 
 @pytest.mark.parametrize("forgotten", ["client", "client/timestamp.json"])
-def test_M12_rollback_when_the_updater_forgot(
+def test_M12_rollback_after_the_updater_lost_its_state(
     simulator: RepositorySimulator, tmp_path: Path, forgotten: str
 ) -> None:
     """A crash may lose python-tuf's own files; the kept copy remembers as well."""
@@ -452,7 +454,7 @@ def test_M12_rollback_below_the_embedded_copy(
     assert loading.load(repository, tmp_path).releases("stable")[0].release == "b4"
 
 
-def test_M15_the_targets_are_removed_from_the_snapshot(
+def test_M15_a_snapshot_without_targets_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
@@ -465,7 +467,7 @@ def test_M15_the_targets_are_removed_from_the_snapshot(
     refused(simulator, tmp_path)
 
 
-def test_M16_other_content_of_the_same_version_is_not_taken(
+def test_M16_other_content_of_the_same_version_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
@@ -538,7 +540,7 @@ def test_M18_an_expired_root_is_refused_by_a_refresh(
         assert any(fact.startswith("root 2: signed on 2026-11-20") for fact in error.facts)
 
 
-def test_M19_an_expired_copy_gives_way_to_a_fresh_one(
+def test_M19_an_expired_copy_is_replaced_by_a_fresh_one(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.timestamp.expires = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -564,7 +566,7 @@ def test_M01_wrongly_signed_metadata_is_refused_by_a_refresh(
     assert refresh(simulator, tmp_path).notes == ()
 
 
-def test_a_root_rotation_and_a_host_that_forgets_it(
+def test_a_host_that_no_longer_has_a_known_root_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """A 404 for the newest root must not bring the replaced signers back."""
@@ -579,7 +581,7 @@ def test_a_root_rotation_and_a_host_that_forgets_it(
     assert versions(refresh(simulator, tmp_path))["root"] == 2
 
 
-def test_a_rotation_is_walked_from_the_oldest_root(
+def test_a_rotation_is_followed_from_the_oldest_root(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     for generation in "abcde":
@@ -589,7 +591,7 @@ def test_a_rotation_is_walked_from_the_oldest_root(
     assert loading.load(simulator.repository(), tmp_path).notes == ()
 
 
-def test_M06_a_root_that_python_tuf_takes_and_this_program_does_not(
+def test_M06_a_root_that_python_tuf_accepts_and_this_program_refuses(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """It is refused on its way to the updater, so that the next refresh is not stuck with it."""
@@ -686,7 +688,7 @@ def test_M22_a_download_over_its_limit_is_refused(
         refreshing.refresh(simulator.repository(), tmp_path, download)
 
 
-def test_a_release_file_that_is_not_the_signed_one(
+def test_a_release_file_other_than_the_signed_one_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     (name,) = [name for name in simulator.files if name.endswith(".b3.json")]
@@ -698,7 +700,7 @@ def test_a_release_file_that_is_not_the_signed_one(
 
 
 @pytest.mark.parametrize("state", ["file", "folder in the way"])
-def test_a_folder_that_cannot_be_written(
+def test_a_folder_that_cannot_be_written_is_an_error(
     simulator: RepositorySimulator, tmp_path: Path, state: str
 ) -> None:
     place = tmp_path / "metadata" / "simulator"
@@ -764,7 +766,9 @@ def test_an_unknown_repository_lists_what_exists(
 @pytest.mark.parametrize(
     "name", ["official", "", "Company", "a/b", "..", "a" * 41, "-a", "a\n", "a.b", "é"]
 )
-def test_a_bad_name(simulator: RepositorySimulator, tmp_path: Path, name: str) -> None:
+def test_a_bad_repository_name_is_refused(
+    simulator: RepositorySimulator, tmp_path: Path, name: str
+) -> None:
     with pytest.raises(UsageError):
         simulator.install(tmp_path, name)
     assert not (tmp_path / "metadata").exists()
@@ -788,13 +792,15 @@ def test_a_bad_name(simulator: RepositorySimulator, tmp_path: Path, name: str) -
         "",
     ],
 )
-def test_a_bad_url(simulator: RepositorySimulator, tmp_path: Path, url: str) -> None:
+def test_a_bad_repository_url_is_refused(
+    simulator: RepositorySimulator, tmp_path: Path, url: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         repositories.add_repository(tmp_path, "company", url, simulator.pinned_root)
     assert "secret" not in text(caught.value)
 
 
-def test_a_root_that_is_not_signed_by_itself(
+def test_a_root_that_did_not_sign_itself_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.sign_root(simulator.signers["root"][:1])
@@ -805,14 +811,18 @@ def test_a_root_that_is_not_signed_by_itself(
     assert len(repositories.repositories(tmp_path)) == 1
 
 
-def test_a_name_is_given_once(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_a_repository_name_cannot_be_used_twice(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
     simulator.install(tmp_path, "company")
     with pytest.raises(UsageError, match="already"):
         simulator.install(tmp_path, "company", "https://other.example/")
     assert repositories.repository(tmp_path, "company").url == URL
 
 
-def test_a_removed_repository_is_gone(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_a_removed_repository_leaves_nothing(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
     added = simulator.install(tmp_path, "company")
     refreshing.refresh(added, tmp_path, simulator.download)
     repositories.remove_repository(tmp_path, "company")
@@ -824,7 +834,7 @@ def test_a_removed_repository_is_gone(simulator: RepositorySimulator, tmp_path: 
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"url": 5}', '{"url": "http://h/"}', "null"])
-def test_damaged_settings_of_a_repository(
+def test_damaged_settings_of_a_repository_are_an_error(
     simulator: RepositorySimulator, tmp_path: Path, content: str
 ) -> None:
     simulator.install(tmp_path, "company")

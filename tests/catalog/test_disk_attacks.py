@@ -109,7 +109,7 @@ STATE = ("timestamp.json", "snapshot.json", "targets.json", "root_history/2.root
 
 @pytest.mark.parametrize("name", STATE)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_M30_the_updaters_state_is_damaged(
+def test_M30_damaged_state_of_the_updater_is_repaired(
     simulator: RepositorySimulator, tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     simulator.rotate("targets")
@@ -122,7 +122,7 @@ def test_M30_the_updaters_state_is_damaged(
 
 
 @pytest.mark.parametrize("name", ["", "root_history"])
-def test_M30_a_folder_of_the_updater_leads_elsewhere(
+def test_M30_a_linked_folder_of_the_updater_is_not_followed(
     simulator: RepositorySimulator, tmp_path: Path, name: str
 ) -> None:
     refresh(simulator, tmp_path / "data")
@@ -136,7 +136,7 @@ def test_M30_a_folder_of_the_updater_leads_elsewhere(
     assert everything(elsewhere) == {}
 
 
-def test_M12_an_updater_without_its_state_does_not_go_back(
+def test_M12_an_updater_without_its_state_accepts_no_older_version(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     old = simulator.fork()
@@ -149,7 +149,7 @@ def test_M12_an_updater_without_its_state_does_not_go_back(
     assert newest(loading.load(simulator.repository(), tmp_path)) == "b3"
 
 
-def test_what_a_crash_of_the_updater_left_goes_away(
+def test_files_left_by_a_crash_of_the_updater_are_removed(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
@@ -160,7 +160,7 @@ def test_what_a_crash_of_the_updater_left_goes_away(
     assert sorted(everything(client)) == before
 
 
-def test_S16_foreign_files_among_the_updaters_keep_their_content(
+def test_S16_foreign_files_in_the_updaters_folder_keep_their_content(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
@@ -189,7 +189,7 @@ def test_S16_foreign_files_among_the_updaters_keep_their_content(
 @pytest.mark.parametrize(
     "custom", [None, [], "stable", {"release": "b9"}, {"channels": "stable"}, 5]
 )
-def test_an_entry_that_cannot_be_read_leaves_what_was_trusted(
+def test_an_unreadable_entry_leaves_the_trusted_metadata(
     simulator: RepositorySimulator, tmp_path: Path, custom: object
 ) -> None:
     """Otherwise a publisher's new format, or mistake, would end every older program."""
@@ -205,7 +205,7 @@ def test_an_entry_that_cannot_be_read_leaves_what_was_trusted(
     assert newest(refresh(simulator, tmp_path)) == "b3"
 
 
-def test_an_updated_copy_of_a_newer_program_is_passed_over(
+def test_an_updated_copy_of_a_newer_program_is_skipped(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     embedded = simulator.freeze()

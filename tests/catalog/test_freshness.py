@@ -29,13 +29,13 @@ PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 # --- dates ------------------------------------------------------------------------------
 
 
-def test_fresh_metadata_is_nothing_to_talk_about() -> None:
+def test_fresh_metadata_gives_no_warning() -> None:
     for now in (SIGNED - SKEW, SIGNED, SIGNED + 29 * DAY):
         assert FRESH.warning(now) is None
         FRESH.require(now)
 
 
-def test_M18_the_age_of_what_has_expired_is_told() -> None:
+def test_M18_the_warning_tells_the_age_of_expired_metadata() -> None:
     warning = FRESH.warning(SIGNED + 45 * DAY)
     assert warning
     assert "signed on 2026-11-20 (45 days ago) and expired on 2026-12-20" in warning
@@ -54,14 +54,14 @@ def test_M20_a_clock_before_the_signatures_is_named() -> None:
     assert "set this machine's clock" in caught.value.hint
 
 
-def test_metadata_without_a_date_says_how_long_it_is_good() -> None:
+def test_metadata_without_a_date_says_when_it_expires() -> None:
     undated = Freshness("official", None, SIGNED)
     assert undated.clock_problem(PAST) is None
     assert "of unknown age, good until 2026-11-20" in str(undated.warning(SIGNED))
 
 
 @given(st.datetimes(timezones=st.just(timezone.utc)))
-def test_one_moment_is_fresh_or_has_one_fault(now: datetime) -> None:
+def test_at_any_time_metadata_is_fresh_or_has_one_fault(now: datetime) -> None:
     faulty = FRESH.warning(now) is not None
     assert faulty == (not SIGNED - SKEW <= now < FRESH.expires)
     if faulty:
@@ -82,13 +82,13 @@ def current(data: Path, name: str = "0" * 16) -> Path:
     return folder / "standing.json"
 
 
-def test_what_is_noted_is_read(tmp_path: Path) -> None:
+def test_a_written_note_is_read_back(tmp_path: Path) -> None:
     current(tmp_path)
     metadata_status.write(tmp_path, NOTED)
     assert metadata_status.read(tmp_path, NAME) == NOTED
 
 
-def test_what_is_noted_already_is_not_written_again(tmp_path: Path) -> None:
+def test_an_unchanged_note_is_not_written_again(tmp_path: Path) -> None:
     file = current(tmp_path)
     metadata_status.write(tmp_path, NOTED)
     before = file.stat().st_ino
@@ -96,14 +96,14 @@ def test_what_is_noted_already_is_not_written_again(tmp_path: Path) -> None:
     assert file.stat().st_ino == before
 
 
-def test_another_updated_copy_makes_it_void(tmp_path: Path) -> None:
+def test_another_updated_copy_invalidates_the_note(tmp_path: Path) -> None:
     current(tmp_path)
     metadata_status.write(tmp_path, NOTED)
     current(tmp_path, "1" * 16)
     assert metadata_status.read(tmp_path, NAME) is None
 
 
-def test_another_embedded_copy_makes_it_void(tmp_path: Path) -> None:
+def test_another_embedded_copy_invalidates_the_note(tmp_path: Path) -> None:
     """An upgraded package may know of a revocation that the note was made without."""
     official = MetadataStatus(FRESH, (), ())
     metadata_status.write(tmp_path, official)
@@ -129,9 +129,7 @@ def test_another_embedded_copy_makes_it_void(tmp_path: Path) -> None:
         lambda _: b"[" * 100_000,
     ],
 )
-def test_C10_a_damaged_note_counts_as_none(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+def test_C10_a_damaged_note_is_ignored(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     file = current(tmp_path)
     metadata_status.write(tmp_path, NOTED)
     changed = damage(file.read_bytes())
@@ -140,7 +138,7 @@ def test_C10_a_damaged_note_counts_as_none(
     assert metadata_status.read(tmp_path, NAME) is None
 
 
-def test_a_catalog_knows_what_was_revoked(tmp_path: Path) -> None:
+def test_a_catalog_lists_the_revoked_releases(tmp_path: Path) -> None:
     shop = FolderShop(tmp_path / "shop")
     shop.simulator.publish(release_document("b1", revoked=True), release_document("b2"))
     shop.write()
@@ -168,9 +166,7 @@ def test_M20_a_refresh_names_a_clock_that_was_set_back(shop: FolderShop, tmp_pat
     assert refresh(shop.session(tmp_path / "home", now=NOW)).entries
 
 
-def test_M20_a_clock_that_was_set_back_is_why_metadata_is_refused(
-    shop: FolderShop, tmp_path: Path
-) -> None:
+def test_M20_a_refusal_blames_a_clock_that_was_set_back(shop: FolderShop, tmp_path: Path) -> None:
     """Not the metadata is to blame, and not the publisher."""
     session = shop.session(tmp_path / "home", now=ISSUED - 2 * DAY)
     shop.simulator.expire("timestamp", PAST)
@@ -179,7 +175,7 @@ def test_M20_a_clock_that_was_set_back_is_why_metadata_is_refused(
         refresh(session)
 
 
-def test_M20_an_old_date_of_a_new_signature_is_no_fault_of_the_clock(
+def test_M20_an_old_date_on_a_new_signature_does_not_blame_the_clock(
     shop: FolderShop, tmp_path: Path
 ) -> None:
     refresh(shop.session(tmp_path / "home"))
@@ -236,7 +232,7 @@ def test_M18_a_frozen_timestamp_tells_its_age_at_every_refresh(
         assert any(fact.startswith("timestamp 3: ") for fact in caught.value.facts)
 
 
-def test_a_refresh_notes_what_the_metadata_says(shop: FolderShop, tmp_path: Path) -> None:
+def test_a_refresh_writes_the_note(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home")
     shop.simulator.publish(release_document("b1", revoked=True))
     shop.write()
@@ -258,7 +254,7 @@ def test_a_repository_in_a_folder_needs_no_network(shop: FolderShop, tmp_path: P
 # --- the notice -------------------------------------------------------------------------------
 
 
-def test_what_a_look_found_is_remembered_for_one_version(shop: FolderShop, tmp_path: Path) -> None:
+def test_a_found_update_is_remembered_for_one_version(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home")
     assert kept_offer(session, "b1-cpu-0") is None
     keep_offer(session, "b1-cpu-0", Offer("b2", "0.2.0"))
@@ -269,7 +265,7 @@ def test_what_a_look_found_is_remembered_for_one_version(shop: FolderShop, tmp_p
 
 
 @pytest.mark.parametrize("damage", ["", "null", "[]", '{"format": 1}', "[" * 3000, "\0"])
-def test_C10_a_damaged_memory_of_a_look_is_none(
+def test_C10_a_damaged_record_of_a_found_update_is_ignored(
     shop: FolderShop, tmp_path: Path, damage: str
 ) -> None:
     session = shop.session(tmp_path / "home")

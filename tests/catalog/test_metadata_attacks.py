@@ -59,7 +59,7 @@ def test_a_host_under_attack_is_refused(
         found = loading.load(repository, tmp_path)
         assert ([entry.release for entry in found.entries], found.notes) == (["b1"], ())
     if attack.startswith("M11"):
-        return  # whoever signed all that cannot be believed any more
+        return  # keys that signed all that are not trusted any more
     cured = newer(newer(simulator))
     if attack.startswith("M03"):  # that root was signed as it must be: the cure is the next one
         cured = attacked
@@ -68,7 +68,7 @@ def test_a_host_under_attack_is_refused(
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name.startswith(NEEDS_MEMORY)])
-def test_a_copy_rolled_back_on_the_disk_gives_way_to_the_embedded_one(
+def test_a_copy_rolled_back_on_the_disk_is_replaced_by_the_embedded_one(
     simulator: RepositorySimulator, tmp_path: Path, attack: str
 ) -> None:
     later = newer(simulator)
@@ -80,7 +80,7 @@ def test_a_copy_rolled_back_on_the_disk_gives_way_to_the_embedded_one(
     assert loading.load(repository, tmp_path).source == "embedded"
 
 
-def test_M10_the_longest_chain_of_rotations_is_walked(simulator: RepositorySimulator) -> None:
+def test_M10_the_longest_chain_of_rotations_is_followed(simulator: RepositorySimulator) -> None:
     for _ in range(trust.MAX_ROTATIONS - 1):
         simulator.root.version += 1
         simulator.sign_root()
@@ -99,7 +99,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize("first", PATTERNS)
 @pytest.mark.parametrize("second", PATTERNS)
-def test_M10_rotations_are_walked_by_clients_of_every_age(
+def test_M10_clients_of_every_age_follow_the_rotations(
     simulator: RepositorySimulator, tmp_path: Path, first: str, second: str
 ) -> None:
     repository = simulator.repository()
@@ -156,14 +156,14 @@ def refused_by(
 
 @pytest.fixture
 def client(simulator: RepositorySimulator, tmp_path: Path) -> Path:
-    """The data of somebody who knows b1."""
+    """The data folder of a client that knows b1."""
     refreshing.refresh(simulator.repository(), tmp_path, simulator.download)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("length", ["none", "true", "more than it sends"])
-def test_M22_a_file_without_end_stops_at_its_limit(
+def test_M22_an_endless_file_is_cut_at_its_limit(
     simulator: RepositorySimulator, client: Path, name: str, length: str
 ) -> None:
     """Counted is what the client took: it hangs up, and sending fails."""
@@ -189,10 +189,10 @@ def test_M22_a_file_without_end_stops_at_its_limit(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_M23_a_byte_per_second_meets_the_total_deadline(
+def test_M23_a_byte_per_second_ends_at_the_total_deadline(
     simulator: RepositorySimulator, client: Path, name: str
 ) -> None:
-    """Every byte that is sent moves the clock on a second; nobody waits for one."""
+    """Every byte that is sent moves the clock on a second, so the test does not wait."""
     clock = Clock()
 
     def drip(exchange: Exchange) -> None:
@@ -209,7 +209,9 @@ def test_M23_a_byte_per_second_meets_the_total_deadline(
     assert clock.ahead < 2 * 60, "another try would have dripped as long again"
 
 
-def test_M23_silence_after_the_headers(simulator: RepositorySimulator, client: Path) -> None:
+def test_M23_silence_after_the_headers_ends_at_the_deadline(
+    simulator: RepositorySimulator, client: Path
+) -> None:
     def silent(exchange: Exchange) -> None:
         exchange.send(head("200 OK", Content_Length=400))
         exchange.hang()
@@ -219,7 +221,7 @@ def test_M23_silence_after_the_headers(simulator: RepositorySimulator, client: P
     assert isinstance(error, HostUnreachable)
 
 
-def test_a_frozen_copy_is_what_it_was(simulator: RepositorySimulator) -> None:
+def test_an_attack_does_not_change_a_frozen_copy(simulator: RepositorySimulator) -> None:
     frozen: FrozenCopy = simulator.freeze()
     ATTACKS["M01_unsigned_timestamp"](simulator)
     assert trust.load(frozen, simulator.pinned_root).roles["timestamp"].version == 2

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.packaged import packaged
-from support.program import Result, environment, run_program
+from support.packaged import packaged_program
 from support.repository import RepositorySimulator, cpu_platform, release_document
 from tuf.api.metadata import MetaFile
 
@@ -99,17 +98,7 @@ def test_T05_through_the_command_line(
     simulator: RepositorySimulator, tmp_path: Path, versions: int
 ) -> None:
     later = revoked(simulator)
-    package = packaged(tmp_path / "package", later.files)
-    replayed(simulator, versions).write(tmp_path / "host")
-    env = environment(
-        tmp_path / "home",
-        PYTHONPATH=str(package),
-        TSUKU_LLM_REPOSITORY_URL=f"{(tmp_path / 'host').as_uri()}/",
-    )
-
-    def run(*arguments: str) -> Result:
-        return run_program(*arguments, env=env)
-
+    run = packaged_program(tmp_path, later, replayed(simulator, versions))
     answer = run("repository", "refresh")
     if versions > 5:
         assert answer.code == 5
@@ -119,7 +108,7 @@ def test_T05_through_the_command_line(
     assert "cpu of b1, built by" in planned.stdout
 
 
-def test_T05_a_first_refresh_of_a_role_that_the_package_names(
+def test_T05_a_first_refresh_must_not_be_older_than_the_package(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """A removed role is a lower one, and so is a snapshot below the package's."""
@@ -193,7 +182,9 @@ def test_T06_a_damaged_state_is_seeded_with_the_later_copy(
     assert after == before
 
 
-def test_T06_a_state_that_is_ahead_stays(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_T06_a_state_that_is_newer_than_the_copies_stays(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
     """What a failed refresh has seen counts as well, and no known copy takes it away."""
     repository = simulator.repository(embedded=simulator.freeze())
     later = revoked(simulator)
@@ -208,7 +199,7 @@ def test_T06_a_state_that_is_ahead_stays(simulator: RepositorySimulator, tmp_pat
     assert refreshing.refresh(repository, tmp_path, ahead.download).entries[0].release == "b3"
 
 
-def test_T06_a_state_that_strangers_signed_is_replaced(
+def test_T06_a_state_signed_by_unknown_keys_is_replaced(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """High versions in it say nothing: what the known copy has is not fetched again."""
@@ -226,7 +217,7 @@ def test_T06_a_state_that_strangers_signed_is_replaced(
     assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
 
 
-def test_T06_what_is_older_does_not_get_into_a_state_that_was_lost(
+def test_T06_after_a_lost_state_nothing_older_is_accepted(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = simulator.repository()
@@ -238,10 +229,10 @@ def test_T06_what_is_older_does_not_get_into_a_state_that_was_lost(
     assert kept.read_bytes() == later.files["metadata/timestamp.json"]
 
 
-def test_T06_a_refresh_without_news_leaves_the_kept_copy_alone(
+def test_T06_a_refresh_without_news_leaves_the_kept_copy_unchanged(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """A reader may be in it, and a crash while it is replaced would leave none."""
+    """A reader may use it, and a crash during a replacement would leave no copy."""
     repository = simulator.repository()
     refreshing.refresh(repository, tmp_path, simulator.download)
     (copy,) = (place(tmp_path) / "copies").iterdir()
@@ -303,7 +294,7 @@ def test_T07_every_mix_of_an_updated_copy_and_a_newer_package(
 
 
 @pytest.mark.parametrize("served", MIXES, ids=lambda mix: "-".join(map(str, mix)))
-def test_T07_a_refresh_is_held_to_the_package_role_by_role(
+def test_T07_a_refresh_is_compared_with_the_package_role_by_role(
     tmp_path: Path, served: Versions
 ) -> None:
     package, host = of_versions(5, 5, 5), of_versions(*served)
@@ -317,7 +308,7 @@ def test_T07_a_refresh_is_held_to_the_package_role_by_role(
         assert tuple(found.trusted.versions[role] for role in ROLES) == served
 
 
-def test_T08_a_mixed_package_and_update_are_both_kept_to(tmp_path: Path) -> None:
+def test_T08_a_refresh_must_not_be_older_than_package_or_update(tmp_path: Path) -> None:
     """Each has a role that is higher, so the updater's memory is of one of them only."""
     package, updated = of_versions(5, 5, 6), of_versions(6, 6, 5)
     refreshing.refresh(updated.repository(), tmp_path, updated.download)
@@ -336,7 +327,7 @@ VERSIONS = st.dictionaries(NAMES, st.integers(1, 4), max_size=5)
 
 
 @given(VERSIONS, VERSIONS)
-def test_T08_a_copy_goes_back_where_any_role_is_lower_or_gone(
+def test_T08_a_copy_goes_back_if_any_role_is_lower_or_missing(
     known: dict[str, int], other: dict[str, int]
 ) -> None:
     names = {role for role in known if role not in other or other[role] < known[role]}
@@ -344,7 +335,7 @@ def test_T08_a_copy_goes_back_where_any_role_is_lower_or_gone(
 
 
 @given(VERSIONS, VERSIONS, VERSIONS)
-def test_T08_what_goes_back_behind_none_is_ordered(
+def test_T08_never_going_back_is_a_partial_order(
     first: dict[str, int], second: dict[str, int], third: dict[str, int]
 ) -> None:
     def after(known: dict[str, int], other: dict[str, int]) -> bool:
@@ -357,7 +348,7 @@ def test_T08_what_goes_back_behind_none_is_ordered(
         assert after(first, third)
 
 
-def test_T08_roles_that_the_snapshot_names_beside_targets_count(
+def test_T08_delegated_roles_in_the_snapshot_count_too(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """As delegated roles are named there; no file of theirs is needed for that."""
@@ -460,7 +451,7 @@ def test_T08_the_order_of_the_known_copies_does_not_matter(
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_T08_new_online_keys_may_count_again_from_where_they_were(
+def test_T08_new_online_keys_may_continue_from_the_old_versions(
     simulator: RepositorySimulator, tmp_path: Path, lost: bool
 ) -> None:
     """TUF 5.3.11: what was fast-forwarded under keys that were replaced does not count."""

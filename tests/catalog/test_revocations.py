@@ -35,12 +35,12 @@ lists = st.lists(entries, max_size=2, unique_by=lambda each: each.release)
 
 
 @given(lists)
-def test_a_list_is_read_as_it_was_written(found: list[Revocation]) -> None:
+def test_a_list_is_read_back_unchanged(found: list[Revocation]) -> None:
     assert parse(NAME, json.loads(json.dumps(plain(found)))) == tuple(found)
 
 
 @given(lists, lists)
-def test_T20_silence_and_older_words_end_no_revocation(
+def test_T20_a_missing_or_older_entry_ends_no_revocation(
     seen: list[Revocation], said: list[Revocation]
 ) -> None:
     after = {each.release: each for each in merged(seen, said)}
@@ -59,7 +59,7 @@ def test_the_same_list_again_changes_nothing(found: list[Revocation]) -> None:
     assert merged(once, found) == once
 
 
-def test_T22_a_build_counts_everywhere_and_a_name_in_its_repository() -> None:
+def test_T22_a_build_is_revoked_everywhere_and_a_name_only_in_its_repository() -> None:
     why = Revocation(NAME, "b1", builds=(BUILD,))
     assert why.is_of([NAME], "b1", [OTHER])
     assert why.is_of(["another"], "b7", [OTHER, BUILD])
@@ -67,8 +67,8 @@ def test_T22_a_build_counts_everywhere_and_a_name_in_its_repository() -> None:
     assert not why._replace(withdrawn="2026-11-22").is_of([NAME], "b1", [BUILD])
 
 
-def test_T22_an_archive_that_two_builds_share_revokes_neither() -> None:
-    """A CUDA runtime lies beside the builds of many releases."""
+def test_T22_a_shared_archive_alone_does_not_revoke_a_build() -> None:
+    """One CUDA runtime belongs to the builds of many releases."""
     shared = "d" * 64
     why = Revocation(NAME, "b1", builds=(("a" * 64, shared),))
     assert not why.is_of(["another"], "b2", [("b" * 64, shared)])
@@ -91,7 +91,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("raw", BAD, ids=str)
-def test_T20_a_signed_list_that_cannot_be_read_is_refused_and_not_taken_for_empty(
+def test_T20_an_unreadable_signed_list_is_refused_and_does_not_count_as_empty(
     raw: object, tmp_path: Path
 ) -> None:
     simulator = RepositorySimulator()
@@ -106,7 +106,7 @@ def test_a_field_that_a_later_version_adds_is_ignored() -> None:
     assert parse(NAME, [{"release": "b1", "severity": 9.8}]) == (Revocation(NAME, "b1"),)
 
 
-def test_T23_what_was_seen_is_added_to_and_never_replaced(tmp_path: Path) -> None:
+def test_T23_new_revocations_are_added_to_the_known_ones(tmp_path: Path) -> None:
     """Two processes with different metadata remember the words of both."""
     for tag in ("b1", "b2"):
         revocations.remember(tmp_path, NAME, [Revocation(NAME, tag, date="2026-11-22")])
@@ -147,7 +147,7 @@ def files(publisher: OwnPublisher) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in found}
 
 
-def test_T24_a_revocation_is_signed_twice_over_and_a_rebuild_keeps_it(
+def test_T24_a_revocation_is_in_the_entry_and_in_the_list_and_a_rebuild_keeps_it(
     publisher: OwnPublisher,
 ) -> None:
     assert "revoked" not in targets(publisher), "nothing changes for who revokes nothing"
@@ -191,7 +191,7 @@ def test_T24_signing_refuses_to_forget_a_revocation_that_is_not_named(
     assert "b1: its revocation is dropped" in done.stdout
 
 
-def test_T24_a_release_file_that_says_less_than_before_is_refused(publisher: OwnPublisher) -> None:
+def test_T24_a_release_file_that_drops_a_revocation_is_refused(publisher: OwnPublisher) -> None:
     """Who revoked by hand, as before there was a command, is guarded as well."""
     path = publisher.data / "releases" / "b1.json"
     document = json.loads(path.read_text())
@@ -237,7 +237,7 @@ def test_T25_every_holder_signs_the_revocation_and_each_must_name_what_is_droppe
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_T24_what_would_be_a_wrong_revocation_is_refused(
+def test_T24_a_wrong_revocation_is_refused(
     publisher: OwnPublisher, words: tuple[str, ...], message: str
 ) -> None:
     publisher.revoke("b2")
@@ -248,9 +248,7 @@ def test_T24_what_would_be_a_wrong_revocation_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["dangling link", "folder", "deep"])
-def test_T24_a_list_that_cannot_be_read_is_not_taken_for_empty(
-    publisher: OwnPublisher, kind: str
-) -> None:
+def test_T24_an_unreadable_list_does_not_count_as_empty(publisher: OwnPublisher, kind: str) -> None:
     path = publisher.data / "revoked.json"
     if kind == "dangling link":
         path.symlink_to("elsewhere.json")

@@ -17,7 +17,7 @@ DRILL = Path(__file__).parents[1] / "support" / "rotation_drill.py"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
-def test_M10_C01_a_kill_at_every_step_of_the_walk_leaves_the_old_or_the_new(
+def test_M10_C01_a_kill_at_any_step_of_the_rotations_leaves_the_old_or_the_new_state(
     tmp_path: Path,
 ) -> None:
     line = [sys.executable, str(DRILL), str(tmp_path)]
@@ -30,7 +30,7 @@ def test_M10_C01_a_kill_at_every_step_of_the_walk_leaves_the_old_or_the_new(
 
 @pytest.mark.parametrize("file", ["timestamp", "snapshot", "targets", "root_history/2.root"])
 @pytest.mark.parametrize("content", [b"", b"\0" * 600, b"{}", b"[" * 100_000], ids=range(4))
-def test_C10_damaged_state_of_the_updater_is_fetched_anew(
+def test_C10_damaged_state_of_the_updater_is_fetched_again(
     tmp_path: Path, file: str, content: bytes
 ) -> None:
     """A power failure may leave any of its files empty or full of zeros."""

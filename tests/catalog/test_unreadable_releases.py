@@ -81,7 +81,7 @@ def publish_unreadable(shop: FolderShop, change: Callable[[Document], None]) -> 
 
 
 def with_unreadable(shop: FolderShop, home: Path, kind: str) -> User:
-    """Somebody whose metadata has b1, and b2 with a file of that kind."""
+    """A user whose metadata has b1, and b2 with a file of that kind."""
     publish_unreadable(shop, SIGNED.get(kind, lambda _: None))
     user = shop.user(home)
     done = user.run("repository", "refresh", NAME)
@@ -93,7 +93,7 @@ def with_unreadable(shop: FolderShop, home: Path, kind: str) -> User:
 
 
 @pytest.mark.parametrize("kind", [*SIGNED, *DAMAGED])
-def test_S13_the_others_are_worked_with(shop: FolderShop, tmp_path: Path, kind: str) -> None:
+def test_S13_the_other_releases_are_used(shop: FolderShop, tmp_path: Path, kind: str) -> None:
     user = with_unreadable(shop, tmp_path / "home", kind)
     done = user.run("install", "--json")
     assert done.code == 0, done.stderr
@@ -121,7 +121,9 @@ COMMANDS = (
 )
 
 
-def test_S13_every_command_works_beside_it(shop: FolderShop, tmp_path: Path) -> None:
+def test_S13_every_command_works_despite_an_unreadable_release(
+    shop: FolderShop, tmp_path: Path
+) -> None:
     user = with_unreadable(shop, tmp_path / "home", "unknown_backend")
     for words in COMMANDS:
         done = user.run(*words, "--json")
@@ -131,7 +133,9 @@ def test_S13_every_command_works_beside_it(shop: FolderShop, tmp_path: Path) -> 
     assert "cannot be read" in user.run("list", "--available").stdout
 
 
-def test_S13_where_none_can_be_read_the_first_says_why(shop: FolderShop, tmp_path: Path) -> None:
+def test_S13_if_no_release_can_be_read_the_first_error_is_told(
+    shop: FolderShop, tmp_path: Path
+) -> None:
     del shop.simulator.targets.targets["releases/b1.json"]
     user = with_unreadable(shop, tmp_path / "home", "newer_format")
     for words in (("install",), ("explain",), ("config", "set", "llm.backend", "cpu")):

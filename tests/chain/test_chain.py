@@ -139,7 +139,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("stage", "hardware", "slug"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_link_to_the_device_is_the_first(
+def test_the_first_broken_link_to_the_device_is_named(
     stage: Stage, hardware: Hardware, slug: str
 ) -> None:
     chain = examined(hardware)
@@ -162,7 +162,7 @@ INSTALLED = {
 @pytest.mark.parametrize(
     ("stage", "installed", "listed", "code"), INSTALLED.values(), ids=INSTALLED
 )
-def test_a_broken_build_has_the_exit_code_of_its_family(
+def test_a_broken_build_has_the_exit_code_of_its_error(
     stage: Stage, installed: str | TsukuError, listed: TsukuError | None, code: int
 ) -> None:
     chain = examined(installed=installed, listed=listed)
@@ -191,7 +191,7 @@ def test_a_whole_chain_has_every_link_and_its_evidence() -> None:
     ]
 
 
-def test_a_machine_without_a_visible_bus_is_no_worse() -> None:
+def test_a_machine_without_a_visible_bus_is_not_broken() -> None:
     chain = examined(replace(GOOD, evidence=()))
     assert chain.broken is None
     assert link(chain, Stage.PCI).state is LinkState.UNKNOWN
@@ -200,23 +200,23 @@ def test_a_machine_without_a_visible_bus_is_no_worse() -> None:
     assert link(nothing, Stage.LIBRARY).state is LinkState.OK
 
 
-def test_a_device_that_the_api_lists_outweighs_the_bus() -> None:
+def test_a_device_that_the_api_lists_counts_more_than_the_bus() -> None:
     strange = (Evidence("PCI 0000:01:00.0", "10de:2684 (driver none)"),)
     assert examined(replace(GOOD, evidence=strange)).broken is None
 
 
-def test_adapters_of_other_makers_say_nothing() -> None:
+def test_adapters_of_other_vendors_prove_nothing() -> None:
     other = (Evidence("PCI 0000:00:02.0", "1a03:2000 (driver ast)"),)
     assert link(examined(replace(GOOD, evidence=other)), Stage.PCI).state is LinkState.UNKNOWN
 
 
-def test_one_adapter_of_two_that_is_driven_is_enough() -> None:
+def test_one_adapter_with_a_driver_is_enough() -> None:
     first = Evidence("PCI 0000:00:01.0", "10de:2684 (driver vfio-pci)")
     hardware = replace(without_device(ApiState.FAILED, REBOOT), evidence=(first, *BUS))
     assert link(examined(hardware), Stage.MODULE).state is LinkState.OK
 
 
-def test_the_bus_is_asked_for_the_maker_of_the_device() -> None:
+def test_the_bus_is_searched_for_the_vendor_of_the_device() -> None:
     gpu = Gpu("vulkan", 0, "A card", GpuKind.DISCRETE, vendor_id=0x1002, api_version="1.3")
     cards = (*BUS, Evidence("PCI 0000:03:00.0", "1002:73bf (driver amdgpu)"))
     chain = examined(replace(of_vulkan(gpu), evidence=cards), requested="vulkan")
@@ -232,7 +232,9 @@ def test_the_bus_is_asked_for_the_maker_of_the_device() -> None:
     ],
     ids=["card", "no-card", "windows"],
 )
-def test_a_library_is_for_who_has_the_card(hardware: Hardware, fix: str) -> None:
+def test_a_missing_library_is_recommended_only_if_the_card_is_there(
+    hardware: Hardware, fix: str
+) -> None:
     bus = hardware.evidence if "if this" not in fix else ()
     selection = select(machines.release(), GOOD, Request())
     subject = subject_of("cuda", selection, hardware, None)
@@ -241,7 +243,7 @@ def test_a_library_is_for_who_has_the_card(hardware: Hardware, fix: str) -> None
     assert fault.fix.startswith(fix)
 
 
-def test_an_old_system_is_seen_behind_a_missing_device() -> None:
+def test_an_old_system_is_named_even_without_a_device() -> None:
     hardware = replace(without_device(ApiState.OK), libc=Libc("glibc", "2.31"))
     chain = examined(hardware)
     assert chain.broken
@@ -258,7 +260,7 @@ def test_an_adapter_of_windows_is_known() -> None:
     assert link(chain, Stage.MODULE).evidence[0] == "32.0.15"
 
 
-def test_what_comes_after_a_stop_is_unknown() -> None:
+def test_links_after_a_broken_one_are_unknown() -> None:
     chain = examined(without_device(ApiState.FAILED, REBOOT), installed=NotInstalled("x"))
     assert chain.fault
     assert chain.fault.transient
@@ -267,12 +269,12 @@ def test_what_comes_after_a_stop_is_unknown() -> None:
     assert link(chain, Stage.REQUIREMENT).state is LinkState.UNKNOWN
 
 
-def test_an_intact_build_is_seen_behind_a_broken_driver() -> None:
+def test_an_intact_build_is_shown_despite_a_broken_driver() -> None:
     chain = examined(without_device(ApiState.FAILED, REBOOT))
     assert [link(chain, stage).state for stage in (Stage.TREE, Stage.LIST)] == [LinkState.OK] * 2
 
 
-def test_a_software_renderer_is_no_device() -> None:
+def test_a_software_renderer_does_not_count_as_a_device() -> None:
     chain = examined(of_vulkan(SOFTWARE), requested="vulkan")
     assert chain.broken
     assert chain.broken.stage is Stage.DEVICE
@@ -287,7 +289,9 @@ def test_a_software_renderer_is_no_device() -> None:
     ],
     ids=["ptx", "nothing-fits"],
 )
-def test_a_requirement_is_mended_or_another_variant_taken(hardware: Hardware, fix: str) -> None:
+def test_the_fix_of_a_requirement_is_an_upgrade_or_another_variant(
+    hardware: Hardware, fix: str
+) -> None:
     chain = examined(hardware, requested="cuda-13.4")
     assert chain.broken
     assert chain.broken.stage is Stage.REQUIREMENT
@@ -305,7 +309,7 @@ def test_a_backend_without_a_build_names_what_fits() -> None:
     )
 
 
-def test_a_list_without_the_gpu_by_its_name_is_left_open() -> None:
+def test_a_list_that_does_not_name_the_gpu_is_unknown() -> None:
     found = link(examined(listed=Listed(("CUDA0: Another",), None)), Stage.LIST)
     assert found.state is LinkState.UNKNOWN
     assert found.evidence[-1] == "none of them is called NVIDIA X"
@@ -337,7 +341,7 @@ BOTH = machines.machine(machines.vulkan(GpuKind.DISCRETE), machines.cuda())
         ("metal", None, BOTH, ("metal", "metal", None)),
     ],
 )
-def test_what_is_examined(
+def test_the_right_build_is_examined(
     requested: str,
     active: tuple[str, str] | None,
     hardware: Hardware,
@@ -362,7 +366,7 @@ def test_a_platform_without_a_gpu_build(requested: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.stem)
-def test_no_known_machine_breaks_a_driver_s_link_beside_a_device(path: Path) -> None:
+def test_no_recorded_machine_has_both_a_device_and_a_broken_driver_link(path: Path) -> None:
     hardware = probe(ReplayHost.load(path))
     selection = select(RELEASE, hardware, Request())
     for backend in (*NAMES, "auto"):

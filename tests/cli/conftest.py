@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from support.program import Result
@@ -7,6 +8,14 @@ from support.program import Result
 from tsuku_llm.cli.entry import run
 
 Run = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An empty home for programs that run in a separate process."""
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o755)
+    return folder
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def answers(port: int) -> bool:
     return status == 200
 
 
-def test_it_is_started_seen_read_and_stopped_and_leaves_nothing(home: Home) -> None:
+def test_a_server_is_started_listed_logged_and_stopped_and_leaves_nothing(home: Home) -> None:
     started = home.start()
     assert (started["state"], started["report"]["ready"]) == ("running", True)
     assert answers(started["port"])
@@ -110,7 +110,7 @@ def test_it_is_started_seen_read_and_stopped_and_leaves_nothing(home: Home) -> N
     assert home.run("stop").code == 7
 
 
-def test_people_are_told_what_runs_and_how_to_stop_it(home: Home) -> None:
+def test_the_text_says_what_runs_and_how_to_stop_it(home: Home) -> None:
     told = home.run(*SERVE, "--", "--port", "0")
     (server,) = home.servers().values()
     assert told.stdout.splitlines()[:2] == [
@@ -124,7 +124,7 @@ def test_people_are_told_what_runs_and_how_to_stop_it(home: Home) -> None:
     assert home.run("stop", "--all").stdout == "no server is in the background\n"
 
 
-def test_a_second_start_is_told_who_has_the_name_and_the_port(home: Home) -> None:
+def test_a_second_start_names_the_server_that_has_the_name_or_the_port(home: Home) -> None:
     first = home.start()
     again = home.run(*SERVE)
     assert again.code == 7
@@ -155,7 +155,7 @@ def test_two_servers_have_two_names_and_are_stopped_together(home: Home) -> None
         assert gone(server["pid"])
 
 
-def test_it_can_be_started_again_and_the_log_of_before_is_kept_once(home: Home) -> None:
+def test_a_server_can_be_started_again_and_one_old_log_is_kept(home: Home) -> None:
     ports = []
     for _ in range(3):
         ports.append(str(home.start()["port"]))
@@ -185,7 +185,7 @@ def test_an_exit_code_before_it_is_ready_is_passed_on(home: Home) -> None:
 @pytest.mark.parametrize(
     ("options", "code"), [(("--name", "A B"), 2), (("--idle-timeout", "soon"), 2), (("--exec",), 2)]
 )
-def test_bad_words_are_one_error(options: tuple[str, ...], code: int, home: Home) -> None:
+def test_bad_arguments_are_one_error(options: tuple[str, ...], code: int, home: Home) -> None:
     result = home.run(*SERVE, *options)
     assert result.code == code
     assert result.stderr.count("error[") == 1
@@ -214,7 +214,7 @@ def waited_for(home: Home, is_so: Callable[[Record], bool], name: str = "default
         os.sched_yield()
 
 
-def test_a_server_that_dies_is_shown_with_its_end(home: Home) -> None:
+def test_a_dead_server_is_shown_with_its_exit(home: Home) -> None:
     started = home.start()
     os.kill(started["pid"], signal.SIGKILL)
     assert gone(started["supervisor"])
@@ -225,7 +225,7 @@ def test_a_server_that_dies_is_shown_with_its_end(home: Home) -> None:
     assert home.servers() == {}
 
 
-def test_a_killed_supervisor_takes_its_server_along_and_the_name_is_free(home: Home) -> None:
+def test_a_killed_supervisor_ends_its_server_and_frees_the_name(home: Home) -> None:
     started = home.start()
     os.kill(started["supervisor"], signal.SIGKILL)
     assert gone(started["supervisor"])
@@ -252,7 +252,7 @@ def test_a_server_without_its_supervisor_is_found_and_stopped(home: Home) -> Non
     assert answers(started["port"])
 
 
-def test_a_stale_pid_is_recognised_and_a_stranger_never_killed(home: Home) -> None:
+def test_a_reused_pid_is_recognised_and_that_process_is_not_killed(home: Home) -> None:
     home.start()
     with sleeping() as stranger:
         stale = Process(stranger.pid, "another-boot:1")
@@ -264,7 +264,9 @@ def test_a_stale_pid_is_recognised_and_a_stranger_never_killed(home: Home) -> No
         assert stranger.poll() is None
 
 
-def test_what_does_not_end_in_time_is_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_end_in_time_is_killed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = home.start()
     os.kill(started["pid"], signal.SIGSTOP)
     assert stopped(started["pid"])
@@ -316,7 +318,7 @@ def test_the_log_of_a_running_server_is_followed_until_its_end(home: Home) -> No
 
 
 @pytest.mark.parametrize("words", [("logs",), ("stop",), ("logs", "-f")], ids=" ".join)
-def test_a_server_that_never_was_is_answered_with_those_that_are(
+def test_an_unknown_name_is_an_error_that_lists_the_servers(
     words: tuple[str, ...], home: Home
 ) -> None:
     home.start()
@@ -330,7 +332,7 @@ def test_a_server_that_never_was_is_answered_with_those_that_are(
     home.run("stop")
 
 
-def test_T27_a_server_whose_release_was_revoked_since_is_shown(home: Home) -> None:
+def test_T27_a_server_whose_release_was_revoked_later_is_shown(home: Home) -> None:
     home.start()
     why = Revocation("official", "b100", "it leaks memory", "2026-11-22")
     revocations.remember(home.path / "llm", "official", [why])

@@ -41,7 +41,7 @@ def with_root(words: tuple[str, ...]) -> tuple[str, ...]:
 # --- settings ----------------------------------------------------------------------------
 
 
-def test_a_setting_is_written_shown_and_taken_back(tmp_path: Path) -> None:
+def test_a_setting_is_written_shown_and_unset(tmp_path: Path) -> None:
     env = environment(tmp_path)
     file = tmp_path / "config.toml"
     written = run_program("config", "set", "llm.backend", "vulkan", env=env)
@@ -52,7 +52,7 @@ def test_a_setting_is_written_shown_and_taken_back(tmp_path: Path) -> None:
     assert settings(tmp_path)["llm.backend"] == ("auto", "default")
 
 
-def test_the_environment_overrules_the_file_and_is_named(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file_and_is_named(tmp_path: Path) -> None:
     env = environment(tmp_path, TSUKU_LLM_BACKEND="cpu")
     written = run_program("config", "set", "llm.backend", "vulkan", env=env)
     assert written.stdout == "llm.backend = cpu (environment TSUKU_LLM_BACKEND)\n"
@@ -63,7 +63,7 @@ def test_the_environment_overrules_the_file_and_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("word", ["quantum", "cuda-99.9"])
-def test_a_backend_that_does_not_exist_is_refused_with_what_does(word: str, tmp_path: Path) -> None:
+def test_an_unknown_backend_is_refused_with_the_known_ones(word: str, tmp_path: Path) -> None:
     result = run_program("config", "set", "llm.backend", word, env=environment(tmp_path))
     assert (result.code, result.stdout) == (3, "")
     assert result.stderr.splitlines()[0].startswith("error[unknown-request]: ")
@@ -72,11 +72,11 @@ def test_a_backend_that_does_not_exist_is_refused_with_what_does(word: str, tmp_
 
 
 @pytest.mark.parametrize("word", ["auto", "gpu", "cpu", "cuda"])
-def test_a_backend_that_exists_is_taken(word: str, program: Program) -> None:
+def test_a_known_backend_is_accepted(word: str, program: Program) -> None:
     assert program("config", "set", "llm.backend", word).code == 0
 
 
-def test_credentials_are_shown_to_who_asks_for_them_only(program: Program) -> None:
+def test_credentials_are_shown_only_on_request(program: Program) -> None:
     url = "https://me:secret@mirror.example/x"
     assert "secret" not in program("config", "set", "llm.mirror", url).stdout
     assert "secret" not in program("config", "list").stdout
@@ -108,7 +108,7 @@ def test_explain_has_a_reason_or_a_rank_for_each_variant(as_json: AsJson) -> Non
         assert each["compatible"] == (each["reason"] is None) == (each["rank"] is not None)
 
 
-def test_the_flag_is_obeyed_or_refused_with_every_reason(
+def test_the_backend_of_the_flag_is_used_or_refused_with_every_reason(
     program: Program, as_json: AsJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TSUKU_LLM_BACKEND", "cpu")
@@ -231,7 +231,7 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-def test_a_dry_run_tells_all_and_touches_no_network(tmp_path: Path) -> None:
+def test_a_dry_run_shows_everything_and_uses_no_network(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, "install", "--dry-run", "--json"],
         env=environment(tmp_path),
@@ -273,7 +273,7 @@ def test_a_home_below_a_file_is_one_error(words: tuple[str, ...], tmp_path: Path
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether nothing can be made there: sysfs refuses it, and a sandbox may have none."""
+    """Say if nothing can be made there: sysfs refuses it, but a sandbox may lack sysfs."""
     probe = folder / "tsuku-llm-probe"
     try:
         probe.mkdir()

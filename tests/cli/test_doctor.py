@@ -129,7 +129,7 @@ def test_the_first_broken_link_and_one_fix_are_named(  # noqa: PLR0913, PLR0917
     assert not [line for line in lines if line.startswith("also ") and reason in line]
 
 
-def test_a_temporary_situation_is_called_so(
+def test_a_temporary_problem_is_marked_as_temporary(
     program: Program, as_json: AsJson, on: Callable[[str], None]
 ) -> None:
     on("after-suspend-999")
@@ -178,7 +178,7 @@ def test_a_server_without_its_gpu_is_exit_code_7(
     assert told["data"]["fix"]
 
 
-def test_the_build_in_use_is_examined_and_not_what_would_be_chosen(
+def test_the_active_build_is_examined_and_not_the_one_that_would_be_chosen(
     as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
 ) -> None:
     on("hybrid-intel-and-nvidia")
@@ -189,7 +189,7 @@ def test_the_build_in_use_is_examined_and_not_what_would_be_chosen(
     assert told["data"]["selected"] == "vulkan"
 
 
-def test_the_build_that_was_asked_for_is_examined(
+def test_the_requested_build_is_examined(
     as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
 ) -> None:
     on("hybrid-intel-and-nvidia")
@@ -201,7 +201,7 @@ def test_the_build_that_was_asked_for_is_examined(
     assert links["server-list"]["state"] == "ok"
 
 
-def test_a_backend_that_does_not_exist_is_refused(program: Program) -> None:
+def test_an_unknown_backend_is_refused(program: Program) -> None:
     result = program("doctor", "--backend", "quantum")
     assert (result.code, result.stdout) == (3, "")
     assert result.stderr.startswith("error[unknown-request]: ")

@@ -61,7 +61,7 @@ def test_every_command_has_help(words: tuple[str, ...], program: Run) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_of_commands_tells_what_they_tell(name: str) -> None:
+def test_the_table_of_commands_has_their_help_texts(name: str) -> None:
     command = group.get_command(click.Context(group), name)
     assert command is not None
     assert (command.help or "").splitlines()[0] == COMMANDS[name]
@@ -114,19 +114,19 @@ def test_bad_usage_is_one_error(words: tuple[str, ...], program: Run, as_json: A
         assert f"error[bad-usage]: {told['error']['message']}" == first
 
 
-def test_the_hint_of_an_unknown_option_of_serve_is_the_two_dashes(program: Run) -> None:
+def test_an_unknown_option_of_serve_hints_at_the_two_dashes(program: Run) -> None:
     result = program("serve", "-m", "x.gguf")
     assert result.code == 2
     assert "goes after --" in result.stderr
 
 
-def test_json_behind_two_dashes_is_the_servers() -> None:
+def test_json_after_two_dashes_goes_to_the_server() -> None:
     assert wants_json(["install", "--json"])
     assert not wants_json(["serve", "--", "--json"])
     assert wants_json(["serve", "--json", "--", "x"])
 
 
-def test_the_command_is_named_though_its_arguments_are_wrong(as_json: AsJson) -> None:
+def test_the_command_is_named_even_if_its_arguments_are_wrong(as_json: AsJson) -> None:
     assert as_json("config", "get", "--frob")["command"] == "config get"
     assert as_json("config", "frob")["command"] == "config"
     assert as_json("frob")["command"] is None
@@ -186,7 +186,7 @@ def test_every_error_has_its_code_and_form(
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (entry.Terminated(), 143)])
-def test_an_interruption_is_an_error_like_others(
+def test_an_interrupt_is_an_error_like_others(
     error: BaseException,
     code: int,
     program: Run,
@@ -198,7 +198,7 @@ def test_an_interruption_is_an_error_like_others(
     assert as_json("config")["error"]["code"] == "interrupted"
 
 
-def test_a_bug_has_a_traceback_and_says_what_to_do(
+def test_a_bug_shows_a_traceback_and_what_to_do(
     program: Run, as_json: AsJson, raising: Callable[[BaseException], None]
 ) -> None:
     raising(ZeroDivisionError("of ours"))
@@ -210,7 +210,7 @@ def test_a_bug_has_a_traceback_and_says_what_to_do(
     assert as_json("config")["error"]["code"] == "bug"
 
 
-def test_the_envelope_takes_what_reports_are_made_of() -> None:
+def test_the_envelope_accepts_every_type_of_a_report() -> None:
     answer = Answer(
         {
             "path": Path("/a"),
@@ -248,14 +248,14 @@ def test_a_malformed_config_is_one_error(words: tuple[str, ...], tmp_path: Path)
     assert "line 2" in fact
 
 
-def test_the_path_of_a_malformed_config_can_be_asked(tmp_path: Path) -> None:
+def test_config_path_works_with_a_malformed_config(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xff[")
     result = run_program("config", "path", env=environment(tmp_path))
     assert result == Result(0, f"{tmp_path / 'config.toml'}\n", "")
 
 
 @pytest.mark.parametrize("home", ["", "relative/home"])
-def test_a_home_that_is_no_absolute_path_is_one_error(home: str, tmp_path: Path) -> None:
+def test_a_relative_home_is_one_error(home: str, tmp_path: Path) -> None:
     result = run_program("list", env={**environment(tmp_path), "TSUKU_HOME": home})
     assert (result.code, result.stdout) == (2, "")
     assert result.stderr.startswith("error[bad-config]: TSUKU_HOME is ")
@@ -291,7 +291,7 @@ sys.exit(entry.run(["list", *sys.argv[1:]]))
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("extra", [(), ("--json",)], ids=["text", "json"])
-def test_a_signal_unwinds_and_is_told(
+def test_a_signal_unwinds_the_program_and_is_reported(
     number: signal.Signals, code: int, extra: tuple[str, ...], tmp_path: Path
 ) -> None:
     with subprocess.Popen(
@@ -337,7 +337,7 @@ def test_light_commands_load_no_heavy_library(words: tuple[str, ...], tmp_path: 
     assert not loaded & set(BUDGET)
 
 
-def test_the_version_alone_loads_not_even_click(tmp_path: Path) -> None:
+def test_the_version_is_shown_without_loading_click(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['tsuku-llm', '--version']\n"
         "from tsuku_llm.cli import main\n"

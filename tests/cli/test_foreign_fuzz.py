@@ -160,7 +160,7 @@ numbers = itertools.count()
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS, last=st.sampled_from(COMMANDS))
-def test_S16_S01_foreign_things_are_never_touched(
+def test_S16_S01_foreign_files_are_never_touched(
     template: User,
     memory: Path,
     monkeypatch: pytest.MonkeyPatch,

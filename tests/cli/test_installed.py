@@ -16,20 +16,13 @@ from tsuku_llm.store.store import Store
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o755)
-    return folder
-
-
 def put(home: Path, script: str = "echo server $*", release: str = "b100") -> Installed:
     server = f"#!/bin/sh\n{script}\n".encode()
     store = Store(home / "llm")
     return install(store, release, files={**FILES, "llama-server": server})
 
 
-def test_the_active_version_has_a_star(home: Path) -> None:
+def test_the_active_version_is_marked_with_a_star(home: Path) -> None:
     old, new = put(home), put(home, release="b101")
     result = run_program("list", env=environment(home))
     assert (result.code, result.stderr) == (0, "")
@@ -45,7 +38,7 @@ def test_the_active_version_has_a_star(home: Path) -> None:
     assert versions[0]["variant"] == versions[0]["backend"] == "cpu"
 
 
-def test_which_is_the_path_and_nothing_else(home: Path) -> None:
+def test_which_prints_only_the_path(home: Path) -> None:
     installed = put(home)
     server = installed.tree / "llama-server"
     assert run_program("which", env=environment(home)).stdout == f"{server}\n"
@@ -61,7 +54,7 @@ def test_nothing_installed_is_exit_code_7(words: tuple[str, ...], home: Path) ->
     assert result.stderr.splitlines()[-1] == "hint: run: tsuku-llm install"
 
 
-def test_another_backend_than_the_installed_is_never_served(home: Path) -> None:
+def test_a_backend_that_is_not_installed_is_never_served(home: Path) -> None:
     put(home)
     result = run_program("serve", env=environment(home, TSUKU_LLM_BACKEND="vulkan"))
     assert result.code == 7
@@ -83,7 +76,7 @@ def test_the_server_gets_its_arguments_and_keeps_its_streams(
     ]
 
 
-def test_with_json_stdout_is_the_document_and_the_server_speaks_on_stderr(home: Path) -> None:
+def test_with_json_the_servers_output_goes_to_stderr(home: Path) -> None:
     put(home)
     result = run_program("serve", "--json", "--", "--port", "1", env=environment(home))
     assert result.code == 0
@@ -91,7 +84,7 @@ def test_with_json_stdout_is_the_document_and_the_server_speaks_on_stderr(home: 
     assert "server --port 1" in result.stderr
 
 
-def test_exec_has_no_document(home: Path) -> None:
+def test_exec_prints_no_document(home: Path) -> None:
     result = run_program("serve", "--json", "--exec", env=environment(home))
     assert (result.code, result.document["error"]["code"]) == (2, "bad-usage")
 
@@ -124,7 +117,7 @@ def test_a_signal_ends_the_server_and_us(number: signal.Signals, home: Path) -> 
     assert "Traceback" not in err
 
 
-def test_S16_what_the_program_itself_keeps_is_not_foreign(home: Path) -> None:
+def test_S16_the_programs_own_files_are_not_foreign(home: Path) -> None:
     put(home)
     env = environment(home)
     memory = StateNotes(home / "llm" / "state", ("driver",))

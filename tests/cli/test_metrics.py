@@ -78,7 +78,7 @@ def test_every_value_is_read_back(metric: str, values: dict[str, float]) -> None
     assert samples(metric) == values
 
 
-def test_the_words_are_labels_whatever_is_in_them() -> None:
+def test_any_text_can_be_a_label() -> None:
     (info,) = (family for family in parsed(text([GPU])) if family.name == "tsuku_llm_server_info")
     assert info.samples[0].labels == {
         "name": "gpu",

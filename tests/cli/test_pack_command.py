@@ -43,7 +43,7 @@ def build(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    """A release file of one variant, which has no archives yet."""
+    """A release file of one variant, still without archives."""
     document = release_document("b1")
     del document["platforms"]["linux-amd64"]["variants"]["cpu"]["artifacts"]
     path = tmp_path / "b1.json"
@@ -77,7 +77,7 @@ def test_a_build_is_packed_and_entered(program: Program, build: Path, release: P
     assert "cpu for linux-amd64 consists of 1 archive; sign it" in done.stdout
 
 
-def test_programs_are_told_what_was_written(
+def test_the_json_says_what_was_written(
     as_json: Callable[..., Any], build: Path, release: Path
 ) -> None:
     first, again = (as_json(*words(build, release))["data"] for _ in range(2))
@@ -107,10 +107,10 @@ def zip_file(build: Path, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "pack"), [("b1.tar.gz", tarball), ("b1.zip", zip_file)])
-def test_an_archive_of_upstreams_is_packed_as_its_folder_is(
+def test_an_upstream_archive_is_packed_like_its_folder(
     program: Program, build: Path, release: Path, name: str, pack: Callable[[Path, Path], None]
 ) -> None:
-    """A tarball has a top folder, a zip file has none, and no links."""
+    """A tarball has a top folder and links, a zip file neither."""
     pack(build, release.parent / name)
     assert program(*words(release.parent / name, release)).code == 0
     from_archive = artifacts(release)
@@ -205,7 +205,7 @@ def test_wrong_input_is_one_clear_error_and_enters_nothing(
     assert (release.read_bytes() if release.exists() else None) == before
 
 
-def test_archives_at_http_are_refused_before_anything_is_written(
+def test_a_plain_http_url_is_refused_before_anything_is_written(
     program: Program, build: Path, release: Path
 ) -> None:
     refused = program(*words(build, release, "--url", "http://host.test/"))
@@ -222,7 +222,7 @@ def test_T18_a_password_in_the_url_of_the_archives_is_refused_and_not_shown(
     assert not (release.parent / "archives").exists()
 
 
-def test_a_damaged_archive_is_told_as_in_an_install(
+def test_a_damaged_archive_is_the_same_error_as_in_an_install(
     program: Program, build: Path, release: Path
 ) -> None:
     broken = release.parent / "b1.tar.gz"
@@ -238,7 +238,7 @@ def test_a_damaged_archive_is_told_as_in_an_install(
     assert not list((release.parent / "archives").glob(".*"))
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_the_disk(
+def test_a_folder_that_cannot_be_written_is_a_disk_error(
     program: Program, build: Path, release: Path
 ) -> None:
     (release.parent / "archives").write_bytes(b"a file")

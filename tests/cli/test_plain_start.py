@@ -30,7 +30,7 @@ ARGUMENTS = [
 
 @settings(deadline=None)
 @given(own=st.sampled_from(PLAIN), arguments=st.lists(st.text()))
-def test_click_finds_nothing_else_in_it(own: list[str], arguments: list[str]) -> None:
+def test_click_parses_a_plain_start_the_same_way(own: list[str], arguments: list[str]) -> None:
     words = [*own, "--", *arguments]
     assert serves_plainly(words)
     with command.make_context("serve", words[1:]) as context:
@@ -62,14 +62,14 @@ def test_click_finds_nothing_else_in_it(own: list[str], arguments: list[str]) ->
     ],
     ids=" ".join,
 )
-def test_everything_else_is_parsed(words: list[str]) -> None:
+def test_any_other_start_is_parsed_by_click(words: list[str]) -> None:
     assert not serves_plainly(words)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the server is a shell script")
 @pytest.mark.parametrize("own", PLAIN, ids=" ".join)
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda words: ascii(" ".join(words)))
-def test_it_starts_what_the_parsed_one_starts(
+def test_a_plain_start_runs_the_same_as_a_parsed_one(
     own: list[str], arguments: list[str], tmp_path: Path
 ) -> None:
     install(Store(tmp_path / "llm"), files=FILES | {"llama-server": SAYS_ITS_WORDS})
@@ -92,7 +92,7 @@ def test_it_starts_what_the_parsed_one_starts(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the server is a shell script")
 @pytest.mark.parametrize("own", PLAIN, ids=" ".join)
-def test_its_errors_are_those_of_every_command(own: list[str], tmp_path: Path) -> None:
+def test_a_plain_start_has_the_usual_errors(own: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, *own], env=environment(tmp_path), capture_output=True, text=True, check=False
     )

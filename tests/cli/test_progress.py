@@ -29,7 +29,7 @@ console.note("rich" if "rich" in sys.modules else "plain")
 """
 
 
-def test_lines_say_what_is_fetched_and_no_more() -> None:
+def test_lines_say_only_what_is_downloaded() -> None:
     said: list[str] = []
     lines = Lines(said.append)
     lines.begin("a.tar.gz", 31_636_673)
@@ -45,7 +45,7 @@ def test_without_a_terminal_there_are_lines() -> None:
     assert isinstance(Console().progress, Lines)
 
 
-def test_archives_side_by_side_share_one_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parallel_downloads_share_one_bar(capsys: pytest.CaptureFixture[str]) -> None:
     bar = Bar()
 
     def fetch(number: int) -> None:
@@ -64,7 +64,7 @@ def test_archives_side_by_side_share_one_bar(capsys: pytest.CaptureFixture[str])
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_bar_has_no_thread() -> None:
+def test_a_bar_starts_no_thread() -> None:
     before = threading.active_count()
     bar = Bar()
     bar.begin("build.tar.gz", 1000)
@@ -74,7 +74,7 @@ def test_a_bar_has_no_thread() -> None:
 
 
 def on_terminal(home: Path, *arguments: str, **extra: str) -> str:
-    """What the script writes to a terminal of its own."""
+    """Return what the script writes to its terminal."""
     ours, theirs = open_terminal()
     with subprocess.Popen(
         [sys.executable, "-c", SHOW, *arguments],

@@ -68,11 +68,11 @@ def test_sizes_have_three_digits(count: int | None, shown: str) -> None:
 
 
 @given(st.lists(st.tuples(st.text(), st.text(), st.text())))
-def test_a_table_has_a_line_per_row(rows: list[tuple[str, str, str]]) -> None:
+def test_a_table_has_one_line_for_each_row(rows: list[tuple[str, str, str]]) -> None:
     assert len(text.table(rows)) == len(rows)
 
 
-def test_a_release_is_named_by_both_its_names() -> None:
+def test_a_release_is_shown_with_both_names() -> None:
     assert text.named("b11429", "0.6.0") == "b11429 (0.6.0)"
     assert text.named("b11429", None) == text.named("b11429", "b11429") == "b11429"
 
@@ -92,7 +92,7 @@ def test_explain_has_every_variant_with_its_reason() -> None:
     assert variants["rocm-10.0"]["code"]
 
 
-def test_explain_says_for_people_what_it_says_for_programs() -> None:
+def test_explain_says_the_same_as_text_and_as_json() -> None:
     choice = chosen(GPU)
     lines = choice_render.lines(choice)
     assert lines[0] == (
@@ -141,7 +141,7 @@ def test_a_plan_lists_addresses_sizes_and_digests() -> None:
 @pytest.mark.parametrize(
     ("outcome", "word"), [("installed", "installed: "), ("unchanged", "already installed: ")]
 )
-def test_an_install_says_what_and_where_and_what_next(outcome: str, word: str) -> None:
+def test_an_install_says_what_where_and_what_to_do_next(outcome: str, word: str) -> None:
     where = installed()
     lines = install_render.lines(report(outcome, where))
     assert lines[1] == f"{word}vulkan of b1 (0.1.0), built by tests, from repository official"
@@ -150,7 +150,7 @@ def test_an_install_says_what_and_where_and_what_next(outcome: str, word: str) -
     assert as_document(install_render.data(report(outcome, where)))["path"] == str(where.tree)
 
 
-def test_a_machine_is_told_with_its_devices_and_problems() -> None:
+def test_a_machine_is_shown_with_its_devices_and_problems() -> None:
     lines = hardware_render.lines(GPU, None)
     shown = "\n".join(lines)
     for api in GPU.apis:
@@ -198,7 +198,7 @@ def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: s
     assert (data["available"], data["variant"]) == (newer, "vulkan")
 
 
-def test_an_update_that_fits_nowhere_is_told() -> None:
+def test_an_update_without_a_fitting_variant_is_shown() -> None:
     checked = UpdateReport(
         installed(),
         chosen(NO_GPU, "vulkan"),

@@ -18,7 +18,7 @@ Program = Callable[..., Result]
 
 
 def offered(simulator: RepositorySimulator, folder: Path) -> tuple[str, ...]:
-    """The words that add a repository with this root of trust; nobody is at its address."""
+    """Return the arguments that add a repository with this root; no host has its address."""
     root = folder / "root.json"
     root.write_bytes(simulator.pinned_root)
     return ("repository", "add", "ours", "https://127.0.0.1:1/", "--root", str(root))
@@ -71,7 +71,7 @@ def test_a_weak_root_of_trust_is_refused(
     assert program("repository", "list").stdout.count("\n") == 1, "only the official one"
 
 
-def test_a_root_that_one_key_can_sign_is_taken_with_a_word(
+def test_a_root_that_one_key_can_sign_is_accepted_with_a_warning(
     program: Program, tmp_path: Path
 ) -> None:
     simulator = RepositorySimulator()
@@ -87,9 +87,7 @@ def test_a_root_that_one_key_can_sign_is_taken_with_a_word(
 # --- the fingerprint of a root ------------------------------------------------------------------
 
 
-def test_T36_a_root_of_another_repository_is_not_kept_and_its_owner_is_asked(
-    program: Program, tmp_path: Path
-) -> None:
+def test_T36_a_root_of_another_repository_is_not_kept(program: Program, tmp_path: Path) -> None:
     RepositorySimulator(name="other").write(tmp_path / "host")
     name, root = offered(RepositorySimulator(), tmp_path)[2], str(tmp_path / "root.json")
     refused = program("repository", "add", name, f"{(tmp_path / 'host').as_uri()}/", "--root", root)
@@ -98,10 +96,10 @@ def test_T36_a_root_of_another_repository_is_not_kept_and_its_owner_is_asked(
     assert "ours" not in program("repository", "list").stdout
 
 
-def test_T36_a_root_with_another_fingerprint_is_not_taken(
+def test_T36_a_root_with_another_fingerprint_is_refused(
     program: Program, tmp_path: Path, tsuku_home: Path
 ) -> None:
-    """Somebody on the way replaced the file; its owner's fingerprint came by another way."""
+    """An attacker on the network replaced the file; the fingerprint came by another way."""
     genuine = sha256(RepositorySimulator().pinned_root).hexdigest()
     stranger = RepositorySimulator(name="stranger")
     words = offered(stranger, tmp_path)
@@ -114,7 +112,7 @@ def test_T36_a_root_with_another_fingerprint_is_not_taken(
 
 
 @pytest.mark.parametrize("spell", [str.upper, lambda text: ":".join(re.findall("..", text))])
-def test_a_fingerprint_may_be_spelled_as_tools_do(
+def test_a_fingerprint_is_accepted_in_the_spelling_of_common_tools(
     program: Program, tmp_path: Path, spell: Callable[[str], str]
 ) -> None:
     simulator = RepositorySimulator()
@@ -131,7 +129,7 @@ def test_a_fingerprint_may_be_spelled_as_tools_do(
 
 
 @pytest.mark.parametrize("junk", ["", "abc", "g" * 64, "0" * 63, "0" * 65])
-def test_what_is_no_fingerprint_is_named(program: Program, tmp_path: Path, junk: str) -> None:
+def test_a_malformed_fingerprint_is_named(program: Program, tmp_path: Path, junk: str) -> None:
     refused = program(*offered(RepositorySimulator(), tmp_path), "--fingerprint", junk)
     assert (refused.code, "64 hexadecimal digits" in refused.stderr) == (2, True)
     assert program("repository", "list").stdout.count("\n") == 1
@@ -162,7 +160,7 @@ def test_what_is_no_fingerprint_is_named(program: Program, tmp_path: Path, junk:
     ],
     ids=ascii,
 )
-def test_T37_an_address_with_characters_that_are_not_shown_is_refused(
+def test_T37_a_url_with_invisible_characters_is_refused(
     program: Program, tmp_path: Path, tsuku_home: Path, url: str
 ) -> None:
     words = list(offered(RepositorySimulator(), tmp_path))
@@ -175,7 +173,7 @@ def test_T37_an_address_with_characters_that_are_not_shown_is_refused(
 # --- where the official repository is fetched ---------------------------------------------------
 
 
-def test_the_official_repository_is_fetched_from_where_the_setting_says(
+def test_the_setting_changes_the_url_of_the_official_repository(
     program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A mirror on a disk, such as the folder that is published."""
@@ -189,7 +187,7 @@ def test_the_official_repository_is_fetched_from_where_the_setting_says(
     assert (gone.code, "no file timestamp.json" in gone.stderr) == (4, True)
 
 
-def test_that_setting_is_not_for_other_repositories(
+def test_the_setting_does_not_change_other_repositories(
     program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     simulator = RepositorySimulator()

@@ -14,13 +14,6 @@ from support.servers import install_stand_in
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o755)
-    return folder
-
-
 def serve(home: Path, *words: str, **extra: str) -> Result:
     return run_program("serve", *words, env=environment(home, **extra))
 
@@ -67,7 +60,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
 
 
 @pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
-def test_a_start_that_requires_a_gpu_ends_with_8_where_none_is_listed(
+def test_a_start_that_requires_a_gpu_ends_with_8_if_none_is_listed(
     flags: tuple[str, ...], home: Path
 ) -> None:
     install_stand_in(home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started",))
@@ -79,7 +72,7 @@ def test_a_start_that_requires_a_gpu_ends_with_8_where_none_is_listed(
     assert hint.endswith("tsuku-llm config set llm.backend cpu")
 
 
-def test_a_build_for_the_processor_is_none_for_a_gpu(home: Path) -> None:
+def test_require_gpu_refuses_a_build_for_the_processor(home: Path) -> None:
     install_stand_in(home / "llm", backend="cpu", serve=("err it was started",))
     done = serve(home, "--require-gpu")
     assert done.code == 8
@@ -87,7 +80,7 @@ def test_a_build_for_the_processor_is_none_for_a_gpu(home: Path) -> None:
     assert "is a build for the processor" in done.stderr
 
 
-def test_a_server_that_slips_to_the_processor_ends_with_8(home: Path) -> None:
+def test_a_server_that_falls_back_to_the_processor_ends_with_8(home: Path) -> None:
     steps = ("err load_tensors:   CPU_Mapped model buffer size =  4096.00 MiB", "listen")
     install_stand_in(home / "llm", serve=("err offloaded 0/33 layers to GPU", *steps))
     done = serve(home, "--require-gpu", "--json", "--", "--port", "0")
@@ -95,7 +88,7 @@ def test_a_server_that_slips_to_the_processor_ends_with_8(home: Path) -> None:
     assert "layers: offloaded 0/33 layers to GPU" in done.document["error"]["facts"]
 
 
-def test_it_is_said_once_where_it_is_let_pass(home: Path) -> None:
+def test_a_missing_gpu_is_one_warning_without_require_gpu(home: Path) -> None:
     install_stand_in(home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started",))
     done = serve(home)
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
@@ -103,7 +96,7 @@ def test_it_is_said_once_where_it_is_let_pass(home: Path) -> None:
     assert "it was started" in done.stderr
 
 
-def test_every_file_is_hashed_on_request(home: Path) -> None:
+def test_verify_hashes_every_file_before_a_start(home: Path) -> None:
     build = install_stand_in(home / "llm", backend="cpu", serve=("exit 0",))
     told = serve(home, "--verify", "--json").document["data"]["start"]
     assert (told["verification"], told["version"]) == ("hash", build.id)
@@ -111,8 +104,8 @@ def test_every_file_is_hashed_on_request(home: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
-def test_X12_a_start_leaves_the_same_whatever_the_umask(mask: int, home: Path) -> None:
-    """The state folder is 0755 and its files are 0644: nobody else may write there."""
+def test_X12_a_start_sets_the_same_modes_with_any_umask(mask: int, home: Path) -> None:
+    """The state folder is 0755 and its files are 0644: other users cannot write there."""
     install_stand_in(home / "llm", serve=("exit 0",))
     command = [*COMMAND, "serve"]
     subprocess.run(command, env=environment(home), umask=mask, check=True, capture_output=True)
@@ -133,7 +126,7 @@ def test_X11_root_does_not_run_what_a_user_installed(flags: tuple[str, ...], hom
     assert build.tree.is_dir()
 
 
-def test_the_server_goes_when_serve_is_killed(home: Path) -> None:
+def test_the_server_ends_when_serve_is_killed(home: Path) -> None:
     install_stand_in(home / "llm")
     line = [*COMMAND, "serve", "--", "--port", "0"]
     with subprocess.Popen(line, env=environment(home), stderr=subprocess.PIPE) as child:

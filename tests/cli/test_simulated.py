@@ -37,7 +37,7 @@ ASKING = [
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_every_output_says_that_it_is_of_a_simulated_machine(
+def test_every_output_says_that_the_machine_is_simulated(
     words: tuple[str, ...], simulated: str, program: Program, as_json: AsJson
 ) -> None:
     shown = program(*words)
@@ -56,7 +56,7 @@ def test_an_error_says_so_too(simulated: str, program: Program, as_json: AsJson)
     assert "the hardware is simulated" in program(*words).stderr
 
 
-def test_a_command_that_asks_nothing_says_so_too(simulated: str, as_json: AsJson) -> None:
+def test_a_command_that_does_not_probe_says_so_too(simulated: str, as_json: AsJson) -> None:
     assert as_json("list")["simulated"] == simulated
 
 
@@ -67,7 +67,7 @@ def test_the_real_machine_is_not_called_simulated(as_json: AsJson, program: Prog
 
 @pytest.mark.parametrize("value", ["1", "yes"])
 @pytest.mark.parametrize("words", [*ASKING, ("list",)], ids=" ".join)
-def test_strict_refuses_it(
+def test_strict_refuses_a_simulated_machine(
     words: tuple[str, ...],
     value: str,
     simulated: str,
@@ -82,19 +82,19 @@ def test_strict_refuses_it(
 
 
 @pytest.mark.parametrize("value", ["", "0"])
-def test_not_strict_allows_it(
+def test_a_simulated_machine_is_allowed_without_strict(
     value: str, simulated: str, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(STRICT, value)
     assert simulated in program("explain").stdout
 
 
-def test_strict_alone_is_no_error(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_accepts_the_real_machine(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STRICT, "1")
     assert program("explain").code == 0
 
 
-def test_a_file_that_is_no_recording_is_exit_code_2(
+def test_a_file_that_is_not_a_recording_is_exit_code_2(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FAKE_HARDWARE, str(tmp_path / "missing.json"))
@@ -103,7 +103,9 @@ def test_a_file_that_is_no_recording_is_exit_code_2(
     assert result.stderr.startswith("error[bad-snapshot]: ")
 
 
-def test_what_the_snapshot_has_is_chosen_and_named(simulated: str, as_json: AsJson) -> None:
+def test_the_variant_for_the_recorded_machine_is_chosen_and_named(
+    simulated: str, as_json: AsJson
+) -> None:
     data = as_json("explain")["data"]
     assert (data["detected"], data["selected"]) == (["cpu"], "cpu")
     reasons = {each["variant"]: each["code"] for each in data["variants"]}
@@ -114,7 +116,7 @@ def test_what_the_snapshot_has_is_chosen_and_named(simulated: str, as_json: AsJs
     assert data["simulated"] == simulated
 
 
-def test_the_machine_of_the_flag_comes_before_it(
+def test_the_machine_of_the_flag_overrides_the_variable(
     simulated: str, program: Program, as_json: AsJson, tmp_path: Path
 ) -> None:
     other = shutil.copy(SNAPSHOTS / "amd-card-without-rocm.json", tmp_path / "other.json")
@@ -127,7 +129,7 @@ def test_the_machine_of_the_flag_comes_before_it(
 # --- backends ----------------------------------------------------------------------------
 
 
-def test_the_matrix_is_explain_with_what_is_installed(
+def test_backends_shows_explain_plus_installed_versions(
     simulated: str, as_json: AsJson, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explained, matrix = as_json("explain")["data"], as_json("backends")["data"]
@@ -158,7 +160,7 @@ def test_an_active_version_of_another_release_is_named(
 
 
 @pytest.mark.parametrize("words", [("--release", "b11347"), ("--channel", "nightly")], ids=" ".join)
-def test_the_matrix_is_of_the_release_asked_for(words: tuple[str, ...], as_json: AsJson) -> None:
+def test_backends_shows_the_requested_release(words: tuple[str, ...], as_json: AsJson) -> None:
     assert (
         as_json("backends", *words)["data"]["release"]
         == as_json("explain", *words)["data"]["release"]

@@ -1,4 +1,4 @@
-"""Whatever the streams are like, there is one answer and no traceback."""
+"""With streams of any kind there is one answer and no traceback."""
 
 import os
 import subprocess
@@ -27,17 +27,17 @@ posix = pytest.mark.skipif(os.name != "posix", reason="descriptors and devices o
         ("\x9b", "\\x9b"),
     ],
 )
-def test_no_text_commands_the_terminal(text: str, shown: str) -> None:
+def test_no_text_controls_the_terminal(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
 @given(st.text())
-def test_what_is_printable_stays(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
 
 
-def test_a_closed_stream_is_no_error() -> None:
+def test_a_closed_stream_is_not_an_error() -> None:
     say(None, "x")
 
 
@@ -65,7 +65,7 @@ def shell(line: str, home: Path) -> "subprocess.CompletedProcess[str]":
 
 @posix
 @pytest.mark.parametrize("arguments", ["--help", "--version", "config list", "config list --json"])
-def test_a_reader_who_went_away_is_no_error(arguments: str, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(arguments: str, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     line = [*COMMAND, *arguments.split()]
@@ -79,7 +79,7 @@ def test_a_reader_who_went_away_is_no_error(arguments: str, tmp_path: Path) -> N
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", ["--help", "--version", "config list", "config list --json"])
-def test_output_that_cannot_be_written_is_told(arguments: str, tmp_path: Path) -> None:
+def test_an_output_error_is_reported(arguments: str, tmp_path: Path) -> None:
     done = shell(f"PROGRAM {arguments} > /dev/full", tmp_path)
     assert done.returncode == 6
     assert done.stderr.startswith("error[store]: the output cannot be written\n")
@@ -98,14 +98,14 @@ def test_output_that_cannot_be_written_is_told(arguments: str, tmp_path: Path) -
         ("PROGRAM config list --json >&- 2>&- <&-", 0),
     ],
 )
-def test_closed_streams_change_nothing(line: str, code: int, tmp_path: Path) -> None:
+def test_closed_streams_do_not_change_the_exit_code(line: str, code: int, tmp_path: Path) -> None:
     done = shell(line, tmp_path)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
 
 
 @posix
-def test_a_path_is_given_back_byte_by_byte(tmp_path: Path) -> None:
+def test_a_path_is_printed_byte_by_byte(tmp_path: Path) -> None:
     home = os.fsencode(tmp_path) + b"/\xff home"
     env = {**environment(tmp_path), "TSUKU_HOME": os.fsdecode(home), "PYTHONUTF8": "1"}
     done = subprocess.run(
@@ -115,7 +115,7 @@ def test_a_path_is_given_back_byte_by_byte(tmp_path: Path) -> None:
 
 
 @posix
-def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
+def test_a_narrow_encoding_is_not_an_error(tmp_path: Path) -> None:
     home = tmp_path / "漢"
     env = {**environment(home), "PYTHONIOENCODING": "latin-1"}
     done = subprocess.run(

@@ -35,13 +35,6 @@ TOOLS = ["llama-bench", "llama-cli", "llama-env", "llama-server", "llama-tty", "
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o755)
-    return folder
-
-
-@pytest.fixture
 def installed(home: Path) -> Installed:
     return install(Store(home / "llm"), files=FILES, links=LINKS, device="Vulkan1")
 
@@ -88,7 +81,7 @@ def test_a_tool_runs_in_the_users_folder_with_its_arguments_and_streams(
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_tool_has_the_terminal(home: Path, folder: Path) -> None:
+def test_a_tool_gets_the_terminal(home: Path, folder: Path) -> None:
     ours, theirs = open_terminal()
     line = [*COMMAND, "run", "llama-tty"]
     with subprocess.Popen(line, env=environment(home), cwd=folder, stdin=theirs) as child:
@@ -98,7 +91,7 @@ def test_a_tool_has_the_terminal(home: Path, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_its_exit_code_and_its_signal_are_passed_through(home: Path, folder: Path) -> None:
+def test_a_tools_exit_code_and_signal_are_passed_on(home: Path, folder: Path) -> None:
     assert run(home, folder, "llama-bench").code == 5
     line = [*COMMAND, "run", "llama-wait"]
     with subprocess.Popen(line, env=environment(home), cwd=folder, stdout=subprocess.PIPE) as child:
@@ -110,7 +103,7 @@ def test_its_exit_code_and_its_signal_are_passed_through(home: Path, folder: Pat
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_tool_that_is_not_there_is_answered_with_those_that_are(home: Path, folder: Path) -> None:
+def test_an_unknown_tool_is_an_error_that_lists_the_tools(home: Path, folder: Path) -> None:
     done = run(home, folder, "llama-quantize", "--dry-run", "--json")
     error = done.document["error"]
     assert (done.code, error["code"]) == (7, "not-installed")
@@ -119,7 +112,7 @@ def test_a_tool_that_is_not_there_is_answered_with_those_that_are(home: Path, fo
         assert run(home, folder, name).code == 7
 
 
-def test_X18_a_dry_run_shows_the_words_and_the_hidden_settings(
+def test_X18_a_dry_run_shows_the_arguments_and_the_removed_variables(
     installed: Installed, home: Path, folder: Path
 ) -> None:
     extra = {"LLAMA_ARG_CTX_SIZE": "512", "LD_PRELOAD": "", "OTHER": "x"}
@@ -161,7 +154,7 @@ def test_X01_a_changed_tree_is_not_run(installed: Installed, home: Path, folder:
 
 
 @pytest.mark.usefixtures("installed")
-def test_X06_a_tool_does_not_start_beside_a_plugin(home: Path, folder: Path) -> None:
+def test_X06_a_tool_does_not_start_next_to_a_foreign_plugin(home: Path, folder: Path) -> None:
     for name in ("libggml-cpu-x.so", "ggml-cpu.dll", "libggml-metal.dylib"):
         (folder / name).write_bytes(b"evil")
         done = run(home, folder, "llama-cli")
@@ -173,7 +166,7 @@ def test_X06_a_tool_does_not_start_beside_a_plugin(home: Path, folder: Path) -> 
 
 
 @pytest.mark.usefixtures("installed")
-def test_X06_a_tool_does_not_start_where_anybody_could_leave_a_plugin(
+def test_X06_a_tool_does_not_start_in_a_folder_that_others_can_write(
     home: Path, folder: Path
 ) -> None:
     for mode in (0o777, 0o1777):
@@ -183,14 +176,14 @@ def test_X06_a_tool_does_not_start_where_anybody_could_leave_a_plugin(
         assert str(folder) in done.stderr
 
 
-def test_the_path_of_a_tool(installed: Installed, home: Path, folder: Path) -> None:
+def test_which_prints_the_path_of_a_tool(installed: Installed, home: Path, folder: Path) -> None:
     done = run_program("which", "llama-cli", env=environment(home), cwd=folder)
     assert done == Result(0, f"{installed.tree / 'llama-cli'}\n", "")
     assert run_program("which", "nothing", env=environment(home), cwd=folder).code == 7
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_is_the_tools_goes_after_two_dashes(home: Path, folder: Path) -> None:
+def test_a_tools_arguments_go_after_two_dashes(home: Path, folder: Path) -> None:
     done = run(home, folder, "llama-cli", "-m", "x.gguf")
     assert done.code == 2
     assert "goes after --" in done.stderr
@@ -199,7 +192,7 @@ def test_what_is_the_tools_goes_after_two_dashes(home: Path, folder: Path) -> No
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_folder_that_is_gone_is_one_error(home: Path, folder: Path) -> None:
+def test_a_removed_working_folder_is_one_error(home: Path, folder: Path) -> None:
     line = f"rmdir '{folder}' && exec \"$@\""
     done = subprocess.run(
         ["sh", "-c", line, "sh", *COMMAND, "run", "llama-cli"],

@@ -57,7 +57,7 @@ def test_systemd_refuses_a_unit_that_is_wrong(tmp_path: Path) -> None:
     assert verify(re.sub("(?m)^ExecStart=", "ExecStart=/nothing", unit), tmp_path)
 
 
-def test_it_serves_in_the_user_s_folder_with_the_user_s_settings(tmp_path: Path) -> None:
+def test_the_unit_has_the_users_folder_and_settings(tmp_path: Path) -> None:
     unit = printed(tmp_path, *WORDS, TSUKU_LLM_BACKEND="vulkan", LLAMA_API_KEY="secret").stdout
     assert option(unit, "WorkingDirectory") == str(tmp_path)
     assert option(unit, "Type") == "exec"
@@ -68,7 +68,7 @@ def test_it_serves_in_the_user_s_folder_with_the_user_s_settings(tmp_path: Path)
     assert '--exec -- -m "my model.gguf" --alias "$$5 \\"%%h"' in option(unit, "ExecStart")
 
 
-def test_the_line_starts_the_server(tmp_path: Path) -> None:
+def test_the_exec_line_starts_the_server(tmp_path: Path) -> None:
     """With nothing installed it gets as far as saying so."""
     unit = printed(tmp_path, "serve", "--systemd-unit", "--", "-m", "x.gguf").stdout
     line = shlex.split(option(unit, "ExecStart"))
@@ -79,7 +79,7 @@ def test_the_line_starts_the_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ODD)
-def test_odd_words_stay_what_they_are(word: str, tmp_path: Path) -> None:
+def test_unusual_arguments_survive_the_quoting(word: str, tmp_path: Path) -> None:
     """``cat-config`` of a unit cannot be asked here, so the quoting is undone by its rules."""
     unit = text("x", ["/bin/echo"], Handover((word,), {"TSUKU_HOME": word}, {}), tmp_path, None)
     assert verify(unit, tmp_path) == ""
@@ -160,7 +160,7 @@ def read_by_a_shell(file: Path, variables: dict[str, str]) -> dict[str, str]:
     return dict(zip(variables, done.stdout.split("\0"), strict=False))
 
 
-def test_T16_a_file_of_keys_and_words_without_secrets_stay_in_the_unit(tmp_path: Path) -> None:
+def test_T16_key_files_and_arguments_without_secrets_stay_in_the_unit(tmp_path: Path) -> None:
     words = ("--api-key-file", "keys.txt", "--ssl-key-file", "k.pem", "-mu", "https://h/m@v", "x@y")
     done = printed(tmp_path, "serve", "--systemd-unit", "--", *words)
     assert (done.code, done.stderr) == (0, "")
@@ -175,7 +175,7 @@ def test_T16_a_key_that_systemd_would_drop_is_refused(tmp_path: Path) -> None:
     assert "K3Y" not in done.stderr
 
 
-def test_T16_another_key_replaces_the_file_and_programs_are_told_where(tmp_path: Path) -> None:
+def test_T16_another_key_replaces_the_file_and_the_json_says_where(tmp_path: Path) -> None:
     file = tmp_path / "llm" / "state" / "credentials" / "big.env"
     for key in ("K3Y", "0THER"):
         words = ("serve", "--systemd-unit", "--name", "big", "--json", "--", "--api-key", key)
@@ -185,7 +185,7 @@ def test_T16_another_key_replaces_the_file_and_programs_are_told_where(tmp_path:
         assert key not in done.stdout + done.stderr
 
 
-def test_T16_a_dry_run_masks_keys_and_leaves_other_words() -> None:
+def test_T16_a_dry_run_masks_keys_and_shows_other_arguments() -> None:
     words = ("-m", "x", "", "--api_key", "K3Y", "https://u:K3Y@h/", "--hf-token=K3Y", "--api-key")
     shown = ("-m", "x", "", "--api-key", "***", "***", "--hf-token", "***", "--api-key")
     assert masked(words) == shown
@@ -198,7 +198,7 @@ def test_two_ways_to_serve_are_refused(tmp_path: Path) -> None:
     assert printed(tmp_path, "serve", "--systemd-unit", "--name", "A/B").code == 2
 
 
-def test_programs_get_the_text_in_the_envelope(tmp_path: Path) -> None:
+def test_the_json_has_the_text_of_the_unit(tmp_path: Path) -> None:
     done = printed(tmp_path, "serve", "--systemd-unit", "--json", "--", "-m", "x.gguf")
     assert done.document["data"]["unit"].startswith("# Made by: tsuku-llm serve --systemd-unit\n")
     assert "--json" not in option(done.document["data"]["unit"], "ExecStart")

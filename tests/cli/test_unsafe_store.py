@@ -110,7 +110,7 @@ def test_every_command_is_in_one_of_the_tables() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_T10_what_writes_or_runs_is_refused_where_every_user_may_write(
+def test_T10_commands_that_write_or_run_refuse_a_store_that_everyone_can_write(
     name: str, program: Program, home: Path
 ) -> None:
     home.chmod(0o777)
@@ -123,7 +123,7 @@ def test_T10_what_writes_or_runs_is_refused_where_every_user_may_write(
 
 
 @pytest.mark.parametrize("name", LOOKING)
-def test_T10_what_only_looks_goes_on_without_the_settings_of_others(
+def test_T10_commands_that_only_read_ignore_settings_of_others(
     name: str, program: Program, home: Path
 ) -> None:
     home.chmod(0o777)
@@ -149,7 +149,7 @@ def test_T10_doctor_names_who_could_write_and_runs_nothing(program: Program, hom
     assert f"chmod o-w '{home}'" in other.stderr
 
 
-def test_T10_the_command_of_the_hint_mends_it(program: Program, home: Path) -> None:
+def test_T10_the_command_of_the_hint_repairs_it(program: Program, home: Path) -> None:
     (home / "llm").chmod(0o777)
     home.chmod(0o772)
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_T10_the_command_of_the_hint_mends_it(program: Program, home: Path) -> N
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_T11_dots_behind_a_link_are_followed_as_the_system_does(
+def test_T11_dots_after_a_link_are_resolved_like_the_system_does(
     name: str, program: Program, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text without "link/.." names another folder, which is safe."""
@@ -215,7 +215,7 @@ def test_T10_a_build_that_others_can_change_is_not_run(
 
 
 @pytest.mark.parametrize("folder", ["metadata", "metadata/official"])
-def test_T10_revocations_that_others_could_remove_start_nothing(
+def test_T10_nothing_starts_if_others_could_remove_revocations(
     folder: str, program: Program, home: Path
 ) -> None:
     place = home / "llm" / folder
@@ -226,7 +226,7 @@ def test_T10_revocations_that_others_could_remove_start_nothing(
     assert f"every user can write to {place}, " in done.stderr
 
 
-def test_T15_dots_behind_a_missing_folder_change_no_mode(
+def test_T15_dots_after_a_missing_folder_change_no_mode(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "place"
@@ -239,7 +239,7 @@ def test_T15_dots_behind_a_missing_folder_change_no_mode(
 
 @needs_root
 @pytest.mark.parametrize("name", REFUSED)
-def test_T11_a_link_of_another_user_on_the_way_is_not_followed(
+def test_T11_a_link_of_another_user_in_the_path_is_not_followed(
     name: str, program: Program, home: Path
 ) -> None:
     """The folder is sticky, as /tmp, and what the link leads to is ours."""
@@ -290,7 +290,7 @@ def test_T12_settings_that_others_can_write_are_not_obeyed(
     assert f"-w '{home / 'config.toml'}'" in done.stderr
 
 
-# --- another user at work beside an install -----------------------------------------------------
+# --- another user at work during an install -----------------------------------------------------
 
 INTRUDER = """
 echo ready

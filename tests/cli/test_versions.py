@@ -65,7 +65,7 @@ def active(store: Store) -> str | None:
 
 
 @pytest.mark.parametrize("word", ["b100", "vulkan", None], ids=["release", "variant", "id"])
-def test_a_version_is_named_by_what_only_it_has(
+def test_a_version_can_be_named_by_anything_unique(
     word: str | None, store: Store, program: Program
 ) -> None:
     old, _ = put(store, "b100", "vulkan"), put(store, "b200")
@@ -77,9 +77,7 @@ def test_a_version_is_named_by_what_only_it_has(
     assert program("which").stdout == f"{old.tree / 'llama-server'}\n"
 
 
-def test_a_word_that_names_several_is_refused_with_all_of_them(
-    store: Store, program: Program
-) -> None:
+def test_an_ambiguous_name_is_refused_with_all_matches(store: Store, program: Program) -> None:
     old, new, _ = put(store, "b100"), put(store, "b200"), put(store, "b300", "vulkan")
     for word in ("cpu", "0.1.0", "v0.1.0"):
         result = program("use", word)
@@ -88,7 +86,7 @@ def test_a_word_that_names_several_is_refused_with_all_of_them(
     assert active(store) != old.id
 
 
-def test_a_word_that_names_nothing_is_refused_with_what_there_is(
+def test_an_unknown_name_is_refused_with_the_installed_versions(
     store: Store, program: Program, as_json: AsJson
 ) -> None:
     hint = as_json("use", "b100")["error"]["hint"]
@@ -102,7 +100,7 @@ def test_a_word_that_names_nothing_is_refused_with_what_there_is(
     assert active(store) == installed.id
 
 
-def test_a_damaged_version_is_not_taken_into_use(store: Store, program: Program) -> None:
+def test_a_damaged_version_cannot_be_activated(store: Store, program: Program) -> None:
     changed, unreadable, new = put(store, "b100"), put(store, "b200"), put(store, "b300")
     (changed.tree / "llama-server").write_bytes(b"evil")
     (unreadable.path / "receipt.json").write_bytes(b"{")
@@ -128,7 +126,7 @@ def test_without_an_earlier_version_rollback_changes_nothing(
     assert active(store) == installed.id
 
 
-def test_a_version_that_serve_passes_over_is_told(
+def test_activating_a_version_of_another_backend_than_the_setting_warns(
     store: Store, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "b100", "vulkan")
@@ -143,7 +141,7 @@ def test_a_version_that_serve_passes_over_is_told(
 # --- uninstall ---------------------------------------------------------------------------
 
 
-def test_uninstall_removes_what_is_named_and_the_pointer_is_right(
+def test_uninstall_removes_the_named_version_and_updates_the_pointer(
     store: Store, as_json: AsJson
 ) -> None:
     oldest, old, new = put(store, "b100"), put(store, "b200"), put(store, "b300")
@@ -159,7 +157,7 @@ def test_uninstall_removes_what_is_named_and_the_pointer_is_right(
     assert as_json("rollback")["exit_code"] == as_json("which")["exit_code"] == 7
 
 
-def test_without_the_active_version_rollback_finds_the_one_before(
+def test_rollback_finds_the_previous_version_without_an_active_one(
     store: Store, program: Program
 ) -> None:
     old, _ = put(store, "b100"), put(store, "b200")
@@ -170,7 +168,7 @@ def test_without_the_active_version_rollback_finds_the_one_before(
 
 
 @pytest.mark.parametrize("words", [(), ("b100", "--all")], ids=["nothing", "both"])
-def test_what_to_uninstall_is_said_in_one_way(
+def test_uninstall_takes_names_or_all_but_not_both(
     words: tuple[str, ...], store: Store, program: Program
 ) -> None:
     put(store, "b100")
@@ -178,7 +176,7 @@ def test_what_to_uninstall_is_said_in_one_way(
     assert len(store.installed()) == 1
 
 
-def test_all_takes_damaged_versions_too(store: Store, program: Program) -> None:
+def test_uninstall_all_removes_damaged_versions_too(store: Store, program: Program) -> None:
     put(store, "b100")
     damaged = put(store, "b200")
     (damaged.path / "receipt.json").unlink()
@@ -188,7 +186,7 @@ def test_all_takes_damaged_versions_too(store: Store, program: Program) -> None:
     assert program("uninstall", "--all").stdout.startswith("nothing to remove\n")
 
 
-def test_a_damaged_version_goes_by_its_id(store: Store, program: Program) -> None:
+def test_a_damaged_version_is_removed_by_its_id(store: Store, program: Program) -> None:
     damaged, new = put(store, "b100"), put(store, "b200")
     (damaged.path / "receipt.json").write_bytes(b"")
     assert program("uninstall", damaged.id).code == 0
@@ -198,7 +196,7 @@ def test_a_damaged_version_goes_by_its_id(store: Store, program: Program) -> Non
 
 @linux
 @pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
-def test_L07_what_a_running_server_uses_is_not_uninstalled(
+def test_L07_a_version_in_use_is_not_uninstalled(
     flags: tuple[str, ...], store: Store, program: Program
 ) -> None:
     other, used = put(store, "b100"), put(store, "b200")
@@ -217,7 +215,7 @@ def test_L07_what_a_running_server_uses_is_not_uninstalled(
 
 
 @linux
-def test_L07_a_server_that_outlives_its_watcher_holds_its_version(
+def test_L07_a_server_without_its_supervisor_still_holds_its_version(
     store: Store, program: Program
 ) -> None:
     """Who has the descriptor holds the version: here a grandchild, after both others ended."""
@@ -255,7 +253,7 @@ def test_prune_of_nothing_makes_nothing(tsuku_home: Path, program: Program) -> N
     assert program("prune", "--keep", "-1").code == 2
 
 
-def test_where_nothing_is_active_prune_removes_no_version(store: Store, program: Program) -> None:
+def test_without_an_active_version_prune_removes_no_version(store: Store, program: Program) -> None:
     versions = tuple(put(store, f"b{number}") for number in (100, 200, 300))
     (store.data / "active.json").write_bytes(bytes(60))
     assert program("prune").code == 0
@@ -274,7 +272,7 @@ def test_prune_removes_leftovers_and_damaged_versions(store: Store, program: Pro
 
 @linux
 @pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
-def test_L07_prune_leaves_what_a_running_server_uses(
+def test_L07_prune_keeps_versions_in_use(
     flags: tuple[str, ...], store: Store, program: Program
 ) -> None:
     used = put(store, "b100")
@@ -323,7 +321,7 @@ def unsigned(release: str) -> str:
     )
 
 
-def test_what_is_intact_is_said_to_be(store: Store, program: Program, as_json: AsJson) -> None:
+def test_verify_reports_intact_versions(store: Store, program: Program, as_json: AsJson) -> None:
     assert program("verify").stdout == "nothing is installed; run: tsuku-llm install\n"
     old, new = put(store, "b100"), put(store, "b200")
     lines = [f"{each.id}: intact, {unsigned(each.receipt.release)}" for each in (old, new)]
@@ -362,21 +360,21 @@ def test_verify_names_changed_missing_and_foreign_files_at_once(
     assert program("verify", new.id).code == 0
 
 
-def test_verify_shows_every_name_however_many(store: Store, as_json: AsJson) -> None:
+def test_verify_shows_every_changed_file(store: Store, as_json: AsJson) -> None:
     installed = install(store)
     for number in range(50):
         (installed.tree / f"extra-{number}").write_bytes(b"")
     assert len(as_json("verify")["data"]["versions"][0]["differences"]) == 50
 
 
-def test_verify_hashes_what_looks_untouched(store: Store, program: Program) -> None:
+def test_verify_hashes_files_that_look_unchanged(store: Store, program: Program) -> None:
     installed = install(store)
     library = installed.tree / "libggml-base.so.0.9.5"
     library.write_bytes(b"evil" * 500)
     stamps = json.loads((installed.path / "fingerprint.json").read_bytes())
     stamps["files"][library.name] = stamp_of(library.stat())
     (installed.path / "fingerprint.json").write_text(json.dumps(stamps))
-    store.check(installed)  # whoever can forge the fingerprint passes the quick check
+    store.check(installed)  # a forged fingerprint passes the quick check
     result = program("verify")
     assert result.code == 5
     assert f"content changed: {library.name}" in result.stdout
@@ -397,9 +395,7 @@ def test_a_version_without_a_receipt_is_named_by_list_and_verify(
 
 
 @pytest.mark.parametrize("spoil", ["pointer", "version"])
-def test_list_goes_on_where_nothing_can_be_active(
-    spoil: str, store: Store, program: Program
-) -> None:
+def test_list_works_if_nothing_can_be_active(spoil: str, store: Store, program: Program) -> None:
     old, new = put(store, "b100"), put(store, "b200")
     if spoil == "pointer":
         (store.data / "active.json").write_bytes(b"{")
@@ -425,7 +421,7 @@ def test_the_version_to_roll_back_to_is_marked(store: Store, program: Program) -
 
 
 @posix
-def test_L04_who_waits_says_for_whom_and_a_stopped_holder_is_named(store: Store) -> None:
+def test_L04_a_waiting_command_names_the_holder_of_the_lock(store: Store) -> None:
     old, _ = put(store, "b100"), put(store, "b200")
     driver = Path(__file__).parents[1] / "support" / "store_process.py"
     command = [sys.executable, driver, "hold", store.data, old.id]
@@ -455,7 +451,7 @@ NOBODY = {"user": 65534, "group": 65534, "extra_groups": ()}
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root installs")
-def test_X13_a_system_install_serves_every_user_and_is_left_alone(
+def test_X13_a_system_install_serves_every_user_and_is_not_changed(
     store: Store, tsuku_home: Path
 ) -> None:
     installed = put(store, "b100")
@@ -466,7 +462,7 @@ def test_X13_a_system_install_serves_every_user_and_is_left_alone(
         folder.chmod(folder.stat().st_mode | 0o055)
     before = snapshot(tsuku_home)
 
-    unmeasured = {  # nobody may not write the measure of coverage either
+    unmeasured = {  # the user "nobody" cannot write the coverage data either
         name: value
         for name, value in environment(tsuku_home, HOME="/nonexistent").items()
         if not name.startswith("COV")

@@ -37,7 +37,7 @@ def write(paths: Paths, text: str) -> Path:
 # --- where things lie --------------------------------------------------------------------
 
 
-def test_everything_lies_under_tsuku_home(tmp_path: Path) -> None:
+def test_all_folders_are_under_tsuku_home(tmp_path: Path) -> None:
     paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path)})
     assert paths.config_file == tmp_path / "config.toml"
     assert paths.data == tmp_path / "llm"
@@ -46,7 +46,7 @@ def test_everything_lies_under_tsuku_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives away")
-def test_X13_in_a_home_of_somebody_else_each_user_keeps_state_apart(
+def test_X13_each_user_has_its_own_state_in_the_home_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
@@ -60,13 +60,13 @@ def test_X13_in_a_home_of_somebody_else_each_user_keeps_state_apart(
 
 
 @pytest.mark.parametrize("home", ["", "relative", "~/tsuku", "./x"])
-def test_a_home_that_is_no_absolute_path_is_refused(home: str) -> None:
+def test_a_relative_home_is_refused(home: str) -> None:
     with pytest.raises(ConfigError, match="no absolute path"):
         Paths.from_environ({"TSUKU_HOME": home})
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of Linux")
-def test_without_a_tsuku_home_the_system_says_where(
+def test_without_tsuku_home_the_systems_folders_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -142,7 +142,7 @@ def test_a_preference_is_a_policy_or_backends_in_order(
     assert load(paths, {}).prefer == value
 
 
-def test_mirrors_are_one_text_or_an_array(paths: Paths) -> None:
+def test_mirrors_are_a_string_or_an_array(paths: Paths) -> None:
     wanted = ("https://a.example/b", "file:///srv/m")
     write(paths, f"[llm]\nmirror = {list(wanted)!r}\n")
     assert load(paths, {}).mirrors == wanted
@@ -150,7 +150,7 @@ def test_mirrors_are_one_text_or_an_array(paths: Paths) -> None:
 
 
 @pytest.mark.parametrize("text", ["90", '" 90 "'])
-def test_a_time_is_a_number_or_its_text(paths: Paths, text: str) -> None:
+def test_a_duration_is_a_number_or_a_string(paths: Paths, text: str) -> None:
     assert load(paths, {}).lock_timeout == LOCK_TIMEOUT
     write(paths, f"[llm]\nlock_timeout = {text}\n")
     assert load(paths, {}).lock_timeout == 90
@@ -168,7 +168,7 @@ def test_a_time_is_a_number_or_its_text(paths: Paths, text: str) -> None:
         ('"0s"', 0),
     ],
 )
-def test_a_span_of_time_is_written_as_tsuku_writes_it(
+def test_a_duration_is_written_in_the_format_of_tsuku(
     paths: Paths, text: str, seconds: int
 ) -> None:
     assert load(paths, {}).idle_timeout == 0
@@ -176,7 +176,7 @@ def test_a_span_of_time_is_written_as_tsuku_writes_it(
     assert load(paths, {}).idle_timeout == seconds
 
 
-def test_other_tables_are_tsukus_and_unknown_keys_of_ours_are_told(paths: Paths) -> None:
+def test_other_tables_are_ignored_and_our_unknown_keys_give_a_warning(paths: Paths) -> None:
     write(paths, 'telemetry = 1\n[llm]\nbakend = "cpu"\nchannel = "nightly"\n[other]\nx = 1\n')
     settings = load(paths, {})
     assert settings.channel == "nightly"
@@ -184,7 +184,7 @@ def test_other_tables_are_tsukus_and_unknown_keys_of_ours_are_told(paths: Paths)
 
 
 @pytest.mark.parametrize("text", ["true", "false", '"true"', '"false"'])
-def test_a_switch_is_a_word_or_a_truth_of_toml(paths: Paths, text: str) -> None:
+def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
     write(paths, f"[llm]\nrequire_fresh = {text}\nupdate_check = {text}\n")
     settings = load(paths, {})
     assert settings.require_fresh is settings.update_check is ("true" in text)
@@ -237,14 +237,14 @@ def test_a_wrong_value_is_refused_with_file_and_line(paths: Paths, name: str, va
 
 
 @pytest.mark.parametrize("text", ['llm.backend = "Q!"', 'llm = {backend = "Q!"}'])
-def test_the_line_is_found_without_a_header_too(paths: Paths, text: str) -> None:
+def test_the_line_number_is_found_without_a_table_header(paths: Paths, text: str) -> None:
     write(paths, f"x = 1\n{text}\n")
     with pytest.raises(ConfigError) as caught:
         load(paths, {})
     assert "line 2" in caught.value.facts[0]
 
 
-def test_a_wrong_variable_is_named(paths: Paths) -> None:
+def test_a_wrong_value_of_a_variable_is_named(paths: Paths) -> None:
     with pytest.raises(ConfigError) as caught:
         load(paths, {"TSUKU_LLM_PREFER": "quantum"})
     assert caught.value.facts == ("environment TSUKU_LLM_PREFER: 'quantum'",)
@@ -288,7 +288,7 @@ def test_no_password_is_in_an_error(paths: Paths) -> None:
     ],
     ids=["header", "string", "nested", "latin-1", "utf-16", "large", "number", "array"],
 )
-def test_a_file_that_is_not_understood_is_named(paths: Paths, data: bytes, fact: str) -> None:
+def test_an_unreadable_file_is_named(paths: Paths, data: bytes, fact: str) -> None:
     paths.config_file.write_bytes(data)
     with pytest.raises(ConfigError) as caught:
         load(paths, {})
@@ -296,14 +296,14 @@ def test_a_file_that_is_not_understood_is_named(paths: Paths, data: bytes, fact:
     assert fact in caught.value.facts[0]
 
 
-def test_a_folder_in_its_place_is_refused(paths: Paths) -> None:
+def test_a_folder_in_the_place_of_the_file_is_refused(paths: Paths) -> None:
     paths.config_file.mkdir()
     with pytest.raises(ConfigError, match="cannot be read"):
         load(paths, {})
 
 
 @posix
-def test_a_fifo_in_its_place_is_refused_at_once(paths: Paths) -> None:
+def test_a_fifo_in_the_place_of_the_file_is_refused_at_once(paths: Paths) -> None:
     os.mkfifo(paths.config_file)
     with pytest.raises(ConfigError, match="cannot be read"):
         load(paths, {})
@@ -320,7 +320,7 @@ def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
         set_value(paths.config_file, "llm.backend", "cpu")
 
 
-def test_a_byte_order_mark_is_no_error(paths: Paths) -> None:
+def test_a_byte_order_mark_is_accepted(paths: Paths) -> None:
     paths.config_file.write_bytes(b'\xef\xbb\xbf[llm]\nbackend = "cpu"\n')
     assert load(paths, {}).backend == "cpu"
 
@@ -362,7 +362,7 @@ def test_other_spellings_of_the_table_are_edited_too(paths: Paths, text: str) ->
     assert after == {"llm": {**before["llm"], "prefer": ["cuda", "cpu"]}}
 
 
-def test_unset_says_whether_there_was_anything(paths: Paths) -> None:
+def test_unset_says_if_the_setting_was_set(paths: Paths) -> None:
     assert not unset_value(paths.config_file, "llm.backend")
     assert not paths.config_file.exists()
     write(paths, '[llm]\nbackend = "cpu"\nchannel = "index" # keep\n')
@@ -387,7 +387,7 @@ def test_an_edit_that_would_change_more_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @posix
-def test_a_link_is_followed_and_the_mode_kept(paths: Paths, tmp_path: Path) -> None:
+def test_writing_follows_a_link_and_keeps_the_mode(paths: Paths, tmp_path: Path) -> None:
     target = tmp_path / "dotfiles" / "tsuku.toml"
     target.parent.mkdir()
     target.write_text("# mine\n")
@@ -401,7 +401,7 @@ def test_a_link_is_followed_and_the_mode_kept(paths: Paths, tmp_path: Path) -> N
 
 
 @posix
-def test_a_dangling_link_gets_its_target(paths: Paths, tmp_path: Path) -> None:
+def test_writing_through_a_dangling_link_makes_its_target(paths: Paths, tmp_path: Path) -> None:
     paths.config_file.symlink_to(tmp_path / "later" / "c.toml")
     set_value(paths.config_file, "llm.backend", "cpu")
     assert (tmp_path / "later" / "c.toml").exists()
@@ -462,7 +462,7 @@ def is_toml(text: str) -> bool:
 
 @given(before=BEFORE.filter(is_toml), pairs=st.lists(PAIRS, min_size=1, max_size=4))
 @example(before="# only a comment", pairs=[("llm.backend", "cpu")])
-def test_what_is_set_is_read_and_comments_survive(
+def test_a_set_value_is_read_back_and_comments_survive(
     tmp_path_factory: pytest.TempPathFactory, before: str, pairs: list[tuple[str, str]]
 ) -> None:
     paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path_factory.mktemp("home"))})
@@ -481,7 +481,7 @@ def test_what_is_set_is_read_and_comments_survive(
 
 
 @given(before=BEFORE.filter(is_toml), pair=PAIRS)
-def test_unsetting_what_was_set_gives_the_default(
+def test_unsetting_a_value_gives_the_default(
     tmp_path_factory: pytest.TempPathFactory, before: str, pair: tuple[str, str]
 ) -> None:
     paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path_factory.mktemp("home"))})
@@ -492,7 +492,7 @@ def test_unsetting_what_was_set_gives_the_default(
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_file_is_read_or_refused(text: str) -> None:
     for key in KEYS:
         try:
             value = key.parse(text)

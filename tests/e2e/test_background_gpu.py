@@ -22,7 +22,7 @@ SILENT = (
 
 @pytest.fixture
 def user(shop: ReleaseServer, tmp_path: Path) -> User:
-    """Somebody whose Vulkan build lists its device and then computes on the processor."""
+    """A user whose Vulkan build lists its device and then computes on the processor."""
     builds = {
         "vulkan": shop.stand_in("b1-vulkan", devices=VULKAN_STEPS, serve=SILENT),
         "cuda": shop.stand_in("b1-cuda", devices=CUDA_STEPS),
@@ -46,7 +46,7 @@ def test_a_server_that_is_not_on_the_gpu_is_exit_code_8(user: User) -> None:
     assert user.run("status", "--json").document["data"]["servers"] == []
 
 
-def test_it_goes_on_with_the_next_variant_and_says_so(user: User) -> None:
+def test_the_next_variant_is_started_and_named(user: User) -> None:
     code, server = detached(user, "--require-gpu", "--fallback")
     assert code == 0, server
     try:

@@ -76,9 +76,7 @@ def found_versions(found: Any) -> list[str]:
     return sorted(each["version"] for each in found["results"])
 
 
-def test_people_see_a_table_and_bars_and_what_to_do(
-    user: User, model: Path, tmp_path: Path
-) -> None:
+def test_the_text_has_a_table_bars_and_advice(user: User, model: Path, tmp_path: Path) -> None:
     svg = tmp_path / "chart.svg"
     done = bench(user, model, "--yes", "--rounds", "1", "--svg", str(svg))
     assert done.code == 0
@@ -98,7 +96,9 @@ def test_people_see_a_table_and_bars_and_what_to_do(
     assert [int(rect.attrib["width"]) for rect in rects] == [400, 67, 400, 40]
 
 
-def test_nothing_is_installed_unasked(shop: ReleaseServer, user: User, model: Path) -> None:
+def test_nothing_is_installed_without_a_confirmation(
+    shop: ReleaseServer, user: User, model: Path
+) -> None:
     assert user.run("install", "--backend", "cpu").code == 0
     before = len(shop.downloads())
     found = data(bench(user, model, "--json", "--rounds", "1"))
@@ -131,7 +131,7 @@ def test_the_fastest_is_saved_and_used(user: User, model: Path) -> None:
     ("typed", "measured", "backend"),
     [(b"y\ny\n", 2, "vulkan"), (b"y\nn\n", 2, "auto"), (b"n\n", 1, "auto")],
 )
-def test_on_a_terminal_it_is_asked_before_it_installs_and_before_it_saves(
+def test_on_a_terminal_the_user_confirms_before_installing_and_saving(
     typed: bytes, measured: int, backend: str, user: User, model: Path
 ) -> None:
     assert user.run("install", "--backend", "cpu").code == 0
@@ -151,7 +151,7 @@ def test_a_saved_backend_does_not_narrow_the_next_bench(user: User, model: Path)
 
 
 @pytest.mark.parametrize(("speed", "hinted"), [("24.9", True), ("25.1", False), ("10", True)])
-def test_a_gpu_that_is_hardly_faster_is_pointed_out(
+def test_a_gpu_that_is_hardly_faster_gets_a_hint(
     speed: str, hinted: bool, shop: ReleaseServer, model: Path, tmp_path: Path
 ) -> None:
     user = published(
@@ -189,7 +189,7 @@ def test_a_variant_that_fails_is_named_and_the_others_measured(
     assert failed["reason"].startswith(reason)
 
 
-def test_if_none_can_be_measured_every_reason_is_told(
+def test_if_no_variant_can_be_measured_every_reason_is_told(
     shop: ReleaseServer, model: Path, tmp_path: Path
 ) -> None:
     user = published(shop, tmp_path / "home", cpu=("exit 3",))

@@ -27,7 +27,7 @@ def error_of(result: Result) -> tuple[int, Any]:
 @pytest.mark.parametrize(
     "words", [("update",), ("update", "--check"), ("repository", "refresh", "test")]
 )
-def test_M20_not_the_certificate_is_to_blame_but_the_clock(
+def test_M20_the_clock_is_blamed_and_not_the_certificate(
     installed: User, words: tuple[str, ...]
 ) -> None:
     """A certificate that is not valid yet is the first thing that such a machine meets."""
@@ -38,7 +38,7 @@ def test_M20_not_the_certificate_is_to_blame_but_the_clock(
     assert installed.run("update").code == 0, "without the fault the same command succeeds"
 
 
-def test_M20_what_is_installed_starts_and_the_clock_is_named(
+def test_M20_the_installed_version_starts_and_the_clock_is_named(
     installed: User,
 ) -> None:
     started = then(installed, "serve", "--", "--list-devices")

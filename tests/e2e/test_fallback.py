@@ -40,7 +40,7 @@ def installed_by(shop: ReleaseServer, home: Path) -> User:
 
 @pytest.fixture
 def lost(shop: ReleaseServer, tmp_path: Path) -> User:
-    """Somebody whose Vulkan build loses its device, and whose CUDA build serves."""
+    """A user whose Vulkan build loses its device, and whose CUDA build serves."""
     publish(shop, vulkan=LOST, cuda=("err cuda serves",))
     return installed_by(shop, tmp_path / "home")
 
@@ -71,7 +71,7 @@ def test_the_next_variant_is_installed_and_started(lost: User) -> None:
     assert len(lost.versions()) == 2
 
 
-def test_it_is_tried_again_as_soon_as_the_drivers_are_others(lost: User) -> None:
+def test_a_failed_variant_is_tried_again_after_a_driver_change(lost: User) -> None:
     start_of(lost, "--fallback")
     again = lost.run("serve", "--fallback", "--json")
     start = again.document["data"]["start"]
@@ -108,7 +108,7 @@ def test_the_whole_chain_to_the_processor(shop: ReleaseServer, tmp_path: Path) -
         assert "the cpu serves" not in required.stderr
 
 
-def test_a_variant_that_slips_to_the_processor_is_gone_round(
+def test_a_variant_that_falls_back_to_the_processor_is_replaced(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
     """It had to be ended; the next one lives."""
@@ -121,14 +121,14 @@ def test_a_variant_that_slips_to_the_processor_is_gone_round(
     assert done.document["data"]["start"]["fallen_back_from"][0]["variant"] == "vulkan"
 
 
-def test_a_gpu_that_is_not_listed_any_more_is_gone_round(lost: User) -> None:
+def test_a_gpu_that_is_no_longer_listed_is_replaced(lost: User) -> None:
     hidden = User(lost.home, {name: value for name, value in lost.env.items() if name != GPU})
     done = hidden.run("serve", "--fallback", "--json")
     assert done.document["data"]["start"]["selected"] == "cuda"
     assert "vulkan failed: the vulkan build would run on the CPU: it lists no device" in done.stderr
 
 
-def test_where_there_is_no_other_it_runs_on_the_processor_and_says_so(
+def test_without_another_variant_the_processor_is_used_with_a_warning(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
     heading, device = VULKAN_STEPS
@@ -144,9 +144,7 @@ def test_where_there_is_no_other_it_runs_on_the_processor_and_says_so(
 
 
 @pytest.mark.parametrize("words", [(), ("--no-fallback",)])
-def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(
-    words: tuple[str, ...], lost: User
-) -> None:
+def test_without_a_terminal_nothing_is_asked_or_done(words: tuple[str, ...], lost: User) -> None:
     done = lost.run("serve", *words)
     assert done.code == 7
     assert (
@@ -155,7 +153,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(
     assert len(lost.versions()) == 1
 
 
-def test_what_the_user_asked_for_is_not_replaced(lost: User) -> None:
+def test_a_requested_variant_is_not_replaced(lost: User) -> None:
     assert lost.run("config", "set", "llm.backend", "vulkan").code == 0
     done = lost.run("serve", "--fallback")
     assert done.code == 7
@@ -165,13 +163,15 @@ def test_what_the_user_asked_for_is_not_replaced(lost: User) -> None:
 @pytest.mark.parametrize(
     ("typed", "code", "versions"), [(b"y\n", 0, 2), (b"n\n", 7, 1), (b"\n", 7, 1), (b"\x04", 7, 1)]
 )
-def test_on_a_terminal_it_is_asked(typed: bytes, code: int, versions: int, lost: User) -> None:
+def test_on_a_terminal_the_user_is_asked(
+    typed: bytes, code: int, versions: int, lost: User
+) -> None:
     ended, said = run_on_terminal(typed, "serve", env=lost.env)
     assert "Go on with cuda (a download of" in said
     assert (ended, len(lost.versions())) == (code, versions)
 
 
-def test_without_the_publisher_the_first_reason_counts(shop: ReleaseServer, lost: User) -> None:
+def test_without_a_network_the_first_failure_is_reported(shop: ReleaseServer, lost: User) -> None:
     for archive in (shop.nginx.root / "archives").glob("b1-cuda*"):
         archive.unlink()
     done = lost.run("serve", "--fallback")

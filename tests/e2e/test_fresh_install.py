@@ -26,7 +26,7 @@ def asked(shop: ReleaseServer) -> int:
     return sum(line.path.startswith("/repository/") for line in shop.nginx.requests())
 
 
-def test_T30_an_install_knows_what_was_revoked_meanwhile(late: User) -> None:
+def test_T30_an_install_knows_of_a_revocation_since_the_last_refresh(late: User) -> None:
     refused = late.run("install", "--release", "b1", "--json", **ALWAYS)
     assert (refused.code, refused.document["error"]["code"]) == (5, "revoked")
     assert refused.document["error"]["hint"].startswith("take b2, the newest that is not revoked")
@@ -34,9 +34,7 @@ def test_T30_an_install_knows_what_was_revoked_meanwhile(late: User) -> None:
     assert (done.code, done.document["data"]["release"]) == (0, "b2"), done.stderr
 
 
-def test_T30_a_benchmark_installs_nothing_that_was_revoked_meanwhile(
-    late: User, tmp_path: Path
-) -> None:
+def test_T30_a_benchmark_installs_nothing_that_was_revoked(late: User, tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")
     assert late.run("install", TSUKU_LLM_REFRESH="never").code == 0
@@ -74,7 +72,7 @@ def ended(result: Result) -> tuple[int, str]:
     return result.code, result.document["error"]["code"]
 
 
-def test_T31_what_must_be_fresh_is_not_installed_without_an_answer(
+def test_T31_require_fresh_installs_nothing_without_an_answer(
     shop: ReleaseServer, late: User
 ) -> None:
     (shop.nginx.root / "repository").rename(shop.nginx.root / "gone")

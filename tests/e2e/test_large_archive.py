@@ -64,7 +64,9 @@ def measured(user: User) -> tuple[int, int, int, int]:
 
 @ON_LINUX
 @pytest.mark.parametrize("pieces", [True, False], ids=["pieces", "no_pieces"])
-def test_a_large_install_takes_little(shop: ReleaseServer, tmp_path: Path, pieces: bool) -> None:
+def test_a_large_install_takes_little_memory_and_few_threads(
+    shop: ReleaseServer, tmp_path: Path, pieces: bool
+) -> None:
     build = shop.stand_in("build", padding=72 * MEGABYTES)
     variant = shop.variant(build, packed(shop, "runtime", 40 * MEGABYTES))
     if not pieces:
@@ -93,7 +95,7 @@ def zipped(shop: ReleaseServer, name: str, files: int, size: int) -> Packed:
 
 
 @ON_LINUX
-def test_a_zip_is_unpacked_beside_the_download_of_another(tmp_path: Path) -> None:
+def test_a_zip_is_unpacked_during_the_download_of_another(tmp_path: Path) -> None:
     with release_server(tmp_path / "shop", EVEN) as shop:
         (shop.nginx.root / "even").symlink_to("archives")
         small, large = zipped(shop, "small", 2000, 3000), zipped(shop, "large", 1, 80 * MEGABYTES)

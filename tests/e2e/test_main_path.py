@@ -61,7 +61,7 @@ def test_install_says_what_and_why_and_the_server_then_answers(
     assert user.leftovers() == []
 
 
-def test_what_is_installed_is_not_fetched_again(shop: ReleaseServer, installed: User) -> None:
+def test_an_installed_version_is_not_downloaded_again(shop: ReleaseServer, installed: User) -> None:
     before = len(shop.downloads())
     done = installed.run("install", "--json")
     assert done.document["data"]["outcome"] == "unchanged"
@@ -134,7 +134,7 @@ def test_without_a_network_install_ends_with_4_and_the_server_still_runs(
     assert healthy(installed)
 
 
-def test_dry_run_lists_everything_and_touches_no_network(shop: ReleaseServer, user: User) -> None:
+def test_dry_run_lists_everything_and_uses_no_network(shop: ReleaseServer, user: User) -> None:
     before = shop.nginx.requests()
     done = user.run("install", "--dry-run", "--json")
     assert done.code == 0
@@ -146,7 +146,7 @@ def test_dry_run_lists_everything_and_touches_no_network(shop: ReleaseServer, us
     assert user.versions() == []
 
 
-def test_two_installs_at_once_make_one_download(shop: ReleaseServer, user: User) -> None:
+def test_two_installs_at_once_download_once(shop: ReleaseServer, user: User) -> None:
     children = [
         subprocess.Popen(
             [*COMMAND, "install"],
@@ -187,7 +187,9 @@ def test_ctrl_c_in_a_download_loses_nothing_and_the_next_run_resumes(
     assert [line.status for line in shop.downloads()][-1] == 206
 
 
-def test_a_build_that_does_not_start_gives_way_to_the_next(shop: ReleaseServer, user: User) -> None:
+def test_a_build_that_does_not_start_is_replaced_by_the_next(
+    shop: ReleaseServer, user: User
+) -> None:
     bad = shop.stand_in("b2-bad", version=FAILS)
     good = shop.stand_in("b2-good")
     shop.publish("b2", {"cpu-new": shop.variant(bad), "cpu": shop.variant(good)})
@@ -201,7 +203,7 @@ def test_a_build_that_does_not_start_gives_way_to_the_next(shop: ReleaseServer, 
     assert len(shop.downloads()) == before, "what failed here is not fetched again"
 
 
-def test_when_nothing_starts_every_reason_is_told(shop: ReleaseServer, installed: User) -> None:
+def test_if_no_build_starts_every_reason_is_told(shop: ReleaseServer, installed: User) -> None:
     shop.publish("b2", {"cpu": shop.variant(shop.stand_in("b2-cpu", version=FAILS))})
     done = installed.run("update", "--json")
     assert done.code == 3
@@ -210,7 +212,7 @@ def test_when_nothing_starts_every_reason_is_told(shop: ReleaseServer, installed
 
 
 @pytest.mark.parametrize("words", [("install", "--backend", "vulkan"), ("install",)])
-def test_a_backend_that_cannot_be_had_ends_with_3_and_every_reason(
+def test_an_unavailable_backend_ends_with_3_and_every_reason(
     user: User, words: tuple[str, ...]
 ) -> None:
     done = user.run(*words, "--json", TSUKU_LLM_BACKEND="gpu")
@@ -219,7 +221,7 @@ def test_a_backend_that_cannot_be_had_ends_with_3_and_every_reason(
     assert user.versions() == []
 
 
-def test_the_flag_counts_before_the_environment_and_that_before_the_file(user: User) -> None:
+def test_the_flag_overrides_the_environment_which_overrides_the_file(user: User) -> None:
     assert user.run("config", "set", "llm.backend", "vulkan").code == 0
     listed = user.run("config", "list", TSUKU_LLM_BACKEND="cpu").stdout
     assert "TSUKU_LLM_BACKEND" in listed
@@ -229,7 +231,7 @@ def test_the_flag_counts_before_the_environment_and_that_before_the_file(user: U
     assert again.code == 3
 
 
-def test_a_backend_that_does_not_exist_lists_what_does(user: User) -> None:
+def test_an_unknown_backend_lists_the_known_ones(user: User) -> None:
     done = user.run("config", "set", "llm.backend", "quantum", "--json")
     assert done.code == 3
     assert "vulkan" in done.document["error"]["facts"][0]

@@ -77,7 +77,7 @@ def tree_of(owner: User, tag: str) -> Path:
     return found
 
 
-def test_only_the_archive_that_changed_is_asked_for(
+def test_only_the_changed_archive_is_downloaded(
     shop: ReleaseServer, owner: User, tmp_path: Path
 ) -> None:
     """The links of an archive that is not fetched are there as well, and programs are."""
@@ -93,7 +93,7 @@ def test_only_the_archive_that_changed_is_asked_for(
     assert (new / "tools" / "llama-cli").stat().st_mode & 0o777 == 0o755
 
 
-def test_a_library_that_is_called_otherwise_now_is_not_asked_for(
+def test_a_renamed_library_is_not_downloaded(
     shop: ReleaseServer, owner: User, tmp_path: Path
 ) -> None:
     """Its archive has another digest; its bytes are installed, and its new links are made."""
@@ -128,7 +128,7 @@ def test_X01_a_tampered_source_of_links_is_fetched_again(
 
 
 @pytest.mark.index
-def test_one_patched_library_of_the_real_build_is_all_that_is_asked_for(
+def test_only_the_patched_library_of_the_real_build_is_downloaded(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
     """Upstream's form, a tarball with links; the build that follows is a folder."""

@@ -81,7 +81,7 @@ def complete(port: int) -> int:
     return int(answer["tokens_predicted"])
 
 
-def test_started_asked_read_stopped_and_started_again(home: Home) -> None:
+def test_a_real_server_is_started_queried_stopped_and_started_again(home: Home) -> None:
     for _ in range(2):
         server = home.start()
         assert complete(server["port"]) == 4
@@ -98,7 +98,7 @@ def test_started_asked_read_stopped_and_started_again(home: Home) -> None:
     assert home.files() == ["claim.lock", "default.log", "default.log.1"]
 
 
-def test_two_names_and_one_port(home: Home) -> None:
+def test_two_servers_cannot_have_one_port(home: Home) -> None:
     first = home.start()
     second = home.start("--name", "second")
     assert complete(first["port"]) == complete(second["port"]) == 4
@@ -109,7 +109,7 @@ def test_two_names_and_one_port(home: Home) -> None:
     assert sorted(home.status()) == ["default", "second"]
 
 
-def test_a_port_that_a_stranger_has_is_named(home: Home) -> None:
+def test_a_port_in_use_by_another_program_is_named(home: Home) -> None:
     import socket  # noqa: PLC0415
 
     with socket.create_server(("127.0.0.1", 0)) as stranger:
@@ -121,7 +121,7 @@ def test_a_port_that_a_stranger_has_is_named(home: Home) -> None:
     assert home.status() == {}
 
 
-def test_a_model_that_is_not_there_is_exit_code_7(home: Home) -> None:
+def test_a_missing_model_is_exit_code_7(home: Home) -> None:
     done = home.run("serve", "--detach", "--", "-m", "absent.gguf", "--port", "0")
     assert done.code == 7
     assert f"the model {home.path / 'absent.gguf'} does not exist" in done.stderr
@@ -148,7 +148,7 @@ def test_an_idle_server_ends_and_a_busy_one_does_not(home: Home) -> None:
     assert gone(server["pid"])
 
 
-def test_the_server_s_own_metrics_are_beside_ours(home: Home) -> None:
+def test_the_servers_own_metrics_are_added_to_ours(home: Home) -> None:
     words = ("-m", "tiny.gguf", "--port", "0", "--metrics")
     done = home.run("serve", "--detach", "--json", "--", *words)
     port = done.document["data"]["port"]

@@ -64,7 +64,7 @@ def refused(done: Result) -> list[str]:
 # --- seen once, remembered for good --------------------------------------------------------
 
 
-def test_T20_a_revocation_outlives_a_publisher_who_drops_it(company: Company) -> None:
+def test_T20_a_revocation_stays_after_the_publisher_drops_it(company: Company) -> None:
     publisher, user = company
     publisher.revoke("b2")
     publisher.publish()
@@ -81,7 +81,7 @@ def test_T20_a_revocation_outlives_a_publisher_who_drops_it(company: Company) ->
     assert done.document["error"]["hint"] == "move on: tsuku-llm update; or add --allow-revoked"
 
 
-def test_T20_a_revocation_outlives_the_release_in_the_channels(company: Company) -> None:
+def test_T20_a_revocation_stays_after_the_release_left_the_channels(company: Company) -> None:
     """The signed list says it, to those as well who never saw the release file."""
     publisher, user = company
     publisher.revoke("b2")
@@ -126,7 +126,7 @@ def add_again(publisher: OwnPublisher, user: User) -> None:
 
 
 @pytest.mark.parametrize("lose", [lose_metadata, removed, add_again])
-def test_T23_a_revocation_outlives_what_is_lost_on_the_machine(
+def test_T23_a_revocation_stays_after_other_files_are_lost(
     company: Company, lose: Callable[[OwnPublisher, User], None]
 ) -> None:
     """The publisher has dropped it meanwhile, so nothing that is fetched says it again."""
@@ -141,7 +141,7 @@ def test_T23_a_revocation_outlives_what_is_lost_on_the_machine(
     assert refused(started(user)) == FACTS
 
 
-def test_T23_a_revocation_outlives_a_copy_from_before_it(company: Company) -> None:
+def test_T23_a_revocation_stays_after_an_older_copy_is_restored(company: Company) -> None:
     publisher, user = company
     folder = user.data / "metadata" / "company"
     before = publisher.home / "before"
@@ -155,7 +155,7 @@ def test_T23_a_revocation_outlives_a_copy_from_before_it(company: Company) -> No
     assert refused(user.run("install", "--release", "b2", "--json")) == FACTS
 
 
-def test_T23_what_is_remembered_and_damaged_stops_nothing_and_is_told(company: Company) -> None:
+def test_T23_a_damaged_revocation_file_is_reported_and_stops_nothing(company: Company) -> None:
     publisher, user = company
     publisher.revoke("b1")
     publisher.publish()
@@ -212,7 +212,7 @@ def bound_to(user: User) -> str:
     return repository
 
 
-def test_T22_the_later_install_binds_a_version_to_the_repository_asked_for(
+def test_T22_a_later_install_binds_a_version_to_the_requested_repository(
     two: tuple[OwnPublisher, OwnPublisher, User],
 ) -> None:
     _, _, user = two
@@ -245,7 +245,7 @@ def test_T22_a_revocation_by_either_repository_counts(
     assert done.code == 5, done.stderr
 
 
-def test_T22_a_name_of_one_repository_says_nothing_of_another(
+def test_T22_a_revoked_name_counts_in_its_own_repository_only(
     two: tuple[OwnPublisher, OwnPublisher, User],
 ) -> None:
     """Other archives under the same name are another build."""
@@ -262,7 +262,7 @@ def test_T22_a_name_of_one_repository_says_nothing_of_another(
     assert refused(started(user))[0].endswith("repository ra")
 
 
-def test_T22_a_repository_that_a_version_was_bound_to_before_counts_by_name(
+def test_T22_a_repository_that_a_version_was_bound_to_before_counts_too(
     two: tuple[OwnPublisher, OwnPublisher, User],
 ) -> None:
     ra, _, user = two
@@ -299,7 +299,7 @@ def test_T26_no_command_moves_to_a_revoked_version(company: Company, tmp_path: P
     assert "b1 is used all the same: revoked by its publisher on 2026-11-22" in done.stderr
 
 
-def test_T27_a_revoked_release_is_shown_wherever_it_is_named(company: Company) -> None:
+def test_T27_every_command_that_names_a_revoked_release_says_so(company: Company) -> None:
     publisher, user = company
     publisher.revoke("b2")
     publisher.publish()
@@ -331,7 +331,7 @@ def test_T27_a_revoked_release_is_shown_wherever_it_is_named(company: Company) -
     assert checked["revocation"] == why
 
 
-def test_T28_a_release_that_no_channel_has_any_more_is_told_and_not_refused(
+def test_T28_a_release_that_left_all_channels_is_reported_and_not_refused(
     company: Company,
 ) -> None:
     publisher, user = company

@@ -19,15 +19,12 @@ STRICT = {"TSUKU_LLM_REQUIRE_FRESH": "true"}
 
 @pytest.fixture
 def folder_shop(tmp_path: Path) -> FolderShop:
-    shop = FolderShop(tmp_path / "shop")
-    for tag in ("b1", "b2"):
-        shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
-    return shop
+    return FolderShop.offering(tmp_path / "shop", "b1", "b2")
 
 
 @pytest.fixture
 def owner(folder_shop: FolderShop, tmp_path: Path) -> User:
-    """Somebody who has b2 installed, and b1 before it."""
+    """A user who installed b1 and then b2."""
     user = folder_shop.user(tmp_path / "home")
     for tag in ("b1", "b2"):
         done = user.run("install", "--release", tag)
@@ -64,7 +61,7 @@ def test_M29_a_revoked_release_is_not_started_unless_it_is_allowed(
     assert started(owner).code == 0, "the one before was not revoked"
 
 
-def test_T20_what_a_release_file_said_once_outlives_the_file(
+def test_T20_a_revocation_in_a_release_file_stays_after_the_file_is_gone(
     folder_shop: FolderShop, owner: User
 ) -> None:
     """A publisher without a list, as before there was one, who then drops the release."""
@@ -78,7 +75,7 @@ def test_T20_what_a_release_file_said_once_outlives_the_file(
     assert started(owner).code == 5
 
 
-def test_M29_a_revoked_release_is_known_when_the_note_is_lost(
+def test_M29_a_revoked_release_is_known_without_the_note(
     folder_shop: FolderShop, owner: User
 ) -> None:
     """Or when an upgraded package brings newer metadata: then the metadata itself is asked."""
@@ -91,9 +88,7 @@ def test_M29_a_revoked_release_is_known_when_the_note_is_lost(
 
 
 @pytest.mark.usefixtures("owner")
-def test_M29_an_install_passes_over_what_was_revoked(
-    folder_shop: FolderShop, tmp_path: Path
-) -> None:
+def test_M29_an_install_skips_revoked_releases(folder_shop: FolderShop, tmp_path: Path) -> None:
     revoke(folder_shop, "b2")
     user = folder_shop.user(tmp_path / "other")
     done = user.run("install", "--json")
@@ -107,7 +102,9 @@ def test_M29_an_install_passes_over_what_was_revoked(
     assert [(each["release"], each["revoked"]) for each in listed] == [("b2", True), ("b1", False)]
 
 
-def test_M29_a_channel_of_revoked_releases(folder_shop: FolderShop, tmp_path: Path) -> None:
+def test_M29_a_channel_with_only_revoked_releases_is_an_error(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
     for tag in ("b1", "b2"):
         revoke(folder_shop, tag)
     user = folder_shop.user(tmp_path / "other")
@@ -117,7 +114,7 @@ def test_M29_a_channel_of_revoked_releases(folder_shop: FolderShop, tmp_path: Pa
     assert done.document["error"]["facts"] == facts
 
 
-def test_M29_an_update_moves_on_from_what_was_revoked(folder_shop: FolderShop, owner: User) -> None:
+def test_M29_an_update_leaves_a_revoked_release(folder_shop: FolderShop, owner: User) -> None:
     revoke(folder_shop, "b2")
     folder_shop.publish("b3", {"cpu": folder_shop.variant(folder_shop.stand_in("b3-cpu"))})
     checked = owner.run("update", "--check", "--json")
@@ -129,7 +126,7 @@ def test_M29_an_update_moves_on_from_what_was_revoked(folder_shop: FolderShop, o
     assert "b3" in owner.run("which").stdout
 
 
-def test_M29_an_update_never_goes_back_but_names_the_way(
+def test_M29_an_update_never_goes_back_but_names_the_command(
     folder_shop: FolderShop, owner: User
 ) -> None:
     revoke(folder_shop, "b2")
@@ -147,7 +144,7 @@ def test_M29_an_update_never_goes_back_but_names_the_way(
 
 
 def expire(shop: FolderShop, user: User) -> None:
-    """Months pass in which nobody asks for metadata: what the user has is out of date."""
+    """Let months pass without a refresh: the user's metadata has expired."""
     old = datetime(2026, 11, 20, 1, tzinfo=timezone.utc)
     shop.simulator.expire("timestamp", old)
     shop.write()
@@ -159,7 +156,7 @@ def expire(shop: FolderShop, user: User) -> None:
     (folder / "standing.json").unlink(missing_ok=True)
 
 
-def test_M18_what_is_trusted_already_works_and_says_how_old_it_is(
+def test_M18_expired_metadata_still_starts_and_says_its_age(
     folder_shop: FolderShop, owner: User
 ) -> None:
     expire(folder_shop, owner)
@@ -195,7 +192,7 @@ def test_M18_require_fresh_makes_old_metadata_an_error(
         assert error["hint"].endswith(f"repository refresh {NAME}")
 
 
-def test_M18_an_update_refuses_what_has_expired(folder_shop: FolderShop, owner: User) -> None:
+def test_M18_an_update_refuses_expired_metadata(folder_shop: FolderShop, owner: User) -> None:
     expire(folder_shop, owner)
     for words in (("update",), ("update", "--check")):
         done = owner.run(*words, "--json")
@@ -204,7 +201,7 @@ def test_M18_an_update_refuses_what_has_expired(folder_shop: FolderShop, owner: 
     assert started(owner).code == 0
 
 
-def test_a_removed_repository_keeps_nobody_from_starting(owner: User) -> None:
+def test_a_removed_repository_does_not_prevent_a_start(owner: User) -> None:
     assert owner.run("repository", "remove", NAME).code == 0
     done = started(owner)
     assert done.code == 0
@@ -212,7 +209,7 @@ def test_a_removed_repository_keeps_nobody_from_starting(owner: User) -> None:
     assert owner.run("serve", "--require-fresh", "--", "--list-devices").code != 0
 
 
-def test_metadata_that_was_damaged_keeps_nobody_from_starting(owner: User) -> None:
+def test_damaged_metadata_does_not_prevent_a_start(owner: User) -> None:
     folder = metadata_status.folder_of(owner.data, NAME)
     (folder / "current").write_text("junk")
     done = started(owner)
@@ -222,7 +219,7 @@ def test_metadata_that_was_damaged_keeps_nobody_from_starting(owner: User) -> No
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_start_needs_no_right_to_write_a_note(owner: User) -> None:
+def test_a_start_works_without_permission_to_write_a_note(owner: User) -> None:
     folder = metadata_status.folder_of(owner.data, NAME)
     (folder / "standing.json").unlink()
     folder.chmod(0o555)
@@ -230,7 +227,7 @@ def test_a_start_needs_no_right_to_write_a_note(owner: User) -> None:
     folder.chmod(0o755)
 
 
-def test_a_start_loads_no_verifier_where_something_is_noted(owner: User) -> None:
+def test_a_start_with_a_note_loads_no_verifier(owner: User) -> None:
     code = (
         "import sys\nfrom tsuku_llm.cli.entry import run\n"
         "code = run(['serve', '--', '--list-devices'])\n"

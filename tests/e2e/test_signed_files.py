@@ -121,7 +121,7 @@ def set_to(**values: Any) -> Callable[[Any, Path], None]:
         (set_to(sequence=1 << 50), "the receipt's sequence is"),
     ],
 )
-def test_T34_files_and_receipt_that_were_rewritten_together_are_found(
+def test_T34_files_rewritten_together_with_their_receipt_are_found(
     owner: User, change: Callable[[Any, Path], None], said: str
 ) -> None:
     assert verdict(owner)[1]["compared_with"] == "manifest"
@@ -132,7 +132,7 @@ def test_T34_files_and_receipt_that_were_rewritten_together_are_found(
     assert found["repair"].startswith("tsuku-llm install --force")
 
 
-def test_T34_what_is_intact_says_who_signed_it(owner: User) -> None:
+def test_T34_an_intact_version_says_who_signed_it(owner: User) -> None:
     done = owner.run("verify")
     assert done.stdout.endswith(f": intact, as repository {NAME} signed it\n")
 
@@ -202,7 +202,7 @@ def test_a_release_without_a_list_of_files_says_so(shop: FolderShop, tmp_path: P
     ],
     ids=" ".join,
 )
-def test_T35_a_publisher_s_name_stands_beside_the_repository_s(
+def test_T35_the_publishers_name_is_shown_with_the_repositorys_name(
     shop: FolderShop, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     publish(shop, "b1", publisher=LOOKALIKE, unattested=REASON)
@@ -219,7 +219,7 @@ def test_T35_a_publisher_s_name_stands_beside_the_repository_s(
     assert all(part in json.dumps(told) for part in (f'"repository": "{NAME}"', REASON))
 
 
-def test_what_is_installed_says_where_it_came_from(shop: FolderShop, tmp_path: Path) -> None:
+def test_an_installed_version_says_where_it_came_from(shop: FolderShop, tmp_path: Path) -> None:
     publish(shop, "b1", unattested=REASON)
     user = shop.user(tmp_path / "home")
     assert user.run("install").code == 0
@@ -230,7 +230,7 @@ def test_what_is_installed_says_where_it_came_from(shop: FolderShop, tmp_path: P
         assert (version["repository"], version["unattested"]) == (NAME, REASON)
 
 
-def test_a_receipt_that_did_not_record_it_does_not_say_that_it_is_attested(owner: User) -> None:
+def test_an_old_receipt_does_not_claim_an_attestation(owner: User) -> None:
     (version,) = owner.versions()
     file = owner.data / "versions" / version / "receipt.json"
     receipt = json.loads(file.read_text())
@@ -240,7 +240,7 @@ def test_a_receipt_that_did_not_record_it_does_not_say_that_it_is_attested(owner
     assert "not recorded" in found["unattested"]
 
 
-def test_T39_a_release_in_no_channel_can_be_named(shop: FolderShop, tmp_path: Path) -> None:
+def test_T39_a_release_outside_all_channels_can_be_named(shop: FolderShop, tmp_path: Path) -> None:
     publish(shop, "b1")
     publish(shop, "b7")
     shop.simulator.targets.targets["releases/b7.json"].unrecognized_fields["custom"][

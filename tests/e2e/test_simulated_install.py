@@ -42,7 +42,7 @@ def test_the_receipt_says_that_the_machine_was_simulated(elsewhere: User) -> Non
     assert healthy.document["data"]["links"][-1]["state"] == "ok"
 
 
-def test_a_build_that_does_not_run_here_is_not_installed(
+def test_a_build_that_cannot_run_on_this_machine_is_not_installed(
     shop: ReleaseServer, elsewhere: User
 ) -> None:
     bad = shop.stand_in("b2-vulkan", devices=NO_DEVICE_STEPS)
@@ -53,7 +53,7 @@ def test_a_build_that_does_not_run_here_is_not_installed(
     assert elsewhere.versions() == []
 
 
-def test_an_update_does_not_leave_the_gpu_for_what_passes(
+def test_a_temporary_problem_does_not_move_an_update_to_the_processor(
     shop: ReleaseServer, elsewhere: User
 ) -> None:
     assert elsewhere.run("install").code == 0

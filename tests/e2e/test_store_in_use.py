@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,7 +63,7 @@ def leave_half(user: User, archive: Path) -> None:
 
 
 def publish_hostile(shop: ReleaseServer, tag: str) -> None:
-    """A release that is signed, and whose archive would write beside its folder."""
+    """Publish a signed release whose archive would write outside its folder."""
     data = tar_gz([Tar(name="llama-server", data=b"x", mode=0o755), Tar(name="../evil", data=b"x")])
     path = shop.nginx.root / "archives" / f"{tag}.tar.gz"
     path.write_bytes(data)
@@ -77,7 +77,7 @@ def cut_in_half(shop: ReleaseServer, tag: str) -> None:
 
 
 def forge(shop: ReleaseServer, tag: str) -> None:
-    """Somebody without the keys publishes."""
+    """Publish without the keys."""
     publish(shop, tag)
     (newest,) = sorted(shop.nginx.root.glob("repository/metadata/*.targets.json"))[-1:]
     flip(newest)
@@ -148,15 +148,21 @@ def assert_old_version_serves(
     assert version in user.run("which").stdout
 
 
-@root
-def test_C03_an_update_without_room_is_refused_with_its_figures_and_leaves_the_server(
-    shop: ReleaseServer, tmp_path: Path
-) -> None:
+@contextmanager
+def installed_on_disk(shop: ReleaseServer, folder: Path, size: str) -> Iterator[User]:
+    """A user who has b1 installed on a disk of this size."""
     publish(shop, "b1")
-    with ExitStack() as stack:
-        small = stack.enter_context(disk(tmp_path / "disk", "4m"))
+    with disk(folder, size) as small:
         user = shop.user(small / "home")
         assert user.run("install").code == 0
+        yield user
+
+
+@root
+def test_C03_an_update_without_room_is_refused_and_does_not_stop_the_server(
+    shop: ReleaseServer, tmp_path: Path
+) -> None:
+    with installed_on_disk(shop, tmp_path / "disk", "4m") as user:
         (version,) = user.versions()
         archive = publish(shop, "b2", padding=3_000_000)
         before = len(shop.downloads())
@@ -183,14 +189,10 @@ def test_C03_an_update_without_room_is_refused_with_its_figures_and_leaves_the_s
 
 
 @root
-def test_C03_a_disk_that_fills_while_it_unpacks_leaves_the_server(
+def test_C03_a_disk_that_fills_while_unpacking_does_not_stop_the_server(
     shop: ReleaseServer, tmp_path: Path
 ) -> None:
-    publish(shop, "b1")
-    with ExitStack() as stack:
-        small = stack.enter_context(disk(tmp_path / "disk", "3m"))
-        user = shop.user(small / "home")
-        assert user.run("install").code == 0
+    with installed_on_disk(shop, tmp_path / "disk", "3m") as user:
         (version,) = user.versions()
         # Zeros: small as an archive, so the reckoning beforehand lets it pass.
         build = shop.nginx.root.parent / "builds" / "b2-cpu"
@@ -208,7 +210,7 @@ def test_C03_a_disk_that_fills_while_it_unpacks_leaves_the_server(
         assert user.run("verify").code == 0
 
 
-def test_force_repairs_what_verify_found(shop: ReleaseServer, installed: User) -> None:
+def test_install_force_repairs_what_verify_found(shop: ReleaseServer, installed: User) -> None:
     server = Path(installed.run("which").stdout.strip())
     flip(server)
     (server.parent / "libggml-evil.so").write_bytes(b"x")
@@ -230,7 +232,7 @@ def test_force_repairs_what_verify_found(shop: ReleaseServer, installed: User) -
         assert answers(port)
 
 
-def test_rollback_is_offline_and_update_comes_back(shop: ReleaseServer, installed: User) -> None:
+def test_rollback_needs_no_network_and_update_returns(shop: ReleaseServer, installed: User) -> None:
     publish(shop, "b2")
     assert installed.run("update").code == 0
     before = len(shop.nginx.requests())
@@ -281,7 +283,7 @@ def test_L04_an_install_waits_for_another_and_names_one_that_is_stopped(
     assert user.run("install").code == 0, "the lock of a killed process is free"
 
 
-def test_L03_who_waited_for_an_install_that_was_killed_cleans_up_after_it(
+def test_L03_a_waiting_install_cleans_up_after_a_killed_one(
     shop: ReleaseServer, user: User
 ) -> None:
     packed = shop.stand_in("b2-cpu", padding=500_000)

@@ -1,4 +1,4 @@
-"""What every command that writes leaves below a home, whatever the umask."""
+"""The modes that every writing command sets below a home, with any umask."""
 
 import os
 import stat
@@ -39,10 +39,10 @@ LATER = (
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o027, 0o077], ids=lambda mask: f"{mask:03o}")
-def test_T15_folders_and_files_have_the_same_modes_whatever_the_umask(
+def test_T15_folders_and_files_have_the_same_modes_with_any_umask(
     mask: int, tmp_path: Path
 ) -> None:
-    """Others may read what is installed, nobody else may write, and secrets stay closed."""
+    """Others can read what is installed, only the user can write, and secrets stay private."""
     shop, home = FolderShop(tmp_path / "shop"), tmp_path / "made" / "home"
     shop.publish("b1", {"cpu": shop.variant(shop.stand_in("b1-cpu", serve=("exit 0",)))})
     root = tmp_path / "root.json"

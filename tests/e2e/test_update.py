@@ -1,4 +1,4 @@
-"""What an update would change and does change, and the notice of it beside a server."""
+"""What an update would change and does change, and the notice of it during a start."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def publish(
 
 @pytest.fixture
 def owner(folder_shop: FolderShop, tmp_path: Path) -> User:
-    """Somebody with a GPU, as it were, who has b1's Vulkan build."""
+    """A user with a simulated GPU and b1's Vulkan build."""
     user = folder_shop.user(tmp_path / "home")
     user = User(user.home, {**user.env, FAKE_HARDWARE: str(H200)})
     done = user.run("install", "--json")
@@ -61,7 +61,7 @@ def check(user: User, *words: str) -> Any:
 # --- what would change -----------------------------------------------------------------------
 
 
-def test_a_check_without_anything_newer(owner: User) -> None:
+def test_a_check_without_a_newer_release(owner: User) -> None:
     data = check(owner)
     assert (data["available"], data["newest"]["release"], data["to_download"]) == (False, "b1", 0)
     assert data["installed"] == {
@@ -77,7 +77,7 @@ def test_a_check_without_anything_newer(owner: User) -> None:
     assert owner.run("update", "--check").stdout.endswith("up to date\n")
 
 
-def test_a_check_counts_what_an_earlier_run_left(folder_shop: FolderShop, owner: User) -> None:
+def test_a_check_counts_partial_downloads(folder_shop: FolderShop, owner: User) -> None:
     publish(folder_shop, "b2", padding=200_000)
     archive = folder_shop.root / "archives" / "b2-vulkan.tar.gz"
     size = archive.stat().st_size
@@ -103,7 +103,7 @@ def digest_of(shop: FolderShop, tag: str, variant: str) -> str:
     return str(artifact["sha256"])
 
 
-def test_a_check_counts_nothing_for_what_is_installed_beside(
+def test_a_check_counts_no_download_for_installed_files(
     folder_shop: FolderShop, owner: User
 ) -> None:
     publish(folder_shop, "b2")
@@ -136,7 +136,7 @@ def test_a_check_names_requirements_newly_missed_and_newly_met(
 # --- what changes ----------------------------------------------------------------------------
 
 
-def test_an_update_falls_to_the_next_variant_with_the_reason_and_keeps_the_old_version(
+def test_an_update_uses_the_next_variant_with_the_reason_and_keeps_the_old_version(
     folder_shop: FolderShop, owner: User
 ) -> None:
     publish(folder_shop, "b2", vulkan={"glibc": "99.0"})
@@ -162,14 +162,14 @@ def test_an_update_never_replaces_the_choice_of_a_backend(
     assert done.document["data"]["requested"] == "cpu"
 
 
-def test_a_backend_named_for_the_update_is_obeyed(folder_shop: FolderShop, owner: User) -> None:
+def test_a_backend_named_for_the_update_is_used(folder_shop: FolderShop, owner: User) -> None:
     assert owner.run("install", "--backend", "cpu").code == 0
     publish(folder_shop, "b2")
     done = owner.run("update", "--json", TSUKU_LLM_BACKEND="auto")
     assert (done.code, done.document["data"]["variant"]) == (0, "vulkan")
 
 
-def test_a_chosen_backend_that_fits_no_more_is_an_error_and_nothing_changes(
+def test_a_chosen_backend_that_no_longer_fits_is_an_error(
     folder_shop: FolderShop, owner: User
 ) -> None:
     """The newest release that has the choice counts, and that is the one in use."""
@@ -181,7 +181,7 @@ def test_a_chosen_backend_that_fits_no_more_is_an_error_and_nothing_changes(
     assert "b1-vulkan" in owner.run("which").stdout
 
 
-def test_M10_an_update_walks_five_rotations_of_all_keys(
+def test_M10_an_update_follows_five_rotations_of_all_keys(
     folder_shop: FolderShop, owner: User
 ) -> None:
     """From the oldest root, on a mirror in a folder, and once more from the newest."""
@@ -225,7 +225,7 @@ def test_M28_a_build_of_another_variant_is_refused(folder_shop: FolderShop, owne
 
 
 def found(user: User) -> Any:
-    """What the look beside the server remembers, once it is there."""
+    """Wait for the result of the check that runs during a start."""
     file = user.data / "state" / "update.json"
     for _ in range(6000):
         if file.exists():
@@ -247,7 +247,7 @@ def a_day_passes(user: User) -> None:
     os.utime(mark, (before.timestamp(),) * 2)
 
 
-def test_a_start_looks_for_an_update_and_a_start_of_another_day_tells(
+def test_a_start_checks_for_an_update_and_the_next_day_tells(
     folder_shop: FolderShop, owner: User
 ) -> None:
     publish(folder_shop, "b2")
@@ -281,26 +281,26 @@ def test_the_notice_can_be_turned_off(folder_shop: FolderShop, owner: User) -> N
     assert not (owner.data / "state" / "update-look").exists()
 
 
-def test_becoming_the_server_leaves_no_child_behind(folder_shop: FolderShop, owner: User) -> None:
+def test_a_start_with_exec_does_not_check_for_updates(folder_shop: FolderShop, owner: User) -> None:
     publish(folder_shop, "b2")
     check(owner)
     assert "b2" not in start(owner, "--exec")
     assert not (owner.data / "state" / "update-look").exists()
 
 
-def test_a_look_without_a_network_is_silent(folder_shop: FolderShop, owner: User) -> None:
+def test_a_check_without_a_network_is_silent(folder_shop: FolderShop, owner: User) -> None:
     shutil.rmtree(folder_shop.root / "repository")
     said = start(owner)
     assert "error" not in said
     assert (owner.data / "state" / "update-look").exists()
 
 
-def test_a_state_that_cannot_be_written_keeps_nobody_from_starting(owner: User) -> None:
+def test_an_unwritable_state_folder_does_not_prevent_a_start(owner: User) -> None:
     (owner.data / "state").write_text("in the way")
     start(owner)
 
 
-def test_the_repository_of_what_is_installed_is_the_one_that_is_asked(
+def test_the_repository_of_the_installed_version_is_asked(
     folder_shop: FolderShop, owner: User
 ) -> None:
     publish(folder_shop, "b2")

@@ -70,7 +70,7 @@ def library(owner: User, tag: str) -> Path:
     return found
 
 
-def test_an_archive_whose_files_are_installed_is_not_fetched(
+def test_an_archive_with_installed_files_is_not_downloaded(
     shop: ReleaseServer, owner: User
 ) -> None:
     assert updated(shop, owner, runtime(shop, "runtime-2")) == ["b2-build.tar.gz"]
@@ -80,7 +80,7 @@ def test_an_archive_whose_files_are_installed_is_not_fetched(
     assert owner.run("verify").code == 0, "the old version is whole as well"
 
 
-def test_a_changed_file_is_fetched(shop: ReleaseServer, owner: User) -> None:
+def test_a_changed_file_is_downloaded(shop: ReleaseServer, owner: User) -> None:
     found = updated(shop, owner, runtime(shop, "runtime-2", b"another" * 9))
     assert sorted(found) == ["b2-build.tar.gz", "runtime-2.tar.gz"]
     assert library(owner, "b2").read_bytes() == b"another" * 9
@@ -94,7 +94,7 @@ def test_X01_a_source_that_was_tampered_with_is_not_taken(shop: ReleaseServer, o
     assert library(owner, "b2").read_bytes() == b"a runtime" * 5000
 
 
-def test_an_archive_that_lists_nothing_is_fetched(shop: ReleaseServer, owner: User) -> None:
+def test_an_archive_without_a_list_of_files_is_downloaded(shop: ReleaseServer, owner: User) -> None:
     companion = runtime(shop, "runtime-2")
     del companion["files"]
     assert sorted(updated(shop, owner, companion)) == ["b2-build.tar.gz", "runtime-2.tar.gz"]

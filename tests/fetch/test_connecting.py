@@ -70,7 +70,7 @@ def test_S05_the_first_that_answers_wins_and_the_others_are_closed() -> None:
     # An attempt that was left open is a ResourceWarning, which is an error here.
 
 
-def test_S05_refused_everywhere_is_told_with_the_reason() -> None:
+def test_S05_if_every_address_refuses_the_reason_is_told() -> None:
     closed = [SocketAddress(V4, ("127.0.0.1", 1)), SocketAddress(V6, ("::1", 1, 0, 0))]
     with pytest.raises(OSError, match=r".") as caught:
         race(closed, Clock().now, lambda: 0.5)
@@ -105,7 +105,7 @@ def silent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.mark.parametrize("silent", [1, 2, 8, 16], indirect=True)
-def test_S05_dead_addresses_end_metadata_in_its_time(silent: str) -> None:
+def test_S05_dead_addresses_end_a_metadata_fetch_in_time(silent: str) -> None:
     """The clock moves on with every look at it: its time is what counts here."""
     clock = Clock(step=3.0)
     began = clock.now()
@@ -145,7 +145,7 @@ def test_S05_a_host_that_answered_before_is_tried_again(
 
 
 @pytest.mark.parametrize("silent", [3], indirect=True)
-def test_S05_people_are_told_what_is_waited_for(silent: str, tmp_path: Path) -> None:
+def test_S05_the_user_is_told_what_is_waited_for(silent: str, tmp_path: Path) -> None:
     clock, told = Clock(step=1.0), []
     timing = Timing(clock.now, clock.sleep, lambda: 1.0)
     with (
@@ -157,7 +157,7 @@ def test_S05_people_are_told_what_is_waited_for(silent: str, tmp_path: Path) -> 
     assert caught.value.facts == ("reason: none of its 3 addresses answers",)
 
 
-def test_S05_a_name_server_that_does_not_answer(
+def test_S05_a_silent_name_server_ends_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lookup cannot be ended: it is waited for up to the deadline, and not asked twice."""
@@ -185,7 +185,7 @@ def test_S05_a_name_server_that_does_not_answer(
     assert asked == [HOST]
 
 
-def test_S05_one_deadline_for_several_files() -> None:
+def test_S05_several_files_share_one_deadline() -> None:
     """What the first file used of it, the next one does not have."""
     clock = Clock()
     with FaultServer([answer("200 OK", b"{}")]) as server, clock.network() as network:
@@ -217,7 +217,7 @@ def through(setting: str, place: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_S12_a_proxy_that_says_nothing_is_named(kind: str, tmp_path: Path) -> None:
+def test_S12_a_silent_proxy_is_named(kind: str, tmp_path: Path) -> None:
     clock = Clock()
     with contextlib.ExitStack() as stack:
         place = mute(stack)
@@ -232,7 +232,7 @@ def test_S12_a_proxy_that_says_nothing_is_named(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["socks5", "socks5h"])
-def test_S12_a_socks_handshake_has_as_long_as_a_connection(kind: str, tmp_path: Path) -> None:
+def test_S12_a_socks_handshake_has_the_timeout_of_a_connection(kind: str, tmp_path: Path) -> None:
     """With the limits that users have, on a clock that runs ahead; httpcore gives it no end."""
     clock = Clock(step=1.0)
     began = clock.now()
@@ -243,7 +243,7 @@ def test_S12_a_socks_handshake_has_as_long_as_a_connection(kind: str, tmp_path: 
     assert clock.now() - began < 40
 
 
-def test_S12_a_proxy_for_plain_http_that_says_nothing_is_named(tmp_path: Path) -> None:
+def test_S12_a_silent_proxy_for_plain_http_is_named(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         place = mute(stack)
         environ = {"HTTP_PROXY": place}
@@ -253,7 +253,7 @@ def test_S12_a_proxy_for_plain_http_that_says_nothing_is_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("serves", [raw(), raw(b"\x00garbage\r\n\r\n")], ids=["closes", "garbage"])
-def test_S12_a_proxy_that_breaks_off_is_named(serves: Callable, tmp_path: Path) -> None:
+def test_S12_a_proxy_that_closes_the_connection_is_named(serves: Callable, tmp_path: Path) -> None:
     with (
         FaultServer([serves]) as proxy,
         Clock().network({"HTTPS_PROXY": proxy.url}) as network,
@@ -262,7 +262,7 @@ def test_S12_a_proxy_that_breaks_off_is_named(serves: Callable, tmp_path: Path) 
         fetch(artifact_at(f"https://{HOST}/x"), tmp_path, network)
 
 
-def test_S12_a_host_that_is_silent_behind_a_good_proxy_is_the_host(tmp_path: Path) -> None:
+def test_S12_a_silent_host_behind_a_good_proxy_is_blamed_on_the_host(tmp_path: Path) -> None:
     """The proxy let us through; what does not shake hands is behind it."""
 
     def opened(exchange: Exchange) -> None:
@@ -300,7 +300,7 @@ def test_S05_a_handshake_counts_against_the_deadline() -> None:
     assert "TLS" in caught.value.facts[0]
 
 
-def test_S31_no_answer_is_awaited_to_a_request_that_was_not_sent() -> None:
+def test_S31_no_answer_is_awaited_after_a_failed_write() -> None:
     """httpcore reads on after a write that failed, and would wait out the silence."""
     exchange = ExchangeDeadline(Timing(), Limits(), lambda _text: None)
     ours, theirs = socket.socketpair()
@@ -314,7 +314,7 @@ def test_S31_no_answer_is_awaited_to_a_request_that_was_not_sent() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, None], ids=["size", "no_size"])
-def test_S31_a_connection_is_used_no_more_after_a_tls_error(
+def test_S31_a_connection_is_not_used_after_a_tls_error(
     size: int | None, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """A record that does not decrypt, behind good ones: never the end of the file.

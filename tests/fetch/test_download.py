@@ -39,7 +39,7 @@ def stop(exchange: Exchange) -> None:
         CUT(exchange)
 
 
-def test_one_get_per_artifact(tmp_path: Path) -> None:
+def test_one_get_request_for_each_artifact(tmp_path: Path) -> None:
     with FaultServer([GOOD]) as server, Clock().network() as network:
         artifact = artifact_at(f"{server.url}/build.tar.gz")
         first = fetch(artifact, tmp_path, network)
@@ -59,7 +59,7 @@ def test_a_complete_file_that_was_changed_is_fetched_again(tmp_path: Path) -> No
         assert len(server.requests) == 1
 
 
-def test_a_second_run_resumes(tmp_path: Path) -> None:
+def test_a_second_run_resumes_the_download(tmp_path: Path) -> None:
     with FaultServer([stop, stop, GOOD]) as server:
         artifact = artifact_at(f"{server.url}/x")
         with Clock().network() as network, pytest.raises(HttpStatusError):
@@ -93,7 +93,9 @@ def test_a_second_run_resumes(tmp_path: Path) -> None:
         "C12_empty", "C12_zeros",
     ],
 )  # fmt: skip
-def test_what_an_earlier_run_left(tmp_path: Path, left: bytes, requests: list[str | None]) -> None:
+def test_a_partial_file_of_an_earlier_run_is_resumed_or_replaced(
+    tmp_path: Path, left: bytes, requests: list[str | None]
+) -> None:
     with FaultServer([GOOD]) as server, Clock().network() as network:
         artifact = artifact_at(f"{server.url}/x")
         (tmp_path / f"{artifact.sha256}.part").write_bytes(left)
@@ -101,7 +103,7 @@ def test_what_an_earlier_run_left(tmp_path: Path, left: bytes, requests: list[st
         assert [request.headers.get("range") for request in server.requests] == requests
 
 
-def test_C12_a_whole_part_of_unknown_size_is_taken(tmp_path: Path) -> None:
+def test_C12_a_complete_partial_file_of_unknown_size_is_used(tmp_path: Path) -> None:
     with FaultServer([GOOD]) as server, Clock().network() as network:
         artifact = artifact_at(f"{server.url}/x", size=None)
         (tmp_path / f"{artifact.sha256}.part").write_bytes(BODY)
@@ -124,7 +126,7 @@ def test_C12_a_whole_part_of_unknown_size_is_taken(tmp_path: Path) -> None:
         b'{"url": "URL", "validator": ""}',
     ],
 )
-def test_C10_a_broken_note_beside_the_part_is_ignored(tmp_path: Path, note: bytes) -> None:
+def test_C10_a_damaged_note_of_a_partial_file_is_ignored(tmp_path: Path, note: bytes) -> None:
     with FaultServer([GOOD]) as server, Clock().network() as network:
         artifact = artifact_at(f"{server.url}/x")
         (tmp_path / f"{artifact.sha256}.part").write_bytes(BODY[:HALF])
@@ -139,14 +141,16 @@ def test_C10_a_broken_note_beside_the_part_is_ignored(tmp_path: Path, note: byte
 @pytest.mark.parametrize(
     ("tag", "sent"), [('"strong"', '"strong"'), ('W/"weak"', None), ("", None)]
 )
-def test_H20_only_a_strong_etag_is_a_validator(tmp_path: Path, tag: str, sent: str | None) -> None:
+def test_H20_only_a_strong_etag_is_sent_in_if_range(
+    tmp_path: Path, tag: str, sent: str | None
+) -> None:
     servers = [good(BODY, cut=HALF, etag=tag), good(BODY, etag=tag)]
     with FaultServer(servers) as server, Clock().network() as network:
         fetch(artifact_at(f"{server.url}/x"), tmp_path, network)
         assert server.requests[1].headers.get("if-range") == sent
 
 
-def test_a_long_download_over_a_bad_link_ends_well(tmp_path: Path) -> None:
+def test_a_long_download_over_a_bad_link_succeeds(tmp_path: Path) -> None:
     """Attempts that bring something do not count: here each brings an eighth, eight times."""
     body = os.urandom(16 << 20)
     step = 2 << 20
@@ -163,7 +167,7 @@ def test_a_long_download_over_a_bad_link_ends_well(tmp_path: Path) -> None:
     assert hashlib.sha256(done.read_bytes()).hexdigest() == done.name
 
 
-def test_progress_starts_over_with_the_download(tmp_path: Path) -> None:
+def test_progress_restarts_with_the_download(tmp_path: Path) -> None:
     seen = Seen()
     with FaultServer([CUT, answer("200 OK", BODY)]) as server, Clock().network() as network:
         fetch(artifact_at(f"{server.url}/x"), tmp_path, network, seen)
@@ -192,7 +196,7 @@ def test_mirrors_are_tried_in_order_and_resumed(tmp_path: Path) -> None:
         assert not origin.requests
 
 
-def test_a_mirror_is_not_trusted(tmp_path: Path) -> None:
+def test_wrong_bytes_of_a_mirror_are_refused(tmp_path: Path) -> None:
     with FaultServer([answer("200 OK", BODY[::-1])]) as liar, FaultServer([GOOD]) as origin:
         artifact = artifact_at(f"{origin.url}/x")
         with Clock().network(mirrors=(liar.url,)) as network:
@@ -200,7 +204,7 @@ def test_a_mirror_is_not_trusted(tmp_path: Path) -> None:
         assert len(liar.requests) == len(origin.requests) == 1
 
 
-def test_a_part_of_a_lying_mirror_costs_one_restart(tmp_path: Path) -> None:
+def test_wrong_bytes_of_a_mirror_cost_one_restart(tmp_path: Path) -> None:
     def lie(exchange: Exchange) -> None:
         if "range" in exchange.request.headers:
             exchange.send(head("403 Forbidden", Content_Length=0))
@@ -217,7 +221,7 @@ def test_a_part_of_a_lying_mirror_costs_one_restart(tmp_path: Path) -> None:
         ]
 
 
-def test_a_wrong_digest_outweighs_other_failures(tmp_path: Path) -> None:
+def test_a_wrong_digest_is_reported_before_other_failures(tmp_path: Path) -> None:
     with FaultServer([answer("200 OK", BODY[::-1])]) as liar:
         artifact = artifact_at(f"{CLOSED}/x")
         with (
@@ -230,13 +234,13 @@ def test_a_wrong_digest_outweighs_other_failures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mirror", ["ftp://x/", "x.test/llm", "https://", "http://[::1", ""])
-def test_a_mirror_that_is_no_url(tmp_path: Path, mirror: str) -> None:
+def test_a_mirror_that_is_not_a_url_is_refused(tmp_path: Path, mirror: str) -> None:
     with Clock().network(mirrors=(mirror,)) as network, pytest.raises(ConfigError) as caught:
         fetch(artifact_at(f"{CLOSED}/x"), tmp_path, network)
     assert "llm.mirror" in caught.value.facts[0]
 
 
-def test_a_file_mirror(tmp_path: Path) -> None:
+def test_a_mirror_may_be_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "mirror with spaces+ü"
     folder.mkdir()
     (folder / "build.tar.gz").write_bytes(BODY)
@@ -245,7 +249,7 @@ def test_a_file_mirror(tmp_path: Path) -> None:
         assert fetch(artifact, tmp_path / "p", network).read_bytes() == BODY
 
 
-def test_a_file_mirror_is_not_trusted_and_may_lack_a_file(tmp_path: Path) -> None:
+def test_a_file_mirror_is_verified_and_need_not_be_complete(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m/x").write_bytes(BODY[:-1] + b"x")
     (tmp_path / "empty").mkdir()
@@ -257,7 +261,7 @@ def test_a_file_mirror_is_not_trusted_and_may_lack_a_file(tmp_path: Path) -> Non
         fetch(artifact, tmp_path / "p", network)
 
 
-def test_a_file_mirror_with_an_endless_file(tmp_path: Path) -> None:
+def test_an_endless_file_of_a_file_mirror_is_cut_at_the_limit(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m/x").write_bytes(BODY + b"more")
     artifact = artifact_at(f"{CLOSED}/x")
@@ -270,7 +274,9 @@ def test_a_file_mirror_with_an_endless_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_a_file_mirror_of_what_is_no_file(tmp_path: Path, odd: Callable[[Path], None]) -> None:
+def test_a_file_mirror_reads_regular_files_only(
+    tmp_path: Path, odd: Callable[[Path], None]
+) -> None:
     (tmp_path / "m").mkdir()
     odd(tmp_path / "m/x")
     mirrors = ((tmp_path / "m").as_uri(),)
@@ -283,7 +289,7 @@ def test_a_file_mirror_of_what_is_no_file(tmp_path: Path, odd: Callable[[Path], 
     assert any("is no regular file" in fact for fact in caught.value.facts)
 
 
-def test_metadata_of_a_file_repository(tmp_path: Path) -> None:
+def test_metadata_of_a_file_repository_is_read(tmp_path: Path) -> None:
     (tmp_path / "1.root.json").write_bytes(b"{}")
     with Clock().network() as network:
         assert get((tmp_path / "1.root.json").as_uri(), 2, network) == b"{}"
@@ -295,13 +301,13 @@ def test_metadata_of_a_file_repository(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x/y", "gopher:x", "/etc/passwd", "http://", "http://[::1"])
-def test_urls_that_are_never_asked(url: str) -> None:
+def test_unsafe_urls_are_never_requested(url: str) -> None:
     with Clock().network() as network, pytest.raises(TsukuError) as caught:
         get(url, 10, network)
     assert caught.value.exit_code == 4
 
 
-def test_nothing_listens(tmp_path: Path) -> None:
+def test_a_refused_connection_is_an_error(tmp_path: Path) -> None:
     clock = Clock()
     with clock.network() as network, pytest.raises(HostUnreachable) as caught:
         fetch(artifact_at(f"{CLOSED}/x"), tmp_path, network)
@@ -339,7 +345,7 @@ def test_closing_the_network_stops_other_threads(tmp_path: Path) -> None:
         fetch(artifact, tmp_path, network)
 
 
-def test_several_artifacts_at_once(tmp_path: Path) -> None:
+def test_several_artifacts_are_downloaded_at_once(tmp_path: Path) -> None:
     bodies = [os.urandom(300_000 + index) for index in range(4)]
 
     def by_path(exchange: Exchange) -> None:
@@ -362,7 +368,7 @@ def test_several_artifacts_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX")
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
-def test_a_part_that_is_no_file(tmp_path: Path, kind: str) -> None:
+def test_a_partial_file_that_is_not_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
     with FaultServer([GOOD]) as server, Clock().network() as network:
         artifact = artifact_at(f"{server.url}/x")
         part = tmp_path / f"{artifact.sha256}.part"
@@ -380,7 +386,7 @@ def test_a_part_that_is_no_file(tmp_path: Path, kind: str) -> None:
     assert outside.read_bytes() == b"untouched"
 
 
-def test_S16_a_part_that_is_a_hard_link_to_a_file_of_the_users(tmp_path: Path) -> None:
+def test_S16_a_hard_link_to_a_users_file_is_not_written_through(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.odt"
     thesis.write_bytes(b"mine")
     with FaultServer([GOOD]) as server, Clock().network() as network:
@@ -390,13 +396,13 @@ def test_S16_a_part_that_is_a_hard_link_to_a_file_of_the_users(tmp_path: Path) -
     assert thesis.read_bytes() == b"mine"
 
 
-def test_a_folder_that_cannot_be_made() -> None:
+def test_a_folder_that_cannot_be_made_is_an_error() -> None:
     with Clock().network() as network, pytest.raises(StoreError):
         fetch(artifact_at(f"{CLOSED}/x"), Path(os.devnull) / "partials", network)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc")
-def test_L08_a_child_inherits_no_part(tmp_path: Path) -> None:
+def test_L08_a_child_process_inherits_no_partial_file(tmp_path: Path) -> None:
     inherited: list[str] = []
 
     def look(exchange: Exchange) -> None:
@@ -447,7 +453,7 @@ def test_H27_credentials_stay_with_their_host(tmp_path: Path) -> None:
     assert "SECRET" not in text
 
 
-def test_H27_a_mirrors_query_is_kept_and_not_shown(tmp_path: Path) -> None:
+def test_H27_the_query_of_a_mirror_is_sent_and_not_shown(tmp_path: Path) -> None:
     with FaultServer([raw()]) as server:
         mirror = f"{server.url}/llm?sig=SECRET"
         with Clock().network(mirrors=(mirror,)) as network, pytest.raises(TsukuError) as caught:

@@ -86,7 +86,7 @@ WAYS = st.sampled_from(["one", "one, no size", "one, pieces", "several", "severa
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(SERVERS, min_size=1, max_size=6), LEFT, NOTES, WAYS, st.booleans())
-def test_C12_whatever_was_left_and_whatever_comes(
+def test_C12_any_partial_file_and_any_servers_give_the_signed_bytes_or_an_error(
     servers: list[Behaviour],
     left: bytes,
     note: bytes | None,

@@ -372,7 +372,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_fault(case: str, tmp_path: Path) -> None:
+def test_a_fault_of_http_is_survived_or_named(case: str, tmp_path: Path) -> None:
     wanted = CASES[case]
     clock = Clock()
     with (
@@ -414,7 +414,7 @@ def error_of(work: Callable[[], object]) -> TsukuError | None:
     ],
     ids=["wrong_digest", "shorter"],
 )
-def test_S11_an_encoding_is_named_in_each_error(
+def test_S11_each_error_names_the_encoding(
     serves: Behaviour, tmp_path: Path, without_size: bool
 ) -> None:
     with FaultServer([serves]) as server, Clock().network() as network:
@@ -424,7 +424,7 @@ def test_S11_an_encoding_is_named_in_each_error(
     assert "it came encoded as 'gzip', which was not asked for" in error.facts
 
 
-def test_S30_a_file_of_unknown_size_needs_room_by_its_length(tmp_path: Path) -> None:
+def test_S30_a_file_of_unknown_size_needs_room_for_its_content_length(tmp_path: Path) -> None:
     """No disk has that much; its bytes are not even begun to be written."""
     limits = Limits(largest=1 << 60)
     serves = raw(head("200 OK", Content_Length=1 << 59) + BODY)
@@ -437,7 +437,7 @@ def test_S30_a_file_of_unknown_size_needs_room_by_its_length(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_S30_the_cap_is_near_the_largest_artifact_that_is_known() -> None:
+def test_S30_the_cap_is_near_the_largest_known_artifact() -> None:
     manifests = Path(__file__).parents[2] / "manifests" / "targets"
     sizes = [
         int(size)
@@ -465,14 +465,16 @@ def test_the_page_of_a_captive_portal_is_named(tmp_path: Path) -> None:
     ],
     ids=["H28_retry_after", "H29_back_off", "H28_retry_after_zero"],
 )
-def test_waits(serves: list[Behaviour], slept: list[float], tmp_path: Path) -> None:
+def test_the_pauses_between_retries(
+    serves: list[Behaviour], slept: list[float], tmp_path: Path
+) -> None:
     clock = Clock()
     with FaultServer(serves) as server, clock.network() as network:
         fetch(artifact_at(f"{server.url}/x"), tmp_path, network)
     assert clock.slept == slept
 
 
-def test_H30_drip(tmp_path: Path) -> None:
+def test_H30_a_dripping_download_is_ended(tmp_path: Path) -> None:
     def drip(exchange: Exchange) -> None:
         exchange.send(head("200 OK", Content_Length=len(BODY)))
         for byte in BODY:
@@ -487,7 +489,7 @@ def test_H30_drip(tmp_path: Path) -> None:
     assert "next to nothing" in error.message
 
 
-def test_H30_total_deadline(tmp_path: Path) -> None:
+def test_H30_a_download_has_a_total_deadline(tmp_path: Path) -> None:
     def steady(exchange: Exchange) -> None:
         exchange.send(head("200 OK", Content_Length=len(BODY)))
         for start in range(0, len(BODY), 1000):
@@ -537,20 +539,20 @@ def test_metadata_is_capped(serves: Behaviour) -> None:
         assert len(server.requests) == 1
 
 
-def test_metadata_as_long_as_allowed() -> None:
+def test_metadata_of_the_maximum_size_is_accepted() -> None:
     with FaultServer([answer("200 OK", b"x" * 100)]) as server, Clock().network() as network:
         assert get(f"{server.url}/root.json", 100, network) == b"x" * 100
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_metadata_that_is_not_there_says_so(status: int) -> None:
+def test_missing_metadata_is_named(status: int) -> None:
     with FaultServer([answer(f"{status} No")]) as server, Clock().network() as network:
         error = error_of(lambda: get(f"{server.url}/2.root.json", 100, network))
     assert isinstance(error, HttpStatusError)
     assert error.status == status
 
 
-def test_metadata_encoded_or_a_page_is_refused() -> None:
+def test_encoded_metadata_or_a_page_is_refused() -> None:
     serves = [
         answer("200 OK", gzip.compress(b"{}"), Content_Encoding="gzip"),
         answer("200 OK", PAGE),
@@ -567,7 +569,7 @@ def test_metadata_survives_a_broken_connection() -> None:
         assert get(f"{server.url}/root.json", 1000, network) == b"{}"
 
 
-def test_a_digest_names_the_file(tmp_path: Path) -> None:
+def test_a_partial_file_is_named_by_the_digest(tmp_path: Path) -> None:
     with FaultServer([GOOD]) as server, Clock().network() as network:
         done = fetch(artifact_at(f"{server.url}/x"), tmp_path, network)
     assert hashlib.sha256(done.read_bytes()).hexdigest() == done.name

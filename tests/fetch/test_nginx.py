@@ -69,7 +69,7 @@ def test_one_get_and_an_archive_that_unpacks(nginx: Nginx, tmp_path: Path) -> No
     ]
 
 
-def test_a_cut_at_95_percent_costs_at_most_6_percent(nginx: Nginx, tmp_path: Path) -> None:
+def test_a_cut_at_95_percent_costs_at_most_6_percent_more(nginx: Nginx, tmp_path: Path) -> None:
     (nginx.root / "x").write_bytes(BODY)
     artifact = artifact_at(f"{nginx.url}/x", BODY)
     with pytest.raises(KeyboardInterrupt), network(nginx) as run:
@@ -82,7 +82,7 @@ def test_a_cut_at_95_percent_costs_at_most_6_percent(nginx: Nginx, tmp_path: Pat
     assert second.sent <= len(BODY) * 6 // 100
 
 
-def test_several_connections_where_each_is_slow(nginx: Nginx, tmp_path: Path) -> None:
+def test_slow_connections_are_used_in_parallel(nginx: Nginx, tmp_path: Path) -> None:
     (nginx.root / "x").write_bytes(BODY)
     artifact = artifact_at(f"{nginx.url}/slow/x", BODY)
     with network(nginx, limits=WIDE) as run:
@@ -93,7 +93,7 @@ def test_several_connections_where_each_is_slow(nginx: Nginx, tmp_path: Path) ->
     assert sum(line.sent for line in lines) < len(BODY) + 8 * WIDE.segment[0]
 
 
-def test_H28_one_connection_where_no_more_are_allowed(nginx: Nginx, tmp_path: Path) -> None:
+def test_H28_one_connection_is_used_if_no_more_are_allowed(nginx: Nginx, tmp_path: Path) -> None:
     (nginx.root / "x").write_bytes(BODY)
     artifact = artifact_at(f"{nginx.url}/alone/x", BODY)
     with network(nginx, limits=WIDE) as run:
@@ -148,7 +148,9 @@ def test_C12_killed_at_95_percent_of_several_connections(nginx: Nginx, tmp_path:
     assert sum(end - start for start, end in merged) <= len(BODY) * 6 // 100
 
 
-def test_H20_a_file_that_changed_meanwhile_is_fetched_anew(nginx: Nginx, tmp_path: Path) -> None:
+def test_H20_a_file_that_changed_meanwhile_is_downloaded_again(
+    nginx: Nginx, tmp_path: Path
+) -> None:
     (nginx.root / "x").write_bytes(BODY[::-1])
     os.utime(nginx.root / "x", (1, 1))
     artifact = artifact_at(f"{nginx.url}/x", BODY)
@@ -160,7 +162,9 @@ def test_H20_a_file_that_changed_meanwhile_is_fetched_anew(nginx: Nginx, tmp_pat
     assert [line.status for line in nginx.requests()] == [200, 200]
 
 
-def test_H19_a_part_as_long_as_a_shorter_file(nginx: Nginx, tmp_path: Path) -> None:
+def test_H19_a_partial_file_as_long_as_a_shorter_file_is_replaced(
+    nginx: Nginx, tmp_path: Path
+) -> None:
     (nginx.root / "short").write_bytes(BODY[: 1 << 20])
     artifact = artifact_at(f"{nginx.url}/short", BODY[: 1 << 20], size=None)
     (tmp_path / "p").mkdir()
@@ -181,7 +185,7 @@ def test_metadata_takes_one_connection(nginx: Nginx) -> None:
     assert len({line.connection for line in nginx.requests()}) == 1
 
 
-def test_a_mirror_by_file_name(nginx: Nginx, tmp_path: Path) -> None:
+def test_a_mirror_is_asked_by_file_name(nginx: Nginx, tmp_path: Path) -> None:
     (nginx.root / "llm").mkdir()
     (nginx.root / "llm/build.tar.gz").write_bytes(BODY)
     artifact = artifact_at("https://127.0.0.1:1/v1/build.tar.gz", BODY)
@@ -190,7 +194,7 @@ def test_a_mirror_by_file_name(nginx: Nginx, tmp_path: Path) -> None:
     assert [line.path for line in nginx.requests()] == ["/llm/build.tar.gz"]
 
 
-def test_a_long_archive_in_flat_memory(nginx: Nginx, tmp_path: Path) -> None:
+def test_a_large_archive_needs_constant_memory(nginx: Nginx, tmp_path: Path) -> None:
     """The whole of it is never held: 64 MiB pass through a process that may grow by 24."""
     size = 64 << 20
     with (nginx.root / "big").open("wb") as file:

@@ -62,7 +62,7 @@ def at(place: int, other: Behaviour, *, usual: Behaviour = GOOD, times: int = 1)
 def counting(usual: Behaviour = GOOD, *, refuse_above: int = 99, status: str = "") -> Behaviour:
     """Count the connections at one time, in ``most``; refuse those above a number.
 
-    A connection counts until its answer begins: after that, the next one may be there.
+    A connection counts until its answer begins; the next one can open after that.
     """
     lock = threading.Lock()
 
@@ -106,7 +106,7 @@ def not_alone(exchange: Exchange) -> None:
     GOOD(exchange)
 
 
-def test_several_connections_bring_every_byte_once(tmp_path: Path) -> None:
+def test_several_connections_download_every_byte_once(tmp_path: Path) -> None:
     seen, clock = Seen(), Clock()
     with FaultServer([not_alone]) as server, clock.network(limits=WIDE) as network:
         artifact = artifact_at(f"{server.url}/x")
@@ -128,7 +128,7 @@ def test_a_small_artifact_takes_one_connection(tmp_path: Path) -> None:
         assert ranges(server) == [None]
 
 
-def test_one_of_unknown_size_takes_one_connection(tmp_path: Path) -> None:
+def test_an_artifact_of_unknown_size_takes_one_connection(tmp_path: Path) -> None:
     with FaultServer([GOOD]) as server, Clock().network(limits=WIDE) as network:
         fetch(artifact_at(f"{server.url}/x", size=None), tmp_path, network)
         assert ranges(server) == [None]
@@ -159,14 +159,16 @@ def test_a_server_that_ignores_ranges_is_asked_once(tmp_path: Path) -> None:
         "H18_multipart",
     ],
 )  # fmt: skip
-def test_a_range_that_is_something_else_leads_back_to_one(tmp_path: Path, odd: Behaviour) -> None:
+def test_a_wrong_range_leads_back_to_one_connection(tmp_path: Path, odd: Behaviour) -> None:
     serve = at(105_000, odd, times=99)
     with FaultServer([serve]) as server, Clock().network(limits=WIDE) as network:
         assert fetch(artifact_at(f"{server.url}/x"), tmp_path, network).read_bytes() == BODY
         assert ranges(server)[-1] is None
 
 
-def test_H11_a_connection_that_dies_costs_what_it_did_not_bring(tmp_path: Path) -> None:
+def test_H11_only_the_missing_bytes_of_a_dead_connection_are_downloaded_again(
+    tmp_path: Path,
+) -> None:
     def die(exchange: Exchange) -> None:
         start, end = asked_range(exchange.request, len(BODY))
         fields = {
@@ -181,7 +183,7 @@ def test_H11_a_connection_that_dies_costs_what_it_did_not_bring(tmp_path: Path) 
         assert None not in ranges(server)
 
 
-def test_H01_every_connection_breaks_off_and_it_ends_well(tmp_path: Path) -> None:
+def test_H01_a_download_succeeds_though_every_connection_breaks(tmp_path: Path) -> None:
     """Each brings six kilobytes, more than does not count as nothing."""
 
     def a_bit(exchange: Exchange) -> None:
@@ -192,7 +194,7 @@ def test_H01_every_connection_breaks_off_and_it_ends_well(tmp_path: Path) -> Non
         assert fetch(artifact_at(f"{server.url}/x"), tmp_path, network).read_bytes() == BODY
 
 
-def test_H31_a_connection_that_says_nothing_does_not_hold_up_the_others(tmp_path: Path) -> None:
+def test_H31_a_silent_connection_does_not_stop_the_others(tmp_path: Path) -> None:
     silent = at(105_000, lambda exchange: exchange.hang())
     limits = dataclasses.replace(WIDE, silence=QUICK.silence, answer=QUICK.answer)
     with FaultServer([silent]) as server, Clock().network(limits=limits) as network:
@@ -200,7 +202,7 @@ def test_H31_a_connection_that_says_nothing_does_not_hold_up_the_others(tmp_path
         assert None not in ranges(server)
 
 
-def test_H31_another_goes_on_with_what_a_silent_connection_holds_up(tmp_path: Path) -> None:
+def test_H31_another_connection_takes_over_the_segment_of_a_silent_one(tmp_path: Path) -> None:
     """Long before it counts as dead: what lies behind cannot be used meanwhile."""
     taken_over, in_time = threading.Event(), []
 
@@ -230,7 +232,9 @@ def test_H31_another_goes_on_with_what_a_silent_connection_holds_up(tmp_path: Pa
 @pytest.mark.parametrize(
     "status", ["429 Too Many Requests", "503 Service Unavailable", "403 Forbidden"]
 )
-def test_H28_a_server_that_allows_one_connection(tmp_path: Path, status: str) -> None:
+def test_H28_one_connection_is_enough_if_the_server_allows_no_more(
+    tmp_path: Path, status: str
+) -> None:
     serve = counting(refuse_above=1, status=status)
     clock = Clock()
     with FaultServer([serve]) as server, clock.network(limits=WIDE) as network:
@@ -238,7 +242,9 @@ def test_H28_a_server_that_allows_one_connection(tmp_path: Path, status: str) ->
         assert None not in ranges(server)
 
 
-def test_H28_a_server_that_refuses_everybody_for_the_sake_of_some(tmp_path: Path) -> None:
+def test_H28_a_server_that_refuses_all_connections_for_a_while_is_tried_later(
+    tmp_path: Path,
+) -> None:
     """As a limit per address does: it counts connections that were refused, for a while."""
     clock, usual = Clock(), good(BODY, etag='"1"')
 
@@ -264,7 +270,7 @@ def test_H28_a_server_that_refuses_everybody_for_the_sake_of_some(tmp_path: Path
     assert len(clock.slept) == 1
 
 
-def test_H28_a_server_that_wants_a_pause_gets_it(tmp_path: Path) -> None:
+def test_H28_a_retry_after_of_the_server_is_respected(tmp_path: Path) -> None:
     busy = answer("429 Too Many Requests", Retry_After=7)
     clock = Clock()
     with FaultServer([busy, GOOD]) as server, clock.network(limits=WIDE) as network:
@@ -285,7 +291,7 @@ def test_H28_a_server_that_wants_a_pause_gets_it(tmp_path: Path) -> None:
     ],
     ids=["H29_404", "H29_503", "H09_page", "H02_longer", "H08_other", "H08_ranges", "H11_reset"],
 )
-def test_an_error_is_the_same_as_over_one_connection(
+def test_errors_are_the_same_as_over_one_connection(
     tmp_path: Path, always: Behaviour, error: type[TsukuError]
 ) -> None:
     with FaultServer([always]) as server:
@@ -298,7 +304,7 @@ def test_an_error_is_the_same_as_over_one_connection(
     assert not list(tmp_path.iterdir())
 
 
-def test_H38_a_server_that_lies_about_one_place_costs_one_more_try(tmp_path: Path) -> None:
+def test_H38_wrong_bytes_at_one_place_cost_one_more_try(tmp_path: Path) -> None:
     tag = f'"{hashlib.sha256(BODY).hexdigest()[:16]}"'
     with (
         FaultServer([at(105_000, good(OTHER, etag=tag), times=99)]) as server,
@@ -319,7 +325,7 @@ def until(place: int) -> Behaviour:
     return behave
 
 
-def test_the_next_mirror_brings_what_is_missing_and_no_more(tmp_path: Path) -> None:
+def test_the_next_mirror_is_asked_only_for_the_missing_bytes(tmp_path: Path) -> None:
     with FaultServer([until(120_000)]) as breaking, FaultServer([good(BODY, etag='"m"')]) as whole:
         artifact = artifact_at(f"{whole.url}/x")
         with Clock().network(mirrors=(breaking.url,), limits=WIDE) as network:
@@ -382,7 +388,7 @@ def interrupted(folder: Path, server: FaultServer) -> str:
     return f"{artifact.sha256}.part"
 
 
-def test_C12_a_resume_asks_for_the_gaps_and_no_more(tmp_path: Path) -> None:
+def test_C12_a_resume_asks_only_for_the_gaps(tmp_path: Path) -> None:
     with FaultServer([]) as server:
         name = interrupted(tmp_path, server)
         note = json.loads((tmp_path / f"{name}.json").read_text("utf-8"))
@@ -402,7 +408,7 @@ def test_C12_a_resume_asks_for_the_gaps_and_no_more(tmp_path: Path) -> None:
     assert seen.received == len(BODY)
 
 
-def test_C12_a_note_is_written_over_a_longer_one(tmp_path: Path) -> None:
+def test_C12_a_shorter_note_replaces_a_longer_one(tmp_path: Path) -> None:
     artifact = artifact_at("http://127.0.0.1:1/x")
     with opened_part(tmp_path, artifact) as part:
         part.write_at(BODY, 0)
@@ -415,7 +421,7 @@ def test_C12_a_note_is_written_over_a_longer_one(tmp_path: Path) -> None:
     "gaps",
     [[], [[0, 10]], [[5, 5]], [[-5, 9**99]], "x", [[1]], [["a", "b"]], [[1.5, 2]], {"a": 1}, None],
 )
-def test_C10_gaps_that_are_not_true_cost_a_restart_at_most(tmp_path: Path, gaps: object) -> None:
+def test_C10_wrong_gaps_cost_one_restart_at_most(tmp_path: Path, gaps: object) -> None:
     with FaultServer([]) as server:
         name = interrupted(tmp_path, server)
         (tmp_path / f"{name}.json").write_text(json.dumps({"gaps": gaps}), encoding="utf-8")
@@ -425,7 +431,7 @@ def test_C10_gaps_that_are_not_true_cost_a_restart_at_most(tmp_path: Path, gaps:
         assert [path.name for path in tmp_path.iterdir()] == [done.name]
 
 
-def test_C12_a_part_with_gaps_is_resumed_over_one_connection_from_the_first(
+def test_C12_one_connection_resumes_from_the_first_gap(
     tmp_path: Path,
 ) -> None:
     with FaultServer([]) as server:
@@ -437,7 +443,7 @@ def test_C12_a_part_with_gaps_is_resumed_over_one_connection_from_the_first(
         assert ranges(server) == [f"bytes={first}-"]
 
 
-def test_a_file_mirror_takes_over_from_the_start(tmp_path: Path) -> None:
+def test_a_file_mirror_is_read_from_the_start(tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     (mirror / "x").write_bytes(BODY)

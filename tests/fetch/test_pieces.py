@@ -75,7 +75,7 @@ def asked(server: FaultServer) -> list[tuple[int, int]]:
 
 
 @BOTH
-def test_H36_a_wrong_piece_is_fetched_again_alone(tmp_path: Path, limits: Limits) -> None:
+def test_H36_only_a_wrong_piece_is_downloaded_again(tmp_path: Path, limits: Limits) -> None:
     clock = Clock()
     with FaultServer([lying(0)]) as server, clock.network(limits=limits) as network:
         assert fetch(wanted(server.url), tmp_path, network).read_bytes() == BODY
@@ -87,7 +87,7 @@ def test_H36_a_wrong_piece_is_fetched_again_alone(tmp_path: Path, limits: Limits
 
 
 @BOTH
-def test_H38_good_bytes_to_one_connection_and_bad_ones_to_another(
+def test_H38_a_server_may_give_wrong_bytes_to_some_connections(
     tmp_path: Path, limits: Limits
 ) -> None:
     """Without pieces this costs the whole again; with them a piece, twice."""
@@ -100,7 +100,7 @@ def test_H38_good_bytes_to_one_connection_and_bad_ones_to_another(
 
 
 @BOTH
-def test_H36_a_source_that_goes_on_lying_is_given_up(tmp_path: Path, limits: Limits) -> None:
+def test_H36_a_source_that_keeps_lying_is_given_up(tmp_path: Path, limits: Limits) -> None:
     with (
         FaultServer([lying(99)]) as server,
         Clock().network(limits=limits) as network,
@@ -113,7 +113,9 @@ def test_H36_a_source_that_goes_on_lying_is_given_up(tmp_path: Path, limits: Lim
 
 
 @BOTH
-def test_H36_the_next_mirror_brings_the_piece(tmp_path: Path, limits: Limits) -> None:
+def test_H36_a_wrong_piece_is_downloaded_from_the_next_mirror(
+    tmp_path: Path, limits: Limits
+) -> None:
     with FaultServer([lying(99)]) as liar, FaultServer([GOOD]) as origin:
         with Clock().network(mirrors=(liar.url,), limits=limits) as network:
             assert fetch(wanted(origin.url), tmp_path, network).read_bytes() == BODY
@@ -125,7 +127,7 @@ def test_H36_the_next_mirror_brings_the_piece(tmp_path: Path, limits: Limits) ->
     [ONE, WIDE, dataclasses.replace(WIDE, connections=1)],
     ids=["one_connection", "several", "one_of_several"],
 )
-def test_C12_pieces_on_the_disk_are_compared_at_a_resume(tmp_path: Path, limits: Limits) -> None:
+def test_C12_pieces_on_the_disk_are_verified_at_a_resume(tmp_path: Path, limits: Limits) -> None:
     with FaultServer([GOOD]) as server, Clock().network(limits=limits) as network:
         artifact = wanted(server.url)
         (tmp_path / f"{artifact.sha256}.part").write_bytes(BAD[:150_000])
@@ -147,10 +149,10 @@ def test_C12_pieces_on_the_disk_are_compared_at_a_resume(tmp_path: Path, limits:
     [answer("200 OK", BODY), answer("200 OK", BODY[::-1]), answer("416 No"), good(BODY[::-1])],
     ids=["H15_ignored", "H15_ignored_and_lies", "H19_416", "H20_replaced"],
 )
-def test_what_is_verified_is_never_thrown_away(
+def test_verified_pieces_are_never_discarded(
     tmp_path: Path, limits: Limits, again: Behaviour
 ) -> None:
-    """A reader may be at work on it: whatever servers do, those bytes stay as they are."""
+    """A reader may use them: no server can change those bytes later."""
     stream = VerifiedStream(len(BODY))
     cut = good(BODY, cut=105_000)
     servers = [cut, again] if limits is ONE else [good(BODY, cut=5_000), again]
@@ -168,7 +170,7 @@ def test_what_is_verified_is_never_thrown_away(
 
 
 class Kept(threading.Thread):
-    """Somebody who reads what is verified as soon as it is."""
+    """A reader that takes verified bytes at once."""
 
     def __init__(self, stream: VerifiedStream) -> None:
         super().__init__()
@@ -208,7 +210,7 @@ def held_back(gate: threading.Event, place: int) -> Behaviour:
 
 
 @BOTH
-def test_pieces_are_read_while_the_rest_comes(
+def test_verified_pieces_are_read_during_the_download(
     tmp_path: Path, limits: Limits, gate: threading.Event
 ) -> None:
     with (
@@ -224,7 +226,7 @@ def test_pieces_are_read_while_the_rest_comes(
     assert stream.size() == len(BODY)
 
 
-def test_without_pieces_nothing_is_read_before_all_is_verified(tmp_path: Path) -> None:
+def test_without_pieces_nothing_is_read_before_the_whole_is_verified(tmp_path: Path) -> None:
     stream = VerifiedStream(len(BODY))
     kept = Kept(stream)
     seen = []
@@ -243,7 +245,7 @@ def test_without_pieces_nothing_is_read_before_all_is_verified(tmp_path: Path) -
     assert kept.data == BODY
 
 
-def test_a_part_that_is_whole_is_read_without_a_request(tmp_path: Path) -> None:
+def test_a_complete_partial_file_is_read_without_a_request(tmp_path: Path) -> None:
     artifact = wanted("http://127.0.0.1:1")
     (tmp_path / artifact.sha256).write_bytes(BODY)
     with (
@@ -258,7 +260,7 @@ def test_a_part_that_is_whole_is_read_without_a_request(tmp_path: Path) -> None:
         assert file.read(5) == BODY[5:10]
 
 
-def test_the_size_is_waited_for_where_the_manifest_has_none(tmp_path: Path) -> None:
+def test_an_unknown_size_is_awaited(tmp_path: Path) -> None:
     with (
         FaultServer([GOOD]) as server,
         Clock().network() as network,
@@ -267,9 +269,7 @@ def test_the_size_is_waited_for_where_the_manifest_has_none(tmp_path: Path) -> N
         assert stream.size() == len(BODY)
 
 
-def test_a_failure_of_one_is_what_the_readers_of_all_raise(
-    tmp_path: Path, gate: threading.Event
-) -> None:
+def test_a_failed_download_fails_the_readers_of_all(tmp_path: Path, gate: threading.Event) -> None:
     with (
         FaultServer([held_back(gate, 0)]) as slow,
         FaultServer([answer("404 Not Found")]) as empty,
@@ -299,7 +299,7 @@ def damaged_at(stream: VerifiedStream) -> None:
     raise BodyError("the archive is damaged")
 
 
-def test_right_pieces_of_another_whole_are_refused(tmp_path: Path) -> None:
+def test_right_pieces_with_a_wrong_whole_are_refused(tmp_path: Path) -> None:
     """A manifest whose digests contradict one another: the whole's counts, too."""
     with FaultServer([GOOD]) as server, Clock().network() as network:
         artifact = dataclasses.replace(wanted(server.url), sha256="ab" * 32)
@@ -317,7 +317,7 @@ def update(prefix: PieceVerifier, body: bytes, step: int) -> None:
 
 
 @given(st.binary(max_size=900), st.integers(1, 70), st.integers(0, 999), st.integers(1, 200))
-def test_a_prefix_stops_at_the_first_wrong_piece(
+def test_verification_stops_at_the_first_wrong_piece(
     body: bytes, size: int, place: int, step: int
 ) -> None:
     prefix = PieceVerifier(artifact_at("http://x/x", body, pieces=pieces_of(body, size)))
@@ -336,7 +336,7 @@ def test_a_prefix_stops_at_the_first_wrong_piece(
     assert prefix.verified == len(body)
 
 
-def test_pieces_of_a_file() -> None:
+def test_a_file_is_measured_in_pieces() -> None:
     measured = Measured.of(io.BytesIO(b"x" * 10), 4)
     assert (measured.size, measured.sha256) == (10, hashlib.sha256(b"x" * 10).hexdigest())
     pieces = measured.pieces
@@ -347,7 +347,7 @@ def test_pieces_of_a_file() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how the test looks")
-def test_C05_a_close_that_fails_ends_no_reader(tmp_path: Path) -> None:
+def test_C05_a_failed_close_does_not_leave_readers_waiting(tmp_path: Path) -> None:
     path = tmp_path / "part"
     path.write_bytes(BODY)
     stream = VerifiedStream(len(BODY))

@@ -75,7 +75,7 @@ def links(folder: Path, data: bytes = WHEEL) -> Path:
 
 
 @pytest.mark.parametrize("size", [-1, None], ids=["size", "no_size"])
-def test_a_wheel_is_fetched_and_unpacked(tmp_path: Path, size: int | None) -> None:
+def test_a_wheel_is_downloaded_and_unpacked(tmp_path: Path, size: int | None) -> None:
     seen = Seen()
     wanted = artifact(size=size)
     with Clock().network(environ(links(tmp_path), PIP_REQUIRE_VIRTUALENV="1")) as network:
@@ -101,7 +101,7 @@ def test_another_file_of_that_name_is_refused(tmp_path: Path, data: bytes) -> No
     assert not list((tmp_path / "partials").iterdir())
 
 
-def test_an_index_without_the_file(tmp_path: Path) -> None:
+def test_an_index_without_the_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     with (
         Clock().network(environ(tmp_path / "links")) as network,
@@ -113,7 +113,7 @@ def test_an_index_without_the_file(tmp_path: Path) -> None:
     assert not list((tmp_path / "partials").iterdir())
 
 
-def test_H35_an_index_that_cannot_be_reached(tmp_path: Path) -> None:
+def test_H35_an_unreachable_index_is_an_error(tmp_path: Path) -> None:
     away = environ(tmp_path)
     del away["PIP_NO_INDEX"], away["PIP_FIND_LINKS"]
     away["PIP_INDEX_URL"] = "http://user:SECRET@127.0.0.1:1/simple"
@@ -122,7 +122,7 @@ def test_H35_an_index_that_cannot_be_reached(tmp_path: Path) -> None:
     assert "SECRET" not in repr((caught.value.message, caught.value.facts))
 
 
-def test_an_index_over_http_is_the_users_own(tmp_path: Path) -> None:
+def test_an_index_over_http_is_the_users_choice(tmp_path: Path) -> None:
     def index(exchange: Exchange) -> None:
         page = f'<a href="/files/{FILE_NAME}">{FILE_NAME}</a>'.encode()
         if exchange.request.path.startswith("/simple/tsuku-test-server/"):
@@ -171,7 +171,7 @@ def test_a_module_named_pip_in_the_current_folder_is_not_run(
         "pkg:pypi/-r%20evil@1?file_name=x-1-py3-none-any.whl",
     ],
 )
-def test_a_package_url_that_is_none(tmp_path: Path, url: str) -> None:
+def test_a_malformed_package_url_is_refused(tmp_path: Path, url: str) -> None:
     with Clock().network({}) as network, pytest.raises(PackageIndexError) as caught:
         fetch(artifact(url=url), tmp_path / "p", network)
     assert "cannot be understood" in caught.value.message
@@ -197,7 +197,7 @@ def test_a_package_url_that_is_none(tmp_path: Path, url: str) -> None:
         ),
     ],
 )
-def test_the_tags_of_a_wheel_as_pip_wants_them(file_name: str, options: tuple[str, ...]) -> None:
+def test_the_tags_of_a_wheel_are_passed_to_pip(file_name: str, options: tuple[str, ...]) -> None:
     project, version = file_name.split("-")[:2]
     found = parse_package_url(f"pkg:pypi/{project}@{version}?file_name={file_name}")
     assert found.options == options
@@ -219,7 +219,7 @@ def test_closing_the_network_ends_pip(tmp_path: Path) -> None:
     assert not list((tmp_path / "partials").iterdir())
 
 
-def test_pip_that_does_not_end(tmp_path: Path) -> None:
+def test_a_hanging_pip_is_ended(tmp_path: Path) -> None:
     def hang(exchange: Exchange) -> None:
         exchange.hang()
 
@@ -270,7 +270,7 @@ def test_ctrl_c_ends_pip(tmp_path: Path) -> None:
     assert not list((tmp_path / "p").iterdir())
 
 
-def test_no_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pip_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     with Clock().network({}) as network, pytest.raises(TsukuError) as caught:
         fetch(artifact(), tmp_path / "p", network)

@@ -28,7 +28,7 @@ def covered(gaps: list[tuple[int, int]]) -> set[int]:
 
 
 @given(SIZES, SIZES, NOTED)
-def test_gaps_are_what_was_noted_and_what_the_disk_lacks(
+def test_gaps_are_the_noted_ones_and_missing_bytes_on_the_disk(
     size: int, there: int, noted: list[tuple[int, int]]
 ) -> None:
     there = min(there, size)
@@ -105,7 +105,7 @@ def test_the_plan_locks_itself() -> None:
     assert len(covered(written)) == 100_000
 
 
-def test_segments_come_in_order_and_shrink_towards_the_end() -> None:
+def test_segments_are_taken_in_order_and_shrink_towards_the_end() -> None:
     plan = SegmentPlan(1000, [(0, 1000)], (10, 100))
     taken = []
     while segment := plan.take(4):
@@ -151,7 +151,7 @@ def beside_a_fast_one(before: int, meanwhile: int) -> tuple[SegmentPlan, Segment
     return plan, first, bring(plan, fast, 100)
 
 
-def test_who_is_fast_goes_on_with_the_segment_that_holds_up_all() -> None:
+def test_a_fast_connection_takes_over_the_segment_that_delays_the_reader() -> None:
     plan, slow, fast = beside_a_fast_one(30, 33)
     taken = plan.take(2, fast)
     assert (taken.done, taken.end) == (63, 100)
@@ -163,20 +163,20 @@ def test_who_is_fast_goes_on_with_the_segment_that_holds_up_all() -> None:
 @pytest.mark.parametrize(
     ("before", "meanwhile"), [(0, 34), (67, 33)], ids=["a_third_as_fast", "through"]
 )
-def test_a_segment_that_holds_up_nobody_stays_where_it_is(before: int, meanwhile: int) -> None:
+def test_a_segment_that_delays_nothing_is_not_taken_over(before: int, meanwhile: int) -> None:
     plan, first, fast = beside_a_fast_one(before, meanwhile)
     assert plan.take(2, fast).done == 200
     assert not first.superseded
 
 
-def test_only_who_brought_enough_can_tell_that_another_is_slow() -> None:
+def test_only_a_connection_with_enough_bytes_is_compared() -> None:
     plan = SegmentPlan(300, [(0, 100), (200, 239)], (40, 100))
     slow, other = plan.take(1), plan.take(1)
     assert plan.take(1, bring(plan, other, 39)).done == 50, "the longest is divided"
     assert not slow.superseded
 
 
-def test_what_has_to_be_fetched_again_comes_before_a_slow_segment() -> None:
+def test_a_reopened_gap_comes_before_a_slow_segment() -> None:
     plan = SegmentPlan(1000, [(0, 1000)], (40, 100))
     first, slow, fast = plan.take(2), plan.take(2), plan.take(2)
     bring(plan, first, 100)
@@ -185,7 +185,7 @@ def test_what_has_to_be_fetched_again_comes_before_a_slow_segment() -> None:
     assert not slow.superseded
 
 
-def test_a_segment_grows_over_the_whole_only_when_it_is_alone() -> None:
+def test_a_segment_covers_the_whole_file_only_if_it_is_the_only_one() -> None:
     plan = SegmentPlan(100, [(0, 100)], (10, 10))
     first = plan.take(2)
     assert first is not None
@@ -225,11 +225,13 @@ def numbers(speeds: list[int]) -> list[int]:
     ],
     ids=["each_brings_more", "no_more", "hardly_more", "nothing_comes"],
 )
-def test_more_connections_while_they_bring_more(speeds: list[int], connections: list[int]) -> None:
+def test_connections_are_added_while_they_raise_the_speed(
+    speeds: list[int], connections: list[int]
+) -> None:
     assert numbers(speeds) == connections
 
 
-def test_one_connection_until_a_range_was_answered() -> None:
+def test_one_connection_until_a_range_request_succeeded() -> None:
     rule = scaler(ranges=False)
     for second in range(5):
         rule.sample(second * 100, second, 1, ranges=False)
@@ -239,7 +241,7 @@ def test_one_connection_until_a_range_was_answered() -> None:
     assert rule.connections == 4
 
 
-def test_one_connection_after_a_refusal_whatever_comes() -> None:
+def test_one_connection_after_a_refusal() -> None:
     rule = scaler()
     rule.refused()
     for second in range(5):
@@ -267,7 +269,7 @@ def test_after_a_refusal_no_cooldown_is_long_enough() -> None:
     assert rule.connections == 1
 
 
-def test_a_connection_that_came_to_nothing_is_done_without() -> None:
+def test_a_lost_connection_is_not_replaced() -> None:
     rule = scaler()
     rule.failed()
     for second in range(5):

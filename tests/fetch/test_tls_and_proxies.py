@@ -46,7 +46,9 @@ def test_H34_a_custom_ca_is_trusted(authority: Authority, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", ["{}", "/does/not/exist:{}", "{}:/does/not/exist"])
-def test_H34_a_folder_of_cas(authority: Authority, tmp_path: Path, form: str) -> None:
+def test_H34_a_folder_of_certificates_is_trusted(
+    authority: Authority, tmp_path: Path, form: str
+) -> None:
     name = ssl_hash(authority.path)
     (tmp_path / f"{name}.0").write_bytes(authority.path.read_bytes())
     context = authority.issue().server_context()
@@ -88,7 +90,7 @@ def test_H34_a_certificate_is_refused_with_its_reason(
     assert caught.value.hint
 
 
-def test_H34_an_unknown_ca(authority: Authority, tmp_path: Path) -> None:
+def test_H34_an_unknown_ca_is_refused(authority: Authority, tmp_path: Path) -> None:
     context = authority.issue().server_context()
     with (
         FaultServer([GOOD], context) as server,
@@ -110,13 +112,13 @@ def test_H34_an_unknown_ca(authority: Authority, tmp_path: Path) -> None:
     ],
     ids=["missing_file", "missing_folder", "missing_folders", "empty", "no_certificate"],
 )
-def test_H34_certificates_that_are_not_there(environ: dict[str, str], tmp_path: Path) -> None:
+def test_H34_a_missing_certificate_file_is_named(environ: dict[str, str], tmp_path: Path) -> None:
     with Clock().network(environ) as network, pytest.raises(TlsError) as caught:
         fetch(artifact_at("https://127.0.0.1:1/x"), tmp_path, network)
     assert next(iter(environ)) in caught.value.message + caught.value.facts[0]
 
 
-def test_plain_http_behind_https(tmp_path: Path) -> None:
+def test_plain_http_from_an_https_port_is_named(tmp_path: Path) -> None:
     with (
         FaultServer([answer("400 Bad Request")]) as server,
         Clock().network() as network,
@@ -125,7 +127,7 @@ def test_plain_http_behind_https(tmp_path: Path) -> None:
         fetch(artifact_at(server.url.replace("http", "https") + "/x"), tmp_path, network)
 
 
-def test_H25_from_https_to_http(authority: Authority, tmp_path: Path) -> None:
+def test_H25_a_redirect_from_https_to_http_is_refused(authority: Authority, tmp_path: Path) -> None:
     context = authority.issue().server_context()
     with FaultServer([GOOD]) as plain:
         moved = answer("301 Moved Permanently", Location=f"{plain.url}/x")
@@ -139,7 +141,7 @@ def test_H25_from_https_to_http(authority: Authority, tmp_path: Path) -> None:
     assert caught.value.status == 301
 
 
-def test_from_http_to_https(authority: Authority, tmp_path: Path) -> None:
+def test_a_redirect_from_http_to_https_is_followed(authority: Authority, tmp_path: Path) -> None:
     context = authority.issue().server_context()
     with FaultServer([GOOD], context) as server:
         moved = answer("301 Moved Permanently", Location=f"{at_localhost(server)}/x")
@@ -157,7 +159,7 @@ def as_proxy(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("form", ["http://{}", "{}", "http://user:SECRET@{}"])
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "ALL_PROXY"])
-def test_H33_through_a_proxy(tmp_path: Path, form: str, name: str) -> None:
+def test_H33_a_download_through_a_proxy(tmp_path: Path, form: str, name: str) -> None:
     with FaultServer([as_proxy]) as proxy:
         environ = {name: form.format(f"127.0.0.1:{proxy.port}")}
         with Clock().network(environ) as network:
@@ -167,7 +169,7 @@ def test_H33_through_a_proxy(tmp_path: Path, form: str, name: str) -> None:
 
 
 def as_tunnel(port: int) -> Behaviour:
-    """A proxy that passes on to a port of this machine whatever it is asked to connect to."""
+    """A proxy that connects every request to one port of this machine."""
 
     def behave(exchange: Exchange) -> None:
         exchange.send(head("200 Connection established"))
@@ -186,7 +188,9 @@ def as_tunnel(port: int) -> Behaviour:
 
 
 @pytest.mark.parametrize("secure", [True, False])
-def test_H33_tls_inside_of_tls(tmp_path: Path, authority: Authority, secure: bool) -> None:
+def test_H33_https_through_a_proxy_with_or_without_tls(
+    tmp_path: Path, authority: Authority, secure: bool
+) -> None:
     context = authority.issue().server_context()
     body = bytes(range(256)) * 4096
     with (
@@ -215,7 +219,7 @@ def test_H33_tls_inside_of_tls(tmp_path: Path, authority: Authority, secure: boo
         ("releases.test localhost\t::1", "http://localhost:{port}/x", True),
     ],
 )
-def test_H33_no_proxy(tmp_path: Path, no_proxy: str, url: str, direct: bool) -> None:
+def test_H33_no_proxy_is_respected(tmp_path: Path, no_proxy: str, url: str, direct: bool) -> None:
     with FaultServer([GOOD]) as server, FaultServer([as_proxy]) as proxy:
         environ = {"HTTP_PROXY": proxy.url, "NO_PROXY": no_proxy.format(port=server.port)}
         with Clock().network(environ) as network:
@@ -234,7 +238,7 @@ def test_H33_no_proxy(tmp_path: Path, no_proxy: str, url: str, direct: bool) -> 
     ],
     ids=["scheme", "no_host", "bracket", "port", "nobody_listens"],
 )
-def test_H33_a_proxy_that_cannot_be_used(
+def test_H33_an_unusable_proxy_is_named(
     tmp_path: Path, variable: str, value: str, says: str
 ) -> None:
     with Clock().network({variable: value}) as network, pytest.raises(ProxyError) as caught:
@@ -245,7 +249,7 @@ def test_H33_a_proxy_that_cannot_be_used(
 
 
 @pytest.mark.parametrize("scheme", ["socks5", "socks5h"])
-def test_H33_through_a_socks_proxy(tmp_path: Path, scheme: str) -> None:
+def test_H33_a_download_through_a_socks_proxy(tmp_path: Path, scheme: str) -> None:
     with FaultServer([GOOD]) as server, socks_server() as proxy:
         url = at_localhost(server)
         with Clock().network({"ALL_PROXY": f"{scheme}://{proxy.address}"}) as network:
@@ -268,7 +272,7 @@ def test_H33_through_a_socks_proxy(tmp_path: Path, scheme: str) -> None:
     ],
     ids=["http", "closes", "short", "socks4", "credentials", "refuses", "type", "cut", "no_reply"],
 )
-def test_H33_a_socks_proxy_that_is_none_or_refuses(
+def test_H33_a_socks_proxy_that_refuses_or_is_not_one_is_named(
     tmp_path: Path, greeting: bytes, reply: bytes, says: str
 ) -> None:
     with socks_server(greeting, reply) as proxy:
@@ -281,7 +285,7 @@ def test_H33_a_socks_proxy_that_is_none_or_refuses(
     assert "SECRET" not in repr(caught.value.facts)
 
 
-def test_H33_a_socks_proxy_without_the_package_for_it(
+def test_H33_a_missing_package_for_socks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "socksio", None)
@@ -300,7 +304,9 @@ def test_H33_a_socks_proxy_without_the_package_for_it(
     ],
     ids=["refuses", "wants_credentials", "reset"],
 )
-def test_H33_a_proxy_that_refuses(tmp_path: Path, serves: object, error: type[TsukuError]) -> None:
+def test_H33_a_proxy_that_refuses_is_named(
+    tmp_path: Path, serves: object, error: type[TsukuError]
+) -> None:
     with FaultServer([serves]) as proxy, Clock().network({"HTTPS_PROXY": proxy.url}) as network:
         with pytest.raises(error) as caught:
             fetch(artifact_at("https://releases.test/x"), tmp_path, network)
@@ -308,7 +314,7 @@ def test_H33_a_proxy_that_refuses(tmp_path: Path, serves: object, error: type[Ts
     assert caught.value.exit_code == 4
 
 
-def test_httpoxy_is_not_obeyed(tmp_path: Path) -> None:
+def test_the_httpoxy_variable_is_ignored(tmp_path: Path) -> None:
     with FaultServer([GOOD]) as server, FaultServer([as_proxy]) as proxy:
         environ = {"HTTP_PROXY": proxy.url, "REQUEST_METHOD": "GET"}
         with Clock().network(environ) as network:
@@ -316,14 +322,14 @@ def test_httpoxy_is_not_obeyed(tmp_path: Path) -> None:
         assert not proxy.requests
 
 
-def test_H35_a_name_that_does_not_resolve(tmp_path: Path) -> None:
+def test_H35_an_unknown_host_name_is_named(tmp_path: Path) -> None:
     with Clock().network() as network, pytest.raises(HostUnreachable) as caught:
         fetch(artifact_at("https://no-such-host.invalid/x"), tmp_path, network)
     assert "no-such-host.invalid" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["x" * 70 + ".test", "ex ample.test", "..", "a..b"])
-def test_H35_a_name_that_is_none(tmp_path: Path, name: str) -> None:
+def test_H35_a_malformed_host_name_is_named(tmp_path: Path, name: str) -> None:
     with Clock().network() as network, pytest.raises(TsukuError) as caught:
         fetch(artifact_at(f"http://{name}/x"), tmp_path, network)
     assert caught.value.exit_code == 4
@@ -337,7 +343,9 @@ def test_H35_the_next_address_is_tried(tmp_path: Path) -> None:
         fetch(artifact_at(f"{at_localhost(server)}/x"), tmp_path, network)
 
 
-def test_H35_a_black_hole_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_H35_an_address_that_does_not_answer_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The resolver gives an address that never answers first (a full backlog), then a good one."""
     real = socket.getaddrinfo
 

@@ -25,7 +25,7 @@ RESET = raw()
 
 
 def ranges_then(later: Behaviour) -> Behaviour:
-    """Give wrong bytes to whatever asks for a range, and ``later`` to all others."""
+    """Give wrong bytes to every range request, and ``later`` to all others."""
 
     def behave(exchange: Exchange) -> None:
         ranged = "range" in exchange.request.headers
@@ -91,7 +91,7 @@ def test_S15_a_wrong_piece_and_then_no_more_answers(
     assert any("from http" in fact for fact in error.facts)
 
 
-def test_S15_a_wrong_piece_left_by_an_earlier_run_is_no_mismatch(tmp_path: Path) -> None:
+def test_S15_a_wrong_piece_left_by_an_earlier_run_is_not_a_mismatch(tmp_path: Path) -> None:
     """A loss of power leaves zeros: what is offline then is the network, nothing worse."""
     artifact = artifact_at(f"{CLOSED}/x", pieces=pieces_of(BODY, PIECE))
     (tmp_path / f"{artifact.sha256}.part").write_bytes(bytes(HALF))
@@ -99,7 +99,7 @@ def test_S15_a_wrong_piece_left_by_an_earlier_run_is_no_mismatch(tmp_path: Path)
 
 
 @pytest.mark.parametrize("wrong_first", [True, False])
-def test_S15_of_several_sources_the_wrong_one_counts(tmp_path: Path, wrong_first: bool) -> None:
+def test_S15_wrong_bytes_of_one_source_are_reported(tmp_path: Path, wrong_first: bool) -> None:
     """Wherever it stands in their order; the others become facts of the one error."""
     with FaultServer([answer("200 OK", BAD)]) as lying:
         places = [lying.url, CLOSED]
@@ -115,7 +115,7 @@ def slow() -> Iterator[FaultServer]:
         yield server
 
 
-def test_S15_another_artifact_that_fails_meanwhile_hides_nothing(
+def test_S15_another_failed_artifact_does_not_hide_wrong_bytes(
     tmp_path: Path, slow: FaultServer
 ) -> None:
     """One has seen wrong bytes and waits for its next source, when the other fails."""

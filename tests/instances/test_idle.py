@@ -15,11 +15,11 @@ def ended_at(timeout: float, *samples: ActivitySample) -> int | None:
     return ends[0] if ends else None
 
 
-def test_without_work_it_ends_after_the_time_and_not_before() -> None:
+def test_an_idle_server_ends_exactly_after_the_timeout() -> None:
     assert ended_at(5, *[ActivitySample(7.0)] * 20) == 5
 
 
-def test_work_begins_the_time_anew() -> None:
+def test_work_restarts_the_timeout() -> None:
     worked = [
         ActivitySample(7.0),
         ActivitySample(7.0),
@@ -29,13 +29,13 @@ def test_work_begins_the_time_anew() -> None:
     assert ended_at(5, *worked) == 3 + 5
 
 
-def test_what_a_completion_takes_is_work_and_what_a_monitor_takes_is_not() -> None:
+def test_a_completion_is_work_and_a_monitors_request_is_not() -> None:
     """Measured of b10434 on 2026-11-21: 0.08 ms for ``/health`` and 0.18 ms for ``/metrics``."""
     assert ended_at(5, *[ActivitySample(0.05 * now) for now in range(20)]) is None
     assert ended_at(5, *[ActivitySample(0.002 * now) for now in range(20)]) == 5
 
 
-def test_the_questions_of_a_monitor_are_no_work() -> None:
+def test_requests_of_a_monitor_are_not_work() -> None:
     asked = [
         ActivitySample(now * BUSY_SECONDS / 10, CLIENT if now % 2 else frozenset())
         for now in range(20)
@@ -43,13 +43,13 @@ def test_the_questions_of_a_monitor_are_no_work() -> None:
     assert ended_at(6, *asked) == 6
 
 
-def test_a_connection_that_lasts_keeps_it_up_even_without_work() -> None:
+def test_a_lasting_connection_keeps_the_server_up_without_work() -> None:
     waiting = [ActivitySample(1.0, CLIENT)] * 10
     assert ended_at(5, *waiting) is None
     assert ended_at(5, *waiting, *[ActivitySample(1.0)] * 10) == 9 + 5
 
 
-def test_nobody_is_cut_off_who_has_just_come() -> None:
+def test_a_new_connection_is_not_cut_off() -> None:
     assert (
         ended_at(5, *[ActivitySample(1.0)] * 5, ActivitySample(1.0, CLIENT), ActivitySample(1.0))
         == 6
@@ -70,7 +70,9 @@ def test_nobody_is_cut_off_who_has_just_come() -> None:
     timeout=st.integers(1, 60),
     work=st.lists(st.floats(0, 0.1), min_size=1, max_size=120),
 )
-def test_it_never_ends_within_the_time_after_work(timeout: int, work: list[float]) -> None:
+def test_the_server_never_ends_within_the_timeout_after_work(
+    timeout: int, work: list[float]
+) -> None:
     watch, last, processor = IdleWatch(timeout), 0, 0.0
     for now, share in enumerate(work):
         processor += share
@@ -82,5 +84,5 @@ def test_it_never_ends_within_the_time_after_work(timeout: int, work: list[float
 
 
 @pytest.mark.parametrize(("timeout", "pause"), [(1, 0.125), (48, 6.0), (3600, 6.0)])
-def test_it_looks_often_enough_and_not_more(timeout: int, pause: float) -> None:
+def test_the_server_is_checked_often_enough_and_not_more(timeout: int, pause: float) -> None:
     assert IdleWatch(timeout).pause == pause

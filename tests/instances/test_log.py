@@ -19,7 +19,7 @@ def writer(log: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_it_stays_within_twice_its_limit_and_keeps_the_end(log: Path, writer: int) -> None:
+def test_a_log_stays_within_twice_its_limit_and_keeps_its_end(log: Path, writer: int) -> None:
     for number in range(1000):
         os.write(writer, b"line %03d\n" % number)
         rotate_log(log, (writer,), limit=900)
@@ -31,19 +31,19 @@ def test_it_stays_within_twice_its_limit_and_keeps_the_end(log: Path, writer: in
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
-def test_only_the_user_can_read_it(log: Path, writer: int) -> None:
+def test_only_the_user_can_read_a_log(log: Path, writer: int) -> None:
     os.write(writer, b"secret")
     assert rotate_log(log, (writer,), limit=1)
     assert [path.stat().st_mode & 0o777 for path in (log, older_log(log))] == [0o600, 0o600]
 
 
-def test_a_log_that_is_not_full_is_left(log: Path, writer: int) -> None:
+def test_a_log_that_is_not_full_is_not_rotated(log: Path, writer: int) -> None:
     os.write(writer, b"12345")
     assert not rotate_log(log, (writer,), limit=6)
     assert rotate_log(log, (writer,), limit=5)
 
 
-def test_a_log_that_cannot_be_turned_is_written_on(log: Path, writer: int) -> None:
+def test_a_log_that_cannot_be_rotated_is_continued(log: Path, writer: int) -> None:
     os.write(writer, b"first ")
     older_log(log).mkdir()
     (older_log(log) / "in the way").touch()
@@ -52,7 +52,7 @@ def test_a_log_that_cannot_be_turned_is_written_on(log: Path, writer: int) -> No
     assert log.read_bytes() == b"first second"
 
 
-def test_who_follows_misses_nothing_when_it_is_turned(log: Path, writer: int) -> None:
+def test_following_a_log_misses_nothing_at_a_rotation(log: Path, writer: int) -> None:
     steps = iter(range(50))
     over = False
 

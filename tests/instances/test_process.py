@@ -22,7 +22,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
             child.kill()
 
 
-def test_a_process_is_known_by_its_number_and_its_start(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_identified_by_pid_and_start_time(sleeper: subprocess.Popen[bytes]) -> None:
     process = Process.of(sleeper.pid)
     assert process == Process.of(sleeper.pid)
     assert process
@@ -30,7 +30,7 @@ def test_a_process_is_known_by_its_number_and_its_start(sleeper: subprocess.Pope
     assert process != Process.of(os.getpid())
 
 
-def test_a_stranger_with_the_same_number_is_not_signalled(
+def test_another_process_with_the_same_pid_is_not_signalled(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     another = Process(sleeper.pid, "an-earlier-boot:17")
@@ -40,7 +40,7 @@ def test_a_stranger_with_the_same_number_is_not_signalled(
     assert sleeper.poll() is None
 
 
-def test_a_signal_arrives_and_the_end_is_seen_before_it_is_collected(
+def test_a_signal_is_delivered_and_a_zombie_counts_as_ended(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     process = Process.of(sleeper.pid)
@@ -78,7 +78,7 @@ def test_the_work_and_the_connections_of_a_process_are_seen() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what Linux is asked")
-def test_C04_asking_who_we_are_reads_no_codec_from_a_disk_that_may_fail() -> None:
+def test_C04_reading_our_start_time_loads_no_codec_from_disk() -> None:
     code = (
         "import os, sys\n"
         "from tsuku_llm.process import Process\n"

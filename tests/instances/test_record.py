@@ -34,7 +34,7 @@ REPORT = StartReport(
 RECORD = Record(name="default", supervisor=US, host="127.0.0.1", port=8080)
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_written_record_is_read_back(tmp_path: Path) -> None:
     full = replace(
         RECORD, idle_timeout=300, server=DEAD, report=REPORT, exit_code=137, reason="killed"
     )
@@ -57,7 +57,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ({"supervisor": DEAD, "server": DEAD, "exit_code": 0}, ServerState.ENDED),
     ],
 )
-def test_the_system_says_what_became_of_it(changes: dict[str, object], state: ServerState) -> None:
+def test_the_state_comes_from_the_system(changes: dict[str, object], state: ServerState) -> None:
     assert replace(RECORD, **changes).state is state
 
 
@@ -85,7 +85,7 @@ def test_two_servers_do_not_listen_at_the_same_place(
     assert instances.find("second") is None
 
 
-def test_ports_of_the_server_s_choice_and_other_sockets_are_apart(tmp_path: Path) -> None:
+def test_automatic_ports_and_different_sockets_do_not_collide(tmp_path: Path) -> None:
     instances = Instances(tmp_path)
     instances.claim(replace(RECORD, port=0))
     instances.claim(replace(RECORD, name="second", port=0))
@@ -95,7 +95,7 @@ def test_ports_of_the_server_s_choice_and_other_sockets_are_apart(tmp_path: Path
         instances.claim(replace(RECORD, name="fifth", host="/run/a.sock", port=None))
 
 
-def test_a_name_is_free_again_once_its_server_is_gone(tmp_path: Path) -> None:
+def test_a_name_is_free_after_its_server_ended(tmp_path: Path) -> None:
     instances = Instances(tmp_path)
     instances.claim(RECORD)
     with pytest.raises(AlreadyRunning, match="is running already"):
@@ -107,13 +107,13 @@ def test_a_name_is_free_again_once_its_server_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
-def test_the_folder_is_the_user_s_alone(tmp_path: Path) -> None:
+def test_only_the_user_can_read_the_folder(tmp_path: Path) -> None:
     Instances(tmp_path).claim(RECORD)
     assert (tmp_path / "servers").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "../x", "a/b", "a" * 65, "-a", ".a", "a\n"])
-def test_a_name_that_is_no_file_s_is_refused(name: str) -> None:
+def test_a_name_that_cannot_be_a_file_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         checked_name(name)
 

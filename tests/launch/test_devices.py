@@ -65,7 +65,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), LISTS.values(), ids=LISTS)
-def test_lists_are_read(text: str, expected: list[ListedDevice]) -> None:
+def test_device_lists_are_parsed(text: str, expected: list[ListedDevice]) -> None:
     assert parse_devices(text) == tuple(expected)
 
 

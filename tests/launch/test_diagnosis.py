@@ -35,7 +35,7 @@ Cannot allocate memory
 
 
 @pytest.mark.parametrize("tail", ["error: invalid argument: --bogus\n", MLOCK, ""])
-def test_what_is_not_known_is_not_made_up(tail: str) -> None:
+def test_an_unknown_failure_has_no_cause(tail: str) -> None:
     assert diagnose(1, tail) is None
 
 
@@ -53,7 +53,7 @@ def test_a_missing_library_comes_with_the_package_that_has_it() -> None:
         assert package in diagnosis.fix
 
 
-def test_nt_statuses_may_come_signed() -> None:
+def test_nt_statuses_may_be_signed() -> None:
     assert diagnose(0xC0000135 - (1 << 32), "") == diagnose(0xC0000135, "")
 
 
@@ -64,14 +64,14 @@ def test_the_cpu_is_offered_to_a_gpu_build_only() -> None:
     assert "config set" not in diagnosis.hint("cpu")
 
 
-def test_the_line_that_it_was_recognised_by_is_a_fact() -> None:
+def test_the_matching_line_is_a_fact() -> None:
     said = "./llama-server: /lib64/libm.so.6: version `GLIBC_2.38' not found (required by x)"
     diagnosis = diagnose(1, f"one line\n  {said}\nanother")
     assert diagnosis is not None
     assert diagnosis.facts == (said,)
 
 
-def test_the_kernels_own_kill_is_told_from_others() -> None:
+def test_the_kernels_out_of_memory_kill_is_recognised() -> None:
     killed = diagnose(-signal.SIGKILL, "", oom_killed=True)
     assert killed is not None
     assert killed.slug == "oom-killed"
@@ -105,9 +105,7 @@ def test_the_family_of_a_distribution(release_file: str, family: str) -> None:
         ("suse", "run: zypper install libvulkan1"),
     ],
 )
-def test_a_missing_library_is_installed_by_the_systems_own_command(
-    family: str, advice: str
-) -> None:
+def test_a_missing_library_comes_with_the_systems_install_command(family: str, advice: str) -> None:
     assert package_of("libvulkan.so.1", family) == advice
     assert "install it again" in package_of("libllama.so.0", family)
     assert "libodd.so.7" in package_of("/x/libodd.so.7", family)

@@ -7,12 +7,12 @@ import pytest
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 
 
-def test_nothing_is_remembered_where_drivers_change_unseen() -> None:
+def test_without_visible_drivers_nothing_is_remembered() -> None:
     assert (driver_fingerprint({}) is None) == (sys.platform != "linux")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have none")
-def test_it_is_the_same_until_something_is_different() -> None:
+def test_the_fingerprint_changes_with_the_drivers() -> None:
     assert driver_fingerprint({}) == driver_fingerprint({})
     facts = driver_fingerprint({})
     assert facts
@@ -32,5 +32,5 @@ def test_it_is_the_same_until_something_is_different() -> None:
         ("LLAMA_ARG_CTX_SIZE", False),
     ],
 )
-def test_the_variables_that_drivers_listen_to_count(name: str, counts: bool) -> None:
+def test_the_variables_that_drivers_read_count(name: str, counts: bool) -> None:
     assert (driver_fingerprint({name: "x"}) != driver_fingerprint({})) == counts

@@ -45,7 +45,7 @@ def test_a_healthy_build_passes(tmp_path: Path) -> None:
     assert report.device == "Vulkan0"
 
 
-def test_a_device_that_is_not_the_expected_one_is_left_to_the_server(tmp_path: Path) -> None:
+def test_an_unexpected_device_is_left_to_the_server(tmp_path: Path) -> None:
     assert gated(stand_in(tmp_path), expected="AMD Radeon").device is None
     assert gated(stand_in(tmp_path)).device is None
 
@@ -57,13 +57,13 @@ def test_a_cpu_build_only_has_to_start(tmp_path: Path) -> None:
     )
 
 
-def test_the_fixed_arguments_come_along(tmp_path: Path) -> None:
+def test_the_fixed_arguments_are_passed(tmp_path: Path) -> None:
     made = stand_in(tmp_path, backend="cpu", version=("dump", "exit 3"))
     error = refused(Build(made.tree, made.server, "cpu", ("--device", "none")), MARK="x")
     assert "env MARK=x" in error.facts  # the last line of what it printed
 
 
-def test_the_list_may_be_on_the_other_stream(tmp_path: Path) -> None:
+def test_the_list_may_be_on_stderr(tmp_path: Path) -> None:
     steps = ("err Available devices:", "err   CUDA0: NVIDIA A10G (22723 MiB, 22500 MiB free)")
     assert gated(stand_in(tmp_path, backend="cuda", devices=steps)).devices[0].name == "CUDA0"
 
@@ -93,7 +93,7 @@ def test_a_list_that_contradicts_the_backend_fails(
     assert error.hint.endswith(OVERRIDE)
 
 
-def test_what_the_driver_said_is_the_cause(tmp_path: Path) -> None:
+def test_the_drivers_message_is_the_cause(tmp_path: Path) -> None:
     said = "err ggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient"
     error = refused(stand_in(tmp_path, backend="cuda", devices=(said, *NO_DEVICE_STEPS)))
     assert "driver is too old" in error.message
@@ -127,7 +127,7 @@ def test_a_server_that_dies_fails(
 
 
 @pytest.mark.parametrize("mode", ["version", "devices"])
-def test_a_server_that_hangs_is_ended_with_what_it_started(mode: str, tmp_path: Path) -> None:
+def test_a_hanging_server_is_ended_with_its_children(mode: str, tmp_path: Path) -> None:
     error = refused(stand_in(tmp_path, **{mode: ("spawn", "hang")}), limit=0.5)
     assert "within 0.5 seconds" in error.message
     (spawned,) = (fact.split()[1] for fact in error.facts if fact.startswith("spawned"))
@@ -141,7 +141,7 @@ def test_a_grandchild_does_not_outlive_a_good_answer(tmp_path: Path) -> None:
     assert gone(int(spawned))
 
 
-def test_endless_output_is_kept_to_its_end(tmp_path: Path) -> None:
+def test_only_the_end_of_endless_output_is_kept(tmp_path: Path) -> None:
     error = refused(stand_in(tmp_path, version=("flood 200000", "exit 3")))
     assert len(error.facts) == 8
     assert error.facts[-1] == "flood 199999"
@@ -189,28 +189,28 @@ def test_X14_a_damaged_server_is_named(tmp_path: Path) -> None:
     assert "damaged" in refused(build).message
 
 
-def test_X14_another_c_library_is_named(tmp_path: Path) -> None:
+def test_X14_a_build_for_another_c_library_is_named(tmp_path: Path) -> None:
     build = stand_in_script(tmp_path)
     compile_stand_in(tmp_path / "llama-server", "-Wl,--dynamic-linker=/lib/ld-absent.so.1")
     assert "another C library" in refused(build).message
 
 
-def test_X14_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_X14_a_missing_server_is_named(tmp_path: Path) -> None:
     error = refused(stand_in_script(tmp_path))
     assert "not there" in error.message
     assert str(tmp_path) in error.facts[0]
 
 
-def test_X14_a_list_from_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_X14_a_device_list_of_a_missing_server_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GateFailed, match="not there"):
         list_devices(stand_in_script(tmp_path), ENVIRON)
 
 
-def test_X14_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_X14_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert "not there" in refused(Build(tmp_path / "absent", "llama-server", "cpu")).message
 
 
-def test_X14_a_server_that_may_not_be_run(tmp_path: Path) -> None:
+def test_X14_a_server_that_is_not_executable_is_named(tmp_path: Path) -> None:
     build = stand_in(tmp_path)
     build.executable.chmod(0o644)
     assert "does not allow" in refused(build).message

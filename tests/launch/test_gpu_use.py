@@ -55,8 +55,8 @@ def test_the_log_of_a_server_on_the_processor(version: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_layers_are_offloaded_where_there_is_no_gpu_at_all(version: str) -> None:
-    """Upstream prints the number that it would offload, so it is no sign of a GPU."""
+def test_offloaded_layers_without_a_gpu_prove_nothing(version: str) -> None:
+    """Upstream prints the number that it would offload, so it does not prove a GPU."""
     facts = read(f"{version}-cpu")
     assert facts.layers == (3, 3)
     assert facts.device is None
@@ -65,7 +65,7 @@ def test_layers_are_offloaded_where_there_is_no_gpu_at_all(version: str) -> None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_log_of_the_usual_verbosity_says_nothing(version: str) -> None:
+def test_a_log_of_the_default_verbosity_proves_nothing(version: str) -> None:
     facts = read(f"{version}-gpu-quiet")
     assert facts == LogFacts(listens=True, port=facts.port)
     assert judge(Observed(backend="vulkan", log=facts)) is UNKNOWN
@@ -98,12 +98,12 @@ OTHER_DIALECTS = {
 
 
 @pytest.mark.parametrize(("line", "facts"), OTHER_DIALECTS.items())
-def test_other_dialects(line: str, facts: dict[str, object]) -> None:
+def test_other_log_formats(line: str, facts: dict[str, object]) -> None:
     assert read_line(LogFacts(), line) == LogFacts(**facts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", ["1.2.3", ".", "9" * 400, "1e999", "", "-1"])
-def test_S08_a_size_that_is_no_number_is_passed_over(size: str) -> None:
+def test_S08_a_size_that_is_not_a_number_is_skipped(size: str) -> None:
     """A model's own texts are in the log; reading it must not end with them."""
     line = f"load_tensors: CPU model buffer size = {size} MiB"
     assert read_line(LogFacts(), line) == LogFacts()
@@ -116,12 +116,12 @@ def test_S08_a_size_that_is_no_number_is_passed_over(size: str) -> None:
         (f"server is listening on http://localhost:{'9' * 4000}", {"listens": True}),
     ],
 )
-def test_S08_a_number_of_too_many_digits_is_none(line: str, facts: dict[str, object]) -> None:
+def test_S08_a_number_of_too_many_digits_is_skipped(line: str, facts: dict[str, object]) -> None:
     assert read_line(LogFacts(), line) == LogFacts(**facts)  # type: ignore[arg-type]
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))
-def test_any_bytes_are_read_in_any_pieces(data: bytes, size: int) -> None:
+def test_any_bytes_are_read_in_chunks_of_any_size(data: bytes, size: int) -> None:
     whole, pieces = LogReader(), LogReader()
     whole.feed(data)
     for at in range(0, len(data), size):
@@ -129,14 +129,14 @@ def test_any_bytes_are_read_in_any_pieces(data: bytes, size: int) -> None:
     assert pieces.facts == whole.facts
 
 
-def test_a_line_without_end_costs_no_memory() -> None:
+def test_an_endless_line_costs_no_memory() -> None:
     reader = LogReader()
     for _ in range(100):
         reader.feed(b"x" * 100_000)
     assert len(reader._rest) <= 4096
 
 
-def test_where_everything_is_seen_of_a_healthy_server() -> None:
+def test_a_healthy_server_gives_every_sign() -> None:
     seen = Observed(
         backend="vulkan",
         files=frozenset({"libggml-vulkan.so", "libggml-cpu.so", "llama-server"}),
@@ -195,14 +195,14 @@ SEEN_WITHOUT_PLUGIN = ProcessSample(("/dev/nvidia0",), frozenset({"llama-server"
         ({"refusal": "-ngl 0", "listed": (ListedDevice("CUDA0", "NVIDIA H200"),)}, ON_CPU),
     ],
 )
-def test_what_the_signs_add_up_to(changes: dict[str, object], expected: Verdict) -> None:
+def test_signs_combine_to_a_verdict(changes: dict[str, object], expected: Verdict) -> None:
     assert judge(BARE._replace(**changes)) is expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "name", ["Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits)", "Vulkan0: SwiftShader Device"]
 )
-def test_a_software_device_is_no_gpu(name: str) -> None:
+def test_a_software_device_is_not_a_gpu(name: str) -> None:
     listed = (ListedDevice(*name.split(": ")),)
     assert judge(Observed(backend="vulkan", listed=listed)) is ON_CPU
 
@@ -226,7 +226,7 @@ def told(keys: list[tuple[str, Verdict]]) -> list[Sign]:
 
 
 @given(st.lists(st.sampled_from(TRUE_SIGNS), min_size=1, unique=True), SILENT, st.data())
-def test_no_healthy_server_is_accused(
+def test_one_false_sign_never_outweighs_a_working_one(
     true: list[tuple[str, Verdict]], silent: list[tuple[str, Verdict]], data: st.DataObject
 ) -> None:
     """As long as one sign works, another may lie, and any number may say nothing."""
@@ -243,7 +243,7 @@ def test_signs_that_say_nothing_are_unknown(silent: list[tuple[str, Verdict]]) -
 
 
 @given(st.sampled_from(FALSE_SIGNS), SILENT)
-def test_one_weak_sign_accuses_nobody(
+def test_one_weak_sign_is_not_enough(
     sign: tuple[str, Verdict], silent: list[tuple[str, Verdict]]
 ) -> None:
     assert (verdict(told([sign, *silent])) is ON_CPU) == (_WEIGHTS[sign] > 1)
@@ -263,11 +263,11 @@ def test_one_weak_sign_accuses_nobody(
         ("", None),
     ],
 )
-def test_words_that_keep_a_server_from_the_gpu(words: str, refusal: str | None) -> None:
+def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None:
     assert refusal_in(words.split(), {}) == refusal
 
 
-def test_a_variable_that_keeps_a_server_from_the_gpu() -> None:
+def test_a_variable_that_disables_the_gpu() -> None:
     assert refusal_in((), {"LLAMA_ARG_DEVICE": "none"}) == "LLAMA_ARG_DEVICE none"
 
 

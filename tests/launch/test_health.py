@@ -28,7 +28,9 @@ from tsuku_llm.launch.planning import LaunchPlan
         ("--host /run/a.sock", {}, ServerAddress("/run/a.sock", 8080)),
     ],
 )
-def test_where_a_server_listens(words: str, env: dict[str, str], address: ServerAddress) -> None:
+def test_the_address_comes_from_arguments_and_variables(
+    words: str, env: dict[str, str], address: ServerAddress
+) -> None:
     assert address_of(words.split(), env) == address
     assert address.is_unix == address.host.endswith(".sock")
 
@@ -63,7 +65,7 @@ def answering(listening: socket.socket, answer: bytes) -> Iterator[list[bytes]]:
         (b"SSH-2.0-OpenSSH 200", False),
     ],
 )
-def test_only_a_good_answer_is_ready(answer: bytes, healthy: bool) -> None:
+def test_only_status_200_is_ready(answer: bytes, healthy: bool) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with answering(listening, answer) as requests:
         address = ServerAddress("0.0.0.0", listening.getsockname()[1], "/v")  # noqa: S104
@@ -80,7 +82,7 @@ def test_a_unix_socket_is_asked_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a..b", "x" * 70, "\udcff", "/absent.sock"])
-def test_nobody_there_is_not_ready(host: str) -> None:
+def test_a_refused_connection_is_not_ready(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert not is_healthy(ServerAddress(host, port))

@@ -32,7 +32,7 @@ def test_the_memory_of_the_devices_and_of_each_process(stub: dict[str, str]) -> 
     assert found == GpuMemory(128 * GIB, 5 * GIB, {77: 5 * GIB}, "580.159.04")
 
 
-def test_two_devices_are_added_up(stub: dict[str, str]) -> None:
+def test_the_memory_of_two_devices_is_added(stub: dict[str, str]) -> None:
     settings = {"STUB_nvml_count": "2", "STUB_nvml_pid": "77", "STUB_nvml_used": str(GIB)}
     assert ask({**stub, **settings}) == GpuMemory(256 * GIB, 2 * GIB, {77: 2 * GIB}, "580.159.04")
 
@@ -49,13 +49,13 @@ def test_two_devices_are_added_up(stub: dict[str, str]) -> None:
         {"LD_LIBRARY_PATH": "/nowhere"},
     ],
 )
-def test_a_library_that_fails_or_crashes_is_no_answer(
+def test_a_library_that_fails_or_crashes_gives_no_answer(
     settings: dict[str, str], stub: dict[str, str]
 ) -> None:
     assert ask({**stub, **settings}) is None
 
 
-def test_a_list_of_processes_that_is_refused_is_empty(stub: dict[str, str]) -> None:
+def test_a_refused_list_of_processes_is_empty(stub: dict[str, str]) -> None:
     refused = {"STUB_nvmlDeviceGetComputeRunningProcesses_v3": "3", "STUB_nvml_used": "7"}
     assert ask({**stub, **refused}) == GpuMemory(128 * GIB, 7, {}, "580.159.04")
 
@@ -69,12 +69,12 @@ def test_a_driver_that_prints_does_not_hide_the_answer(stub: dict[str, str]) -> 
 
 
 @given(st.text())
-def test_any_text_is_an_answer_or_none(text: str) -> None:
+def test_any_text_is_parsed_or_ignored(text: str) -> None:
     assert parse_memory(text) is None
 
 
 @pytest.mark.parametrize(
     "text", ["{}", "[]", "null", '{"devices": [], "driver": ""}', '{"devices": [1], "driver": ""}']
 )
-def test_a_document_of_another_shape_is_none(text: str) -> None:
+def test_a_document_of_another_shape_is_ignored(text: str) -> None:
     assert parse_memory(text) is None

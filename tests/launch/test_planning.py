@@ -21,7 +21,7 @@ def test_X15_the_server_starts_in_its_own_folder() -> None:
     assert made.argv == (str(TREE / "bin/llama-server"),)
 
 
-def test_X16_arguments_are_passed_word_by_word() -> None:
+def test_X16_arguments_are_passed_unchanged() -> None:
     words = ("--alias", "a b; $(reboot) 'x' \"y\"", "", "--", "*")
     assert arguments_for(*words) == words
 
@@ -89,11 +89,11 @@ def test_fixed_arguments_and_the_device_come_before_the_users() -> None:
 @pytest.mark.parametrize(
     "words", ["--device Vulkan0", "-dev none", "-mg 1", "-ts 3,1", "--split_mode row", "--rpc h:1"]
 )
-def test_the_users_choice_of_devices_is_not_overruled(words: str) -> None:
+def test_the_users_choice_of_devices_is_not_overridden(words: str) -> None:
     assert arguments_for(*words.split(), build=CHOSEN) == tuple(words.split())
 
 
-def test_a_device_chosen_by_variable_is_not_overruled() -> None:
+def test_a_device_chosen_by_variable_is_not_overridden() -> None:
     assert arguments_for(build=CHOSEN, LLAMA_ARG_DEVICE="Vulkan0") == ()
 
 
@@ -106,7 +106,7 @@ HOSTILE = ["LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_LIBRARY_PATH_64", "DYLD_INS
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "DYLD_LIBRARY_PATH", "GCONV_PATH", "GGML_BACKEND_PATH"])
-def test_X07_X08_what_loads_foreign_code_is_removed(name: str) -> None:
+def test_X07_X08_variables_that_load_foreign_code_are_removed(name: str) -> None:
     kept = {"HOME": "/home/me", "CUDA_VISIBLE_DEVICES": "0", "LDFLAGS": "x", "OLD_LD_X": "y"}
     assert environment({**kept, name: "/evil.so"}, BUILD) == kept
 
@@ -132,16 +132,16 @@ def test_X09_on_wsl_the_drivers_of_windows_come_first(value: str, more: str) -> 
 
 
 @pytest.mark.parametrize("value", ["", ":", ".", "lib:../lib"])
-def test_X09_nothing_of_use_leaves_nothing(value: str) -> None:
+def test_X09_an_empty_library_path_is_left_out(value: str) -> None:
     assert environment({"LD_LIBRARY_PATH": value}, BUILD) == {}
 
 
-def test_X09_a_folder_that_cannot_be_listed_first_keeps_others_out() -> None:
+def test_X09_a_build_folder_with_a_colon_removes_the_users_libraries() -> None:
     odd = Build(Path("/opt/a:b"), "llama-server", "cuda")
     assert environment({"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}, odd) == {}
 
 
-def test_the_given_environment_is_left_as_it_was() -> None:
+def test_the_given_environment_is_not_changed() -> None:
     environ = {"LD_PRELOAD": "/x", "LLAMA_ARG_MODEL": "x"}
     plan_server(BUILD, (), cwd=CWD, environ=environ)
     assert environ == {"LD_PRELOAD": "/x", "LLAMA_ARG_MODEL": "x"}

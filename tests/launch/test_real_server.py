@@ -79,7 +79,7 @@ def ask(port: int, method: str, path: str, body: object = None) -> dict[str, obj
 
 @pytest.mark.parametrize("action", ["supervise", "replace"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_and_stops(action: str, number: int, tree: Path, model: Path) -> None:
+def test_the_server_serves_and_stops(action: str, number: int, tree: Path, model: Path) -> None:
     with serving(tree, model, action=action) as (started, port):
         server = only_child(started.pid) if action == "supervise" else started.pid
         assert ask(port, "GET", "/health") == {"status": "ok"}
@@ -91,7 +91,7 @@ def test_it_serves_and_stops(action: str, number: int, tree: Path, model: Path) 
         assert gone(server)
 
 
-def test_a_model_that_is_not_there_is_named(tree: Path, tmp_path: Path) -> None:
+def test_a_missing_model_is_named(tree: Path, tmp_path: Path) -> None:
     line = launched(tree, "absent.gguf")
     ended = subprocess.run(line, cwd=tmp_path, check=False, capture_output=True)
     said = ended.stderr.decode().splitlines()
@@ -111,19 +111,19 @@ def test_a_port_in_use_is_named(tree: Path, model: Path) -> None:
     assert f"nothing can listen on 127.0.0.1 port {port}".encode() in ended.stderr
 
 
-def test_an_argument_that_it_refuses_is_its_own_affair(tree: Path) -> None:
+def test_an_argument_that_the_server_refuses_is_not_explained(tree: Path) -> None:
     line = [*launched(tree, "x"), "--bogus"]
     ended = subprocess.run(line, check=False, capture_output=True)
     assert ended.returncode == 1
     assert ended.stderr == b"error: invalid argument: --bogus\n"
 
 
-def test_the_gate_passes_it_for_the_cpu(tree: Path) -> None:
+def test_the_gate_accepts_the_cpu_build(tree: Path) -> None:
     report = gate(Build(tree, REAL_SERVER, "cpu", CPU), {})
     assert re.match(r"version: \S+", report.version)
 
 
-def test_the_gate_refuses_it_where_vulkan_finds_no_driver(tree: Path, tmp_path: Path) -> None:
+def test_the_gate_refuses_a_vulkan_build_without_a_driver(tree: Path, tmp_path: Path) -> None:
     nothing = {"VK_DRIVER_FILES": str(tmp_path / "none.json")}
     build = Build(tree, REAL_SERVER, "vulkan")
     assert list_devices(build, nothing).devices == ()
@@ -178,7 +178,7 @@ def test_X06_a_plugin_in_the_users_folder_is_not_loaded(
     assert not witness.exists()
 
 
-def test_upstreams_layout_runs_once_both_archives_are_side_by_side(tmp_path: Path) -> None:
+def test_upstreams_layout_runs_with_both_archives_in_one_folder(tmp_path: Path) -> None:
     build, companion = pack_real(tmp_path)
     assert build.root == f"llama-{REAL_TAG}"
     assert build.size == build.path.stat().st_size
@@ -199,7 +199,7 @@ def _untar(archive: Path, tree: Path) -> None:
     subprocess.run(line, check=True)
 
 
-def test_the_same_files_make_the_same_archives(tmp_path: Path) -> None:
+def test_the_same_files_give_the_same_archives(tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     flat.mkdir()
     for name in ("llama-server", "libx.so", "libx.so.1", "libx.so.1.2.3"):
@@ -210,7 +210,7 @@ def test_the_same_files_make_the_same_archives(tmp_path: Path) -> None:
     assert pack_zip(flat, tmp_path / "1.zip").sha256 == pack_zip(flat, tmp_path / "2.zip").sha256
 
 
-def test_a_model_of_noise_is_served_too(tree: Path, tmp_path: Path) -> None:
+def test_a_model_of_random_weights_is_served(tree: Path, tmp_path: Path) -> None:
     """What ci/gpu computes with: written without any library."""
     noise = write_model(tmp_path / "noise.gguf", layers=1, width=128, inner=256)
     with serving(tree, noise) as (started, port):

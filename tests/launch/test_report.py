@@ -36,12 +36,12 @@ JUNK = st.recursive(
 
 
 @given(REPORTS)
-def test_what_is_written_is_read_again(report: StartReport) -> None:
+def test_a_written_report_is_read_back(report: StartReport) -> None:
     assert StartReport.from_json(report.to_json()) == report
 
 
 @given(REPORTS, st.sampled_from(sorted(FIELDS)), JUNK)
-def test_a_report_with_a_field_of_junk_is_refused_or_right(
+def test_a_report_with_a_junk_field_is_refused_or_valid(
     report: StartReport, name: str, junk: object
 ) -> None:
     document = json.loads(report.to_json()) | {name: junk}
@@ -51,7 +51,7 @@ def test_a_report_with_a_field_of_junk_is_refused_or_right(
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format": 2}', b"\xff", b"[" * 100_000])
-def test_what_is_no_report_is_refused(data: bytes) -> None:
+def test_anything_but_a_report_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptStore):
         StartReport.from_json(data)
 

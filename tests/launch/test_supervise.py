@@ -106,7 +106,7 @@ def test_X17_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_X16_words_folder_and_environment_arrive(
+def test_X16_the_server_gets_arguments_folder_and_environment(
     action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GGML_BACKEND_PATH", "/evil.so")
@@ -122,7 +122,7 @@ def test_X16_words_folder_and_environment_arrive(
 
 
 @BOTH
-def test_output_passes_through_untouched(action: str, tmp_path: Path) -> None:
+def test_output_passes_through_unchanged(action: str, tmp_path: Path) -> None:
     steps = ("out to stdout", "err \x1b[31m\udcff caf\udce9", "flood 50000", "exit 3")
     build = stand_in(tmp_path, serve=steps)
     ended = run(build, action=action)
@@ -167,7 +167,7 @@ def test_X14_a_failed_start_ends_with_its_cause(tmp_path: Path) -> None:
     assert "hint: stop what uses it" in explained
 
 
-def test_X14_a_port_in_use_is_named_though_the_server_says_nothing(tmp_path: Path) -> None:
+def test_X14_a_port_in_use_is_named_even_if_the_server_is_silent(tmp_path: Path) -> None:
     """The real one's log is lost now and then when it leaves at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -176,14 +176,14 @@ def test_X14_a_port_in_use_is_named_though_the_server_says_nothing(tmp_path: Pat
     assert f"nothing can listen on 127.0.0.1 port {port}".encode() in ended.stderr
 
 
-def test_a_failure_after_the_start_is_the_servers_own(tmp_path: Path) -> None:
+def test_a_failure_after_the_start_is_not_explained(tmp_path: Path) -> None:
     steps = (READY, "err vk::Queue::submit: ErrorDeviceLost", "exit 9")
     ended = run(stand_in(tmp_path, serve=steps))
     assert ended.returncode == 9
     assert b"error[" not in ended.stderr
 
 
-def test_a_stopped_start_is_not_called_a_failure(tmp_path: Path) -> None:
+def test_a_stopped_start_is_not_a_failure(tmp_path: Path) -> None:
     build = stand_in(tmp_path, serve=("err failed to read magic", "out waiting", "hang"))
     with subprocess.Popen(
         command(build), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -214,13 +214,13 @@ def test_the_server_does_not_outlive_a_killed_launcher(tmp_path: Path) -> None:
         assert gone(server)
 
 
-def test_what_the_server_started_does_not_outlive_it(tmp_path: Path) -> None:
+def test_the_servers_children_do_not_outlive_it(tmp_path: Path) -> None:
     ended = run(stand_in(tmp_path, serve=("spawn", "exit 0")))
     assert ended.returncode == 0
     assert gone(int(ended.stdout.split()[1]))
 
 
-def test_ctrl_z_stops_both_and_fg_goes_on(tmp_path: Path) -> None:
+def test_ctrl_z_stops_both_and_fg_continues_both(tmp_path: Path) -> None:
     with serving(stand_in(tmp_path)) as (started, _):
         server = only_child(started.pid)
         started.send_signal(signal.SIGTSTP)
@@ -231,19 +231,19 @@ def test_ctrl_z_stops_both_and_fg_goes_on(tmp_path: Path) -> None:
         assert rest(started) == (0, "stand-in: signal 15\n")
 
 
-def test_becoming_the_server_keeps_the_process_and_its_signals(tmp_path: Path) -> None:
+def test_replacing_the_process_keeps_pid_and_signals(tmp_path: Path) -> None:
     with serving(stand_in(tmp_path), action="replace") as (started, _):
         image = os.readlink(f"/proc/{started.pid}/exe")  # noqa: PTH115
         assert image == str(tmp_path / "llama-server")
         assert not ignores(started.pid, signal.SIGPIPE)
 
 
-def test_the_server_under_a_launcher_has_its_signals_too(tmp_path: Path) -> None:
+def test_a_supervised_server_has_the_usual_signals(tmp_path: Path) -> None:
     with serving(stand_in(tmp_path)) as (started, _):
         assert not ignores(only_child(started.pid), signal.SIGPIPE)
 
 
-def test_colours_stay_where_stderr_is_a_terminal(tmp_path: Path) -> None:
+def test_colours_are_kept_if_stderr_is_a_terminal(tmp_path: Path) -> None:
     ours, theirs = open_terminal()
     try:
         build = stand_in(tmp_path, serve=("dump",))
@@ -270,7 +270,7 @@ def test_colours_stay_where_stderr_is_a_terminal(tmp_path: Path) -> None:
     ],
     ids=["missing", "not-executable", "damaged", "musl"],
 )
-def test_X14_a_server_that_cannot_be_started(
+def test_X14_a_server_that_cannot_be_started_is_explained(
     action: str, harm: object, named: str, tmp_path: Path
 ) -> None:
     build = stand_in(tmp_path)
@@ -283,13 +283,13 @@ def test_X14_a_server_that_cannot_be_started(
     assert b"Traceback" not in ended.stderr
 
 
-def test_too_many_words_are_a_plain_error(tmp_path: Path) -> None:
+def test_too_many_arguments_are_a_plain_error(tmp_path: Path) -> None:
     plan = LaunchPlan((sys.executable, "y" * (1 << 21)), tmp_path, {}, "cpu")
     with pytest.raises(LaunchError, match="refused to start it: Argument list too long"):
         supervise(plan)
 
 
-def test_a_server_that_does_not_go_when_it_is_asked_is_killed(tmp_path: Path) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
     stop_handle = StopHandle(grace=0.3)
     stop_handle.end("no longer needed")
@@ -317,7 +317,7 @@ class _Child:
         self.received.append(number)
 
 
-def test_X17_one_event_is_one_signal_and_two_are_two() -> None:
+def test_X17_one_event_sends_one_signal_and_two_send_two() -> None:
     times = iter([0.0, 0.1, 0.15, 5.0])
     forwarder, child = SignalForwarder(lambda: next(times)), _Child()
     with forwarder:
@@ -330,7 +330,7 @@ def test_X17_one_event_is_one_signal_and_two_are_two() -> None:
     assert child.received == [signal.SIGINT, signal.SIGTERM, signal.SIGINT]
 
 
-def test_the_handlers_are_put_back() -> None:
+def test_the_signal_handlers_are_restored() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with SignalForwarder():
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]

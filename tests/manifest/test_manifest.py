@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.machines import full_artifact
 from support.repository import release_document
 
 from tsuku_llm import manifest
@@ -41,7 +42,7 @@ def with_artifact(**fields: Any) -> dict[str, Any]:
 # --- what is understood -------------------------------------------------------------------
 
 
-def test_every_field_of_a_release() -> None:
+def test_every_field_of_a_release_is_parsed() -> None:
     made = document(
         backend="cuda",
         arguments=["--device", "none"],
@@ -57,16 +58,7 @@ def test_every_field_of_a_release() -> None:
             "opencl": {"device": "Adreno"},
         },
         artifacts=[
-            {
-                "url": "https://host/a.tar.gz",
-                "sha256": SHA,
-                "size": 5,
-                "format": "tar.gz",
-                "root": "llama-b2",
-                "files": [{"path": "bin/x", "size": 1, "sha256": SHA, "executable": True}],
-                "links": [{"path": "libx.so", "target": "libx.so.0"}],
-                "pieces": {"size": 65536, "sha256": [SHA]},
-            },
+            full_artifact(SHA),
             {"url": "pkg:pypi/p@1?file_name=p.whl", "sha256": SHA, "format": "wheel"},
         ],
     )
@@ -254,7 +246,7 @@ def test_T18_an_at_sign_that_names_no_user_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\xed\xa0\x80", b'{"a": "\xc3"}', b"\x00"])
-def test_bytes_that_are_no_text(data: bytes) -> None:
+def test_bytes_that_are_not_utf8_are_refused(data: bytes) -> None:
     with pytest.raises(ManifestError):
         manifest.parse_release(VerifiedBytes(data))
 
@@ -332,7 +324,7 @@ GOOD_ENTRY = {
 }
 
 
-def test_an_entry() -> None:
+def test_an_entry_is_parsed() -> None:
     found = entry({**GOOD_ENTRY, "later": "ignored"})
     assert (found.release, found.sequence, found.channels) == ("b2", 2, ("stable",))
     assert found.version is None
@@ -358,6 +350,6 @@ def test_a_malformed_entry_is_refused(change: dict[str, Any]) -> None:
 
 
 @given(JSON)
-def test_any_entry_is_understood_or_refused(custom: Any) -> None:
+def test_any_entry_is_parsed_or_refused(custom: Any) -> None:
     with pytest.raises(ManifestError):
         entry(custom)

@@ -1,24 +1,32 @@
 """Mutated release files and entries that the right keys signed: an answer or one error of ours.
 
-What is accepted goes on to whatever reads a release: the choice of a variant, the reckoning
-of space, the URLs. None of them may end in anything but an error of the program.
+Accepted releases then go to all code that reads a release: the choice of a variant, the space
+that it needs, the URLs. Each of them may raise only errors of the program.
 """
 
 import contextlib
 import copy
 import json
-import os
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from support.downloads import Clock
-from support.machines import cuda, linux_variants, machine, release_dict, rocm, variant, vulkan
-from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, text_of
+from support.machines import (
+    cuda,
+    full_artifact,
+    linux_variants,
+    machine,
+    release_dict,
+    rocm,
+    variant,
+    vulkan,
+)
+from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, fuzz, text_of
 
 from tsuku_llm.archive.listing import SignedList
 from tsuku_llm.errors import DownloadError, ManifestError, SelectionError, StoreError
@@ -28,16 +36,6 @@ from tsuku_llm.manifest import Artifact, Release, parse_entry, parse_release
 from tsuku_llm.operations.reuse import Space
 from tsuku_llm.selection import Request, next_after, select
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
-
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
-"""More on demand, by another seed each time; without that, always the same ones."""
-
-fuzz = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 SHA = "ab" * 32
 MACHINES = (machine(), machine(cuda()), machine(vulkan(), rocm("gfx1100"), memory=None))
@@ -55,20 +53,10 @@ ENTRY = {
 @cache
 def document() -> dict[str, Any]:
     """A release with every field that there is."""
-    everything = {
-        "url": "https://host/a.tar.gz",
-        "sha256": SHA,
-        "size": 5,
-        "format": "tar.gz",
-        "root": "llama-b2",
-        "files": [{"path": "bin/x", "size": 1, "sha256": SHA, "executable": True}],
-        "links": [{"path": "libx.so", "target": "libx.so.0"}],
-        "pieces": {"size": 65536, "sha256": [SHA]},
-    }
     wheel = {"url": "pkg:pypi/p@1?file_name=p-1-py3-none-any.whl", "sha256": SHA, "format": "wheel"}
     requires = {"memory": 2**33, "x86_64_level": 3, "cpu_features": ["avx2"], "metal": True}
     odd = variant("opencl", {**requires, "opencl": {"device": "Adreno"}})
-    odd |= {"artifacts": [everything, wheel], "arguments": ["--device", "none"]}
+    odd |= {"artifacts": [full_artifact(SHA), wheel], "arguments": ["--device", "none"]}
     made = release_dict(
         {**linux_variants(), "odd": odd, "sycl": variant("sycl", {"level_zero": 1})}
     )
@@ -159,7 +147,7 @@ URLS = st.builds(
 @fuzz
 @given(URLS, st.booleans())
 def test_H26_a_signed_url_of_any_form(url: str, mirrored: bool) -> None:
-    """Nothing is reached: whatever is asked for goes to a proxy that refuses."""
+    """No host is reached: every request goes to a proxy that refuses."""
     made = copy.deepcopy(document())
     made["platforms"]["linux-amd64"]["variants"]["odd"]["artifacts"][0]["url"] = url
     release = outcome(json.dumps(made).encode())

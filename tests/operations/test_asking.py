@@ -53,7 +53,7 @@ def test_an_answer_within_a_day_is_enough() -> None:
     assert is_due("auto", KNOWN, now - RECENT, now)
 
 
-def test_dates_in_the_future_are_no_reason_not_to_ask() -> None:
+def test_dates_in_the_future_do_not_stop_a_refresh() -> None:
     now = SIGNED + 10 * RECENT
     assert is_due("auto", KNOWN, now + SECOND, now)
     assert is_due("auto", KNOWN, None, SIGNED - SECOND)
@@ -68,7 +68,7 @@ def test_metadata_without_a_date_and_expired_metadata_are_asked_about() -> None:
     st.none() | st.datetimes(timezones=st.just(timezone.utc)),
     st.datetimes(timezones=st.just(timezone.utc)),
 )
-def test_the_other_policies_do_not_look_at_dates(refreshed: datetime | None, now: datetime) -> None:
+def test_always_and_never_ignore_dates(refreshed: datetime | None, now: datetime) -> None:
     assert is_due("always", KNOWN, refreshed, now)
     assert not is_due("never", KNOWN, refreshed, now)
 
@@ -78,15 +78,12 @@ def test_the_other_policies_do_not_look_at_dates(refreshed: datetime | None, now
 
 @pytest.fixture
 def shop(tmp_path: Path) -> FolderShop:
-    shop = FolderShop(tmp_path / "shop")
-    for tag in ("b1", "b2"):
-        shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
-    return shop
+    return FolderShop.offering(tmp_path / "shop", "b1", "b2")
 
 
 @pytest.fixture
 def session(shop: FolderShop, tmp_path: Path) -> Session:
-    """Somebody who added the repository two days ago."""
+    """A user who added the repository two days ago."""
     return shop.session(tmp_path / "home", now=LATER, refresh="auto")
 
 
@@ -106,7 +103,7 @@ def told(session: Session) -> str:
     return "\n".join(session.note)  # type: ignore[arg-type]  # Notes are a list
 
 
-def test_T30_a_revocation_since_the_last_refresh_counts_at_the_install(
+def test_T30_an_install_learns_of_a_revocation_since_the_last_refresh(
     shop: FolderShop, session: Session
 ) -> None:
     revoke(shop, "b2")
@@ -117,7 +114,7 @@ def test_T30_a_revocation_since_the_last_refresh_counts_at_the_install(
         install(session, release="b2")
 
 
-def test_T30_a_release_that_is_revoked_is_not_installed_beside_either(
+def test_T30_a_revoked_release_is_not_installed_as_a_further_version_either(
     shop: FolderShop, session: Session
 ) -> None:
     """As ``bench`` and ``serve --fallback`` install."""
@@ -128,12 +125,12 @@ def test_T30_a_release_that_is_revoked_is_not_installed_beside_either(
     assert not session.store.installed()
 
 
-def test_a_dry_run_asks_nobody(shop: FolderShop, session: Session) -> None:
+def test_a_dry_run_asks_no_host(shop: FolderShop, session: Session) -> None:
     revoke(shop, "b2")
     assert install(session, dry_run=True).choice.release.release == "b2"
 
 
-def test_recent_metadata_is_taken_as_it_is(shop: FolderShop, session: Session) -> None:
+def test_recent_metadata_is_used_without_a_refresh(shop: FolderShop, session: Session) -> None:
     asked_catalog(session)
     revoke(shop, "b2")
     assert [entry.release for entry in asked_catalog(session).entries] == ["b2", "b1"]
@@ -148,7 +145,7 @@ def gone(shop: FolderShop) -> None:
     (shop.root / "repository").rename(shop.root / "elsewhere")
 
 
-def test_T33_a_look_without_an_answer_does_not_make_metadata_recent(
+def test_T33_a_refresh_without_an_answer_does_not_make_metadata_recent(
     shop: FolderShop, session: Session
 ) -> None:
     gone(shop)
@@ -165,15 +162,13 @@ def test_T33_a_note_about_other_copies_does_not_make_metadata_recent(session: Se
 
 
 @pytest.mark.parametrize("damage", [b"", b"null", b"[]", b'{"format": 1}', b"\0" * 9, b"[" * 9999])
-def test_C10_a_damaged_note_of_the_last_answer_counts_as_none(
-    session: Session, damage: bytes
-) -> None:
+def test_C10_a_damaged_note_of_the_last_answer_is_ignored(session: Session, damage: bytes) -> None:
     asked_catalog(session)
     (metadata_status.folder_of(session.data, NAME) / "refreshed.json").write_bytes(damage)
     assert metadata_status.refreshed(session.data, NAME) is None
 
 
-def test_without_an_answer_the_age_is_told_and_the_install_goes_on(
+def test_without_an_answer_the_install_continues_and_tells_the_age(
     shop: FolderShop, session: Session
 ) -> None:
     gone(shop)
@@ -197,7 +192,7 @@ def moved(session: Session, url: str) -> Session:
     return session
 
 
-def test_T31_a_host_that_swallows_connections_holds_nobody_up(
+def test_T31_a_host_that_never_answers_does_not_delay_an_install(
     session: Session, silent: str
 ) -> None:
     found = asked_catalog(moved(session, silent), patience=0.2)
@@ -206,20 +201,18 @@ def test_T31_a_host_that_swallows_connections_holds_nobody_up(
     assert "signed on 2026-11-20 (3 days ago)" in told(session)
 
 
-def test_T31_a_few_seconds_are_waited_and_no_more() -> None:
+def test_T31_an_install_waits_only_a_few_seconds() -> None:
     assert PATIENCE <= 5
 
 
-def test_T31_another_process_that_asks_holds_nobody_up(session: Session) -> None:
+def test_T31_a_refresh_by_another_process_does_not_delay_an_install(session: Session) -> None:
     with session.store.lock(f"metadata-{NAME}"):
         assert asked_catalog(session, patience=0.1).entries
     assert "no newer metadata of test could be had" in told(session)
 
 
-def test_T31_required_metadata_is_asked_for_and_refused_without_an_answer(
-    shop: FolderShop, session: Session
-) -> None:
-    """Recent metadata is no excuse."""
+def test_T31_require_fresh_refuses_without_an_answer(shop: FolderShop, session: Session) -> None:
+    """Recent metadata does not count."""
     strict = session._replace(require_fresh=True)
     asked_catalog(strict)
     gone(shop)
@@ -243,7 +236,7 @@ def attacked(shop: FolderShop, **expiry: datetime) -> None:
 
 
 @pytest.mark.parametrize("expiry", [{}, {"expires": ISSUED}], ids=["unsigned", "expired"])
-def test_T32_metadata_that_is_not_trusted_is_told_and_not_used(
+def test_T32_untrusted_metadata_is_reported_and_not_used(
     shop: FolderShop, session: Session, expiry: dict[str, datetime]
 ) -> None:
     attacked(shop, **expiry)
@@ -255,7 +248,7 @@ def test_T32_metadata_that_is_not_trusted_is_told_and_not_used(
         install(session._replace(require_fresh=True), force=True)
 
 
-def test_T32_an_answer_that_is_not_trusted_does_not_make_metadata_recent(
+def test_T32_an_untrusted_answer_does_not_make_metadata_recent(
     shop: FolderShop, session: Session
 ) -> None:
     attacked(shop)
@@ -275,7 +268,7 @@ def test_a_clock_that_was_set_back_is_told(session: Session) -> None:
 # --- without a network --------------------------------------------------------------------------
 
 
-def test_offline_asks_nobody_for_metadata(shop: FolderShop, session: Session) -> None:
+def test_offline_asks_no_host_for_metadata(shop: FolderShop, session: Session) -> None:
     revoke(shop, "b2")
     alone = session._replace(offline=True, refresh="always")
     assert not asked_catalog(alone).metadata_status().revoked
@@ -298,7 +291,7 @@ def test_offline_and_required_fresh_metadata_exclude_each_other(session: Session
         install(session._replace(offline=True, require_fresh=True))
 
 
-def test_a_repository_that_could_not_be_fetched_yet_is_asked_at_the_install(
+def test_a_repository_without_metadata_is_asked_at_the_install(
     shop: FolderShop, tmp_path: Path
 ) -> None:
     """There is nothing to go on with: what the host says is the answer, good or bad."""
@@ -315,7 +308,7 @@ def test_a_repository_that_could_not_be_fetched_yet_is_asked_at_the_install(
 # --- what to do ---------------------------------------------------------------------------------
 
 
-def test_what_is_said_to_do_about_a_missing_release_file_mends_it(
+def test_the_hint_about_a_missing_release_file_repairs_it(
     session: Session,
 ) -> None:
     """A refresh keeps a copy again whose release files are not all there."""
@@ -331,7 +324,7 @@ def test_what_is_said_to_do_about_a_missing_release_file_mends_it(
         assert install(session._replace(refresh="never"), release="b2").installed
 
 
-def test_no_hint_about_metadata_names_a_mirror_of_archives(
+def test_hints_about_metadata_never_name_an_archive_mirror(
     shop: FolderShop, session: Session, silent: str
 ) -> None:
     gone(shop)
@@ -345,7 +338,7 @@ def test_no_hint_about_metadata_names_a_mirror_of_archives(
     assert "llm.repository_url URL" in caught.value.hint
 
 
-def test_the_hint_where_all_is_revoked_is_for_those_too_who_have_nothing_installed(
+def test_the_hint_if_all_is_revoked_works_without_an_installed_version(
     shop: FolderShop, session: Session
 ) -> None:
     """There ``update`` would only say: install."""

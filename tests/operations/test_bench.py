@@ -23,7 +23,7 @@ def report(*results: VariantSpeed, skipped: tuple[Skipped, ...] = ()) -> Report:
     return Report(Path("m.gguf"), 3, results, (), skipped)
 
 
-def test_the_medians_of_the_rounds_count_and_the_faster_generation_wins(tmp_path: Path) -> None:
+def test_the_median_of_the_rounds_counts_and_the_faster_generation_wins(tmp_path: Path) -> None:
     store = Store(tmp_path)
     slow, fast = VariantRun(install(store, "b100")), VariantRun(install(store, "b101"))
     slow.speeds += [Speed(prompt, 10, 1, 1) for prompt in (1000, 9000, 2000)]
@@ -43,20 +43,20 @@ def test_the_medians_of_the_rounds_count_and_the_faster_generation_wins(tmp_path
         (("cuda-12.8", "cpu"), "cuda-13.4"),
     ],
 )
-def test_a_variant_is_named_only_where_its_backend_does_not_say_it(
+def test_a_variant_is_named_only_if_its_backend_is_not_enough(
     others: tuple[str, ...], word: str
 ) -> None:
     found = report(measured("cuda-13.4", 50), *(measured(name, 10) for name in others))
     assert found.word == word
 
 
-def test_without_the_cpu_there_is_nothing_to_compare_with() -> None:
+def test_without_the_cpu_nothing_is_compared() -> None:
     assert report(measured("vulkan", 50), measured("cuda", 10)).hints == ()
     assert len(report(measured("vulkan", 12), measured("cpu", 10)).hints) == 1
     assert len(report(measured("cpu", 10), measured("vulkan", 2), measured("cuda", 3)).hints) == 2
 
 
-def test_a_bar_is_never_nothing_and_names_cannot_break_the_picture() -> None:
+def test_a_bar_is_never_empty_and_names_are_escaped() -> None:
     found = report(measured("<&>", 1000), measured("cpu", 0.001))
     assert "&lt;&amp;&gt;" in svg(found)
     assert [line.split()[1:] for line in lines(found, None) if line.startswith("  cpu")] == [
@@ -65,7 +65,7 @@ def test_a_bar_is_never_nothing_and_names_cannot_break_the_picture() -> None:
     ]
 
 
-def test_what_was_not_measured_is_told_with_its_size() -> None:
+def test_variants_that_were_not_measured_are_listed_with_their_size() -> None:
     skipped = (Skipped("cuda-13.4", "not installed", 593_000_000), Skipped("rocm", "no", None))
     told = lines(report(measured("cpu", 1), skipped=skipped), "cpu")
     assert told[-3:] == (

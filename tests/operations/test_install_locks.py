@@ -31,7 +31,7 @@ def shop(tmp_path: Path) -> FolderShop:
     return shop
 
 
-def test_S07_what_is_active_and_intact_needs_no_lock(shop: FolderShop, tmp_path: Path) -> None:
+def test_S07_an_active_intact_version_needs_no_lock(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home", backend="cpu")
     first = install(session).installed
     assert first
@@ -45,7 +45,7 @@ def test_S07_what_is_active_and_intact_needs_no_lock(shop: FolderShop, tmp_path:
     assert snapshot(session.data) == before
 
 
-def test_S21_a_refused_archive_does_not_stay(shop: FolderShop, tmp_path: Path) -> None:
+def test_S21_a_refused_archive_is_removed(shop: FolderShop, tmp_path: Path) -> None:
     packed = shop.stand_in("b2-cpu")
     packed.path.write_bytes(tar_gz([Tar(name="../evil", data=b"x")]))
     data = packed.path.read_bytes()
@@ -70,7 +70,7 @@ with Network(os.environ) as network:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc knows the children")
-def test_S04_pip_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_S04_pip_ends_if_its_parent_is_killed(tmp_path: Path) -> None:
     pip: list[int] = []
 
     def kill(exchange: Exchange) -> None:

@@ -21,20 +21,20 @@ def asked() -> PrefetchedHost:
     return PrefetchedHost()
 
 
-def test_what_was_asked_ahead_is_what_a_probe_asks(asked: PrefetchedHost) -> None:
+def test_the_prefetch_asks_the_questions_of_a_probe(asked: PrefetchedHost) -> None:
     assert asked.ask(program(asked), questions(asked), LIMIT) is asked._asking
     answers = asked._asking()
     assert list(answers) == list(questions(asked))
     assert answers["libc"].end == "done"
 
 
-def test_a_probe_finds_the_same_machine(asked: PrefetchedHost) -> None:
+def test_a_probe_from_the_prefetch_finds_the_same_machine(asked: PrefetchedHost) -> None:
     found, usual = probe(asked), probe(LocalHost())
     assert replace(found, memory=None) == replace(usual, memory=None)
     asked.close()
 
 
-def test_other_questions_and_second_ones_are_asked_anew(asked: PrefetchedHost) -> None:
+def test_other_or_repeated_questions_start_a_new_child(asked: PrefetchedHost) -> None:
     assert list(asked.ask(program(asked), ["libc"], LIMIT)()) == ["libc"]
     first = asked.ask(program(asked), questions(asked), LIMIT)
     second = asked.ask(program(asked), questions(asked), LIMIT)
@@ -42,7 +42,7 @@ def test_other_questions_and_second_ones_are_asked_anew(asked: PrefetchedHost) -
     assert first().keys() == second().keys()
 
 
-def test_who_never_waits_leaves_no_child(asked: PrefetchedHost) -> None:
+def test_a_prefetch_without_a_reader_leaves_no_child(asked: PrefetchedHost) -> None:
     asked.close()
     process = asked._asking._child._process
     assert process is not None
@@ -66,7 +66,7 @@ def test_who_never_waits_leaves_no_child(asked: PrefetchedHost) -> None:
         ("", False),
     ],
 )
-def test_only_a_command_that_probes_asks_ahead(line: str, wanted: bool) -> None:
+def test_only_a_command_that_probes_prefetches(line: str, wanted: bool) -> None:
     assert wants_drivers(line.split()) is wanted
 
 
@@ -75,7 +75,7 @@ def test_the_commands_that_probe_are_commands() -> None:
 
 
 @pytest.mark.parametrize(("argument", "code"), [("--no-such-option", 2), ("--json", 0)])
-def test_the_program_leaves_nothing_behind(argument: str, code: int) -> None:
+def test_the_program_leaves_no_child_behind(argument: str, code: int) -> None:
     environ = {**os.environ, "PYTHONWARNINGS": "error"}
     done = subprocess.run(
         [sys.executable, "-m", "tsuku_llm", "probe", argument],
@@ -88,7 +88,7 @@ def test_the_program_leaves_nothing_behind(argument: str, code: int) -> None:
     assert "Warning" not in done.stderr
 
 
-def test_starting_to_ask_loads_little() -> None:
+def test_starting_the_prefetch_loads_little() -> None:
     folder = Path(str(tsuku_llm.__file__)).parents[1]
     code = f"import sys; sys.path.append({str(folder)!r}); import tsuku_llm.operations.prefetch; "
     command = [sys.executable, "-I", "-S", "-c", code + "print(*sys.modules)"]

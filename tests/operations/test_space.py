@@ -21,7 +21,7 @@ def artifact(size: int | None, *files: int) -> Artifact:
     )
 
 
-def test_all_figures_are_exact_where_the_manifest_has_them() -> None:
+def test_figures_are_exact_if_the_manifest_has_them() -> None:
     build, companion = artifact(30_000_000, 70_000_000, 5_000_000), artifact(10_000_000, 20_000_000)
     space = Space((build, companion), (12_000_000, 0))
     assert space.needed == 28_000_000 + 95_000_000
@@ -32,7 +32,7 @@ def test_all_figures_are_exact_where_the_manifest_has_them() -> None:
     )
 
 
-def test_what_is_there_whole_is_not_counted_again() -> None:
+def test_complete_downloads_are_not_counted_again() -> None:
     assert Space((artifact(30, 70),), (30,)).needed == 70
     assert Space((artifact(30, 70),), (99,)).needed == 70
 
@@ -43,7 +43,7 @@ def test_without_a_list_the_files_are_no_smaller_than_their_archive() -> None:
     assert space.facts[1] == "unpacking: at least 50.0 MB, exactly how much is unknown"
 
 
-def test_what_is_unknown_is_said_to_be() -> None:
+def test_unknown_sizes_are_shown_as_unknown() -> None:
     space = Space((artifact(None),), (0,))
     assert space.needed == 0
     assert space.facts[:2] == ("download: unknown (the archives: unknown)", "unpacking: unknown")
@@ -52,7 +52,7 @@ def test_what_is_unknown_is_said_to_be() -> None:
     assert space.facts[0].startswith("download: at least 1.0 MB, exactly how much is unknown")
 
 
-def test_the_file_that_an_earlier_run_left_counts(tmp_path: Path) -> None:
+def test_the_partial_file_of_an_earlier_run_counts(tmp_path: Path) -> None:
     wanted = artifact(10)
     assert fetch.present(wanted, tmp_path) == fetch.present(wanted, tmp_path / "missing") == 0
     (tmp_path / f"{wanted.sha256}.part").write_bytes(b"half")
@@ -62,7 +62,7 @@ def test_the_file_that_an_earlier_run_left_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="holes in files of POSIX")
-def test_holes_and_other_things_take_no_space(tmp_path: Path) -> None:
+def test_holes_and_special_files_take_no_space(tmp_path: Path) -> None:
     wanted = artifact(1 << 30)
     part = tmp_path / f"{wanted.sha256}.part"
     with part.open("wb") as file:

@@ -62,7 +62,7 @@ HEALTHY: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("steps", HEALTHY.values(), ids=HEALTHY)
 @pytest.mark.parametrize("last", ["listen", "serve"])
-def test_no_healthy_server_is_accused(
+def test_a_healthy_server_gets_no_warning(
     steps: tuple[str, ...], last: str, data: Path, starter: Starter
 ) -> None:
     install_stand_in(data, files=PLUGIN if steps == MAPPED else None, serve=(*steps, last))
@@ -74,7 +74,7 @@ def test_no_healthy_server_is_accused(
 
 
 @pytest.mark.parametrize("version", ["b10068", "b10092", "b10434"])
-def test_a_verbose_server_on_a_device_is_seen_to_be_there(
+def test_a_verbose_server_on_a_device_is_recognised(
     version: str, data: Path, starter: Starter
 ) -> None:
     install_stand_in(data, serve=(*recorded(f"{version}-gpu"), "listen"))
@@ -98,7 +98,7 @@ SICK: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("steps", SICK.values(), ids=SICK)
-def test_a_server_that_silently_took_the_processor_is_ended(
+def test_a_server_that_silently_uses_the_processor_is_ended(
     steps: tuple[str, ...], data: Path, starter: Starter
 ) -> None:
     """The list of devices has the GPU, and the server does not use it all the same."""
@@ -112,7 +112,9 @@ def test_a_server_that_silently_took_the_processor_is_ended(
     assert starter.report.layers_offloaded == 0
 
 
-def test_a_silent_cpu_is_said_once_where_it_is_let_pass(data: Path, starter: Starter) -> None:
+def test_a_server_on_the_processor_is_one_warning_without_require_gpu(
+    data: Path, starter: Starter
+) -> None:
     install_stand_in(data, files=PLUGIN, serve=(*SICK["plugin-dropped"], "listen"))
     assert starter.start() == 0
     (warning,) = (note for note in starter.notes if note.startswith("warning"))
@@ -120,7 +122,7 @@ def test_a_silent_cpu_is_said_once_where_it_is_let_pass(data: Path, starter: Sta
     assert "not mapped: libggml-vulkan.so" in warning
 
 
-def test_who_asks_for_the_processor_is_not_warned(data: Path, starter: Starter) -> None:
+def test_a_start_for_the_processor_is_not_warned(data: Path, starter: Starter) -> None:
     install_stand_in(data, files=PLUGIN, serve=(*SICK["plugin-dropped"], "listen"))
     assert starter.start("-ngl", "0") == 0
     assert starter.report.verdict is Verdict.ON_CPU
@@ -149,7 +151,7 @@ def test_a_list_without_the_gpu_ends_a_start_that_requires_it(
 
 
 @pytest.mark.parametrize("devices", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_a_list_without_the_gpu_is_said_once_and_the_server_runs(
+def test_a_list_without_the_gpu_is_one_warning_and_the_server_runs(
     devices: tuple[str, ...], data: Path, starter: Starter
 ) -> None:
     install_stand_in(data, devices=devices)
@@ -167,7 +169,7 @@ ODD_LISTS = {
 
 
 @pytest.mark.parametrize("devices", ODD_LISTS.values(), ids=ODD_LISTS)
-def test_a_list_that_cannot_be_read_accuses_nobody(
+def test_an_unreadable_list_gives_no_warning(
     devices: tuple[str, ...], data: Path, starter: Starter
 ) -> None:
     install_stand_in(data, devices=devices, serve=(*recorded("b10434-gpu"), "listen"))
@@ -177,7 +179,7 @@ def test_a_list_that_cannot_be_read_accuses_nobody(
     assert "devices" in warning
 
 
-def test_a_list_that_hangs_accuses_nobody(data: Path, starter: Starter) -> None:
+def test_a_hanging_list_gives_no_warning(data: Path, starter: Starter) -> None:
     installed = install_stand_in(data, devices=("hang",))
     memory = StateNotes(data / "state", ("now",))
     check = check_devices(build_of(installed), installed.id, memory, starter.environ, limit=0.5)
@@ -185,7 +187,7 @@ def test_a_list_that_hangs_accuses_nobody(data: Path, starter: Starter) -> None:
     assert "a driver that hangs" in check.complaint
 
 
-def test_the_processors_build_is_asked_for_no_devices(data: Path, starter: Starter) -> None:
+def test_a_build_for_the_processor_is_not_asked_for_devices(data: Path, starter: Starter) -> None:
     install_stand_in(data, backend="cpu", devices=("kill 11",))
     assert starter.start() == 0
     assert (starter.report.verdict, starter.report.backend) == (Verdict.ON_CPU, "cpu")
@@ -198,7 +200,7 @@ def test_the_processors_build_is_asked_for_no_devices(data: Path, starter: Start
 @pytest.mark.parametrize(
     ("device", "words"), [("Vulkan0", ["--device", "Vulkan0"]), ("Vulkan7", []), (None, [])]
 )
-def test_only_a_device_that_is_there_is_handed_over(
+def test_only_a_listed_device_is_passed(
     device: str | None,
     words: list[str],
     data: Path,
@@ -221,7 +223,7 @@ def test_a_list_is_remembered_until_the_drivers_change(data: Path, starter: Star
     )
     asked = check_devices(build, installed.id, first, starter.environ)
     assert asked.devices
-    (installed.tree / "llama-server").unlink()  # whoever asks now gets no answer
+    (installed.tree / "llama-server").unlink()  # asking now gives no answer
     assert check_devices(build, installed.id, first, starter.environ) == asked
     assert check_devices(build, installed.id, other, starter.environ).devices is None
     assert check_devices(build, "another", first, starter.environ).devices is None
@@ -246,7 +248,7 @@ def test_a_list_without_devices_is_never_remembered(data: Path, starter: Starter
         b'{"drivers": ["d"], "version": "v", "devices": [{"x": 1}]}',
     ],
 )
-def test_a_memory_of_junk_is_none(junk: bytes, tmp_path: Path) -> None:
+def test_a_damaged_note_is_ignored(junk: bytes, tmp_path: Path) -> None:
     for name in ("devices.json", "failures.json"):
         (tmp_path / name).write_bytes(junk)
     memory = StateNotes(tmp_path, ("d",))
@@ -300,7 +302,7 @@ def test_X05_a_change_while_the_server_loads_ends_it(data: Path, starter: Starte
 
 
 def ending(row: Row) -> tuple[str, ...]:
-    """The steps of a server that ends with these last words; a code of 0 is no failed start."""
+    """Return the steps of a server that ends with this message; code 0 is not a failed start."""
     lines = tuple(f"err {line}" for line in row.tail.splitlines())
     return (*lines, f"kill {-row.code}" if row.code < 0 else f"exit {row.code or 1}")
 
@@ -309,7 +311,7 @@ def ending(row: Row) -> tuple[str, ...]:
 def test_X14_a_server_that_fails_as_real_ones_do_is_explained(
     row: Row, data: Path, starter: Starter
 ) -> None:
-    """Whatever it said of its devices before: one cause, the facts, one fix, the override."""
+    """With any list of devices before: one cause, the facts, one fix, the override."""
     install_stand_in(data, serve=ending(row))
     with pytest.raises(LaunchError) as caught:
         starter.start()
@@ -328,7 +330,9 @@ def test_a_failure_of_the_backend_is_one_that_another_variant_may_not_have(
         starter.start()
 
 
-def test_a_failure_of_anything_else_is_none(data: Path, starter: Starter) -> None:
+def test_a_failure_of_anything_else_is_not_blamed_on_the_backend(
+    data: Path, starter: Starter
+) -> None:
     said = "err gguf_init_from_file: failed to open GGUF file 'x.gguf' (No such file or directory)"
     install_stand_in(data, serve=(said, "exit 1"))
     with pytest.raises(LaunchError, match=r"x\.gguf does not exist") as caught:

@@ -49,7 +49,7 @@ def mac(*lines: dict[str, Any], machine: str = "arm64", **rest: Any) -> Hardware
         (None, None, None, None),
     ],
 )
-def test_the_version_of_macos_is_true_also_for_old_interpreters(
+def test_the_version_of_macos_is_right_in_old_interpreters_too(
     plist: str | None, sysctl: str | None, release: str | None, version: str | None
 ) -> None:
     lines = [{"call": "kern.osproductversion", "value": sysctl}] if sysctl else []
@@ -159,7 +159,7 @@ def test_the_visual_cpp_runtime(
         ([], None),
     ],
 )
-def test_levels_as_far_as_windows_tells(features: list[str], level: int | None) -> None:
+def test_instruction_levels_on_windows(features: list[str], level: int | None) -> None:
     hardware = win({"call": "features", "value": features})
     assert hardware.cpu
     assert hardware.cpu.level == level
@@ -192,14 +192,14 @@ def test_a_windows_machine_has_names_memory_and_adapters() -> None:
 
 
 @pytest.mark.parametrize("code", [100, 802, 999])
-def test_a_fix_for_windows_does_not_speak_of_modules(code: int) -> None:
+def test_a_fix_for_windows_does_not_mention_kernel_modules(code: int) -> None:
     opened = {"call": "open", "library": "nvcuda.dll", "name": "nvcuda.dll"}
     api = win(cuda=answer(opened, {"call": "cuInit", "code": code})).api("cuda")
     assert api.problem
     assert "sudo" not in api.problem.fix
 
 
-def test_a_vulkan_loader_without_a_driver_in_windows() -> None:
+def test_a_vulkan_loader_without_a_driver_on_windows() -> None:
     opened = {"call": "open", "library": "vulkan-1.dll", "name": "vulkan-1.dll"}
     api = win(vulkan=answer(opened, {"call": "vkCreateInstance", "code": -9})).api("vulkan")
     assert api.problem

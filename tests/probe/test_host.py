@@ -106,7 +106,7 @@ def test_a_hang_costs_the_limit_and_is_named(program: ChildProgram) -> None:
     assert answers["good-1"] == answers["good-2"] == GOOD
 
 
-def test_talking_does_not_lengthen_the_limit(program: ChildProgram) -> None:
+def test_output_does_not_extend_the_limit(program: ChildProgram) -> None:
     assert ask(program, "chatter", limit=0.5)["chatter"].end == "timed-out"
 
 
@@ -116,26 +116,26 @@ def test_a_driver_that_floods_the_pipe_is_stopped(program: ChildProgram) -> None
     assert answers["good"] == GOOD
 
 
-def test_what_is_no_answer_is_ignored(program: ChildProgram) -> None:
+def test_lines_that_are_not_answers_are_ignored(program: ChildProgram) -> None:
     assert ask(program, "junk", "good") == {"junk": DriverAnswer((), "done"), "good": GOOD}
 
 
-def test_a_question_that_crashes_behind_others_is_asked_again_alone(program: ChildProgram) -> None:
+def test_a_question_that_crashes_after_others_is_asked_again_alone(program: ChildProgram) -> None:
     answers = ask(program, "good", "second")
     assert answers == {"good": GOOD, "second": DriverAnswer((), "done")}
 
 
-def test_two_that_kill_cost_two_children(program: ChildProgram) -> None:
+def test_two_fatal_questions_cost_two_children(program: ChildProgram) -> None:
     answers = ask(program, "die-1", "die-2", "good", "leave")
     ends = [answer.end for answer in answers.values()]
     assert ends == ["signal 9", "signal 9", "done", "exit 3"]
 
 
-def test_what_a_child_starts_dies_with_it(program: ChildProgram) -> None:
+def test_the_childs_own_children_end_with_it(program: ChildProgram) -> None:
     assert ask(program, "grandchild", limit=0.5)["grandchild"].end == "timed-out"
 
 
-def test_a_caller_who_is_interrupted_leaves_no_child(program: ChildProgram) -> None:
+def test_an_interrupted_caller_leaves_no_child(program: ChildProgram) -> None:
     asking = LocalHost().ask(program, ["hang"], 60.0)
     timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
@@ -145,7 +145,7 @@ def test_a_caller_who_is_interrupted_leaves_no_child(program: ChildProgram) -> N
     assert asking._child._process.wait(30) == -signal.SIGKILL
 
 
-def test_a_caller_who_wants_no_answer_leaves_no_child(program: ChildProgram) -> None:
+def test_ending_the_questions_ends_the_child(program: ChildProgram) -> None:
     asking = LocalHost().ask(program, ["hang", "good"], 60.0)
     asking.end()
     assert asking._child._process.returncode == -signal.SIGKILL
@@ -158,7 +158,7 @@ def test_a_child_that_starts_too_late_is_ended(program: ChildProgram) -> None:
     assert child._converse(["hang"])[0]["hang"].end == "not-started"
 
 
-def test_an_error_of_ours_is_not_lost() -> None:
+def test_an_error_of_our_code_is_not_lost() -> None:
     def fail() -> dict[str, DriverAnswer]:
         raise MemoryError
 
@@ -167,7 +167,7 @@ def test_an_error_of_ours_is_not_lost() -> None:
         Asking(child, fail)()
 
 
-def test_a_child_that_cannot_start_is_told(program: ChildProgram, tmp_path: Path) -> None:
+def test_a_child_that_cannot_start_is_reported(program: ChildProgram, tmp_path: Path) -> None:
     gone = ChildProgram(tmp_path, "no_such_module", program.environment)
     assert ask(gone, "good")["good"] == DriverAnswer((), "not-started")
 
@@ -237,7 +237,7 @@ def test_files_are_read_below_the_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/missing", "/file/below", "/nul\0", "/folder"])
-def test_what_cannot_be_read_is_absent(tmp_path: Path, path: str) -> None:
+def test_unreadable_files_are_absent(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     host = LocalHost(tmp_path)
@@ -251,13 +251,15 @@ def test_a_missing_file_has_no_access_and_a_dangling_link_is_not_missing(tmp_pat
     assert (host.access("/missing"), host.access("/link")) == (None, "")
 
 
-def test_variables_are_this_processs_or_the_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_come_from_this_process_or_the_given_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SOME_VARIABLE", "1")
     assert LocalHost().environment("SOME_VARIABLE") == "1"
     assert LocalHost(None, {}).environment("SOME_VARIABLE") is None
 
 
-def test_the_system_is_told_without_the_machines_name() -> None:
+def test_the_system_is_described_without_the_machines_name() -> None:
     facts = LocalHost().system()
     assert facts["os"] == sys.platform
     assert facts["bits"] in (32, 64)

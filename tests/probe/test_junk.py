@@ -85,13 +85,13 @@ def test_any_machine_is_probed_and_every_variant_judged(recording: Recording) ->
 
 
 @given(st.text())
-def test_any_text_may_stand_in_cpuinfo(text: str) -> None:
+def test_any_text_in_cpuinfo_is_parsed(text: str) -> None:
     cpu.parse_cpuinfo(text, "amd64")
     cpu.parse_memory(text, text)
 
 
 @given(VALUES)
-def test_any_value_may_stand_for_any_other(value: Any) -> None:
+def test_any_value_in_the_place_of_another_is_parsed(value: Any) -> None:
     number = answers.integer(value)
     assert number is None or isinstance(number, int)
     text = answers.words(value)

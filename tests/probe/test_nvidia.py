@@ -36,7 +36,7 @@ def slug(api: Api) -> str | None:
     return api.problem.slug if api.problem else None
 
 
-def test_a_card_is_reported_with_everything_that_the_driver_knows(stubs: StubDrivers) -> None:
+def test_an_nvidia_card_is_reported_with_all_its_facts(stubs: StubDrivers) -> None:
     api = cuda(stubs.host("cuda", "nvml"))
     assert (api.state, api.version, api.driver) == (ApiState.OK, "13.0", "580.159.04")
     assert api.library == str(stubs.library("cuda"))
@@ -53,22 +53,22 @@ def test_ten_cards_keep_their_order(stubs: StubDrivers) -> None:
     assert len({gpu.memory for gpu in gpus}) == 10
 
 
-def test_a_name_that_is_not_utf8_is_readable(stubs: StubDrivers) -> None:
+def test_a_name_that_is_not_utf8_is_shown_readably(stubs: StubDrivers) -> None:
     (gpu,) = cuda(stubs.host("cuda", cuda_name="GeForce \udcff\udcfe 4090")).gpus
     assert gpu.name == "GeForce \ufffd\ufffd 4090"
 
 
-def test_what_a_driver_prints_is_not_taken_for_an_answer(stubs: StubDrivers) -> None:
+def test_output_of_a_driver_is_not_mistaken_for_an_answer(stubs: StubDrivers) -> None:
     hardware = probe(stubs.host("cuda", "nvml", cuInit="noise", cuDeviceGetName="noise"))
     assert len(hardware.api("cuda").gpus) == 1
 
 
-def test_an_integrated_gpu_is_told_apart(stubs: StubDrivers) -> None:
+def test_an_integrated_gpu_is_recognised(stubs: StubDrivers) -> None:
     (gpu,) = cuda(stubs.host("cuda", cuda_integrated=1, cuda_major=12, cuda_minor=1)).gpus
     assert (gpu.kind, gpu.compute_capability) == (GpuKind.INTEGRATED, "12.1")
 
 
-def test_the_cuda_version_is_known_where_cuda_does_not_start(stubs: StubDrivers) -> None:
+def test_the_cuda_version_is_known_even_if_cuda_does_not_start(stubs: StubDrivers) -> None:
     assert cuda(stubs.host("cuda", cuInit=999, cuda_version=12020)).version == "12.2"
 
 
@@ -83,7 +83,9 @@ def test_a_function_that_an_old_driver_lacks_is_evidence(
 
 @pytest.mark.parametrize("call", ["cuInit", "cuDeviceGetCount", "cuDeviceGetName"])
 @pytest.mark.parametrize("how", ["crash", "abort", "exit"])
-def test_a_crash_is_named_and_costs_only_itself(stubs: StubDrivers, call: str, how: str) -> None:
+def test_a_crash_is_named_and_loses_only_its_own_answers(
+    stubs: StubDrivers, call: str, how: str
+) -> None:
     hardware = probe(stubs.host("cuda", "nvml", "vulkan", **{call: how}))
     api = hardware.api("cuda")
     assert (api.state, slug(api), api.gpus) == (ApiState.CRASHED, "driver-crashed", ())
@@ -95,7 +97,7 @@ def test_a_crash_is_named_and_costs_only_itself(stubs: StubDrivers, call: str, h
 
 
 @pytest.mark.parametrize("call", ["cuDriverGetVersion", "cuInit"])
-def test_a_hang_is_no_missing_gpu(stubs: StubDrivers, call: str) -> None:
+def test_a_hang_is_not_a_missing_gpu(stubs: StubDrivers, call: str) -> None:
     hardware = probe(stubs.host("cuda", "nvml", "vulkan", **{call: "hang"}), limit=3.0)
     api = hardware.api("cuda")
     assert (api.state, slug(api)) == (ApiState.TIMED_OUT, "driver-timed-out")
@@ -115,7 +117,7 @@ def test_a_driver_that_closes_our_pipe_is_blamed(stubs: StubDrivers) -> None:
     assert hardware.api("opencl").gpus
 
 
-def test_nvml_may_break_without_harm_to_cuda(stubs: StubDrivers) -> None:
+def test_a_broken_nvml_does_not_harm_cuda(stubs: StubDrivers) -> None:
     api = cuda(stubs.host("cuda", "nvml", nvmlInit_v2="crash"))
     assert (api.state, len(api.gpus), api.driver) == (ApiState.OK, 1, None)
 
@@ -158,7 +160,7 @@ def test_a_driver_updated_without_a_reboot_is_named_with_both_versions(
     assert api.driver == "570.86.15"
 
 
-def test_different_versions_are_no_problem_while_cuda_works(
+def test_different_versions_are_accepted_while_cuda_works(
     stubs: StubDrivers, tmp_path: Path
 ) -> None:
     assert cuda(stubs.host("cuda", "nvml", root=with_module(tmp_path, "570.86.15"))).problem is None
@@ -223,7 +225,7 @@ def test_a_card_without_a_driver_outside_containers(tmp_path: Path) -> None:
     assert slug(cuda(LocalHost(with_pci(tmp_path), {}))) == "nvidia-driver-missing"
 
 
-def test_another_vendors_card_says_nothing_about_nvidia(tmp_path: Path) -> None:
+def test_a_card_of_another_vendor_is_no_evidence_about_nvidia(tmp_path: Path) -> None:
     assert cuda(LocalHost(with_pci(tmp_path, "0x1002"), {})).problem is None
     assert cuda(LocalHost(tmp_path, {})).problem is None
 
@@ -244,7 +246,7 @@ def test_a_library_without_its_dependency_is_broken_and_not_absent(
     assert "libnowhere.so.6" in api.problem.text
 
 
-def test_a_library_that_is_no_library_is_broken_and_not_absent(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_library_is_broken_and_not_absent(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     api = cuda(LocalHost(None, {"LD_LIBRARY_PATH": str(tmp_path)}))
     assert (api.state, slug(api)) == (ApiState.FAILED, "cuda-library-broken")

@@ -36,7 +36,7 @@ def test_row_6_an_apu_that_comes_first_does_not_hide_the_card(stubs: StubDrivers
     ]
 
 
-def test_the_kernel_tells_the_target_where_the_runtime_does_not(
+def test_the_kernel_gives_the_target_if_the_runtime_does_not(
     stubs: StubDrivers, tmp_path: Path
 ) -> None:
     host = stubs.host("hip", root=with_nodes(tmp_path, 110501), hipGetDevicePropertiesR0600=1)
@@ -108,7 +108,7 @@ def test_errors_of_hip(stubs: StubDrivers, tmp_path: Path, code: int, name: str)
 
 
 @pytest.mark.parametrize("how", ["crash", "hang"])
-def test_a_broken_hip_costs_itself(stubs: StubDrivers, how: str) -> None:
+def test_a_broken_hip_loses_only_its_own_answers(stubs: StubDrivers, how: str) -> None:
     hardware = probe(stubs.host("hip", "opencl", hipGetDeviceCount=how), limit=3.0)
     assert hardware.api("rocm").state in (ApiState.CRASHED, ApiState.TIMED_OUT)
     assert hardware.api("opencl").gpus
@@ -130,7 +130,7 @@ def test_an_integrated_intel_gpu(stubs: StubDrivers) -> None:
     assert gpu.kind is GpuKind.INTEGRATED
 
 
-def test_an_npu_is_for_openvino_alone(stubs: StubDrivers) -> None:
+def test_an_npu_is_used_by_openvino_only(stubs: StubDrivers) -> None:
     hardware = probe(stubs.host("level_zero", ze_type=5, ze_name="Intel(R) AI Boost"))
     assert hardware.api("level_zero").gpus == ()
     (npu,) = hardware.api("openvino").gpus
@@ -180,7 +180,7 @@ def test_a_loader_without_a_platform_is_named(stubs: StubDrivers) -> None:
     assert (api.state, slug(api)) == (ApiState.FAILED, "opencl-loader-without-icd")
 
 
-def test_intel_gpus_of_opencl_are_openvinos(stubs: StubDrivers) -> None:
+def test_intel_gpus_of_opencl_count_for_openvino(stubs: StubDrivers) -> None:
     host = stubs.host("opencl", cl_vendor=0x8086, cl_name="Intel(R) Arc(TM) Graphics")
     (gpu,) = probe(host).api("openvino").gpus
     assert (gpu.name, gpu.api) == ("Intel(R) Arc(TM) Graphics", "openvino")

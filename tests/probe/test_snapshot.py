@@ -29,7 +29,7 @@ PROGRAM = ChildProgram(Path("/nowhere"), "nothing", lambda environ, _scratch, _r
 
 
 class Machine(LocalHost):
-    """Answers that would identify somebody."""
+    """Answers that would identify a person or a machine."""
 
     def __init__(self, root: Path, answers: Mapping[str, DriverAnswer] | None = None) -> None:
         super().__init__(root, {"LD_LIBRARY_PATH": "/home/alice/cuda/lib64"})
@@ -122,7 +122,7 @@ def test_source_and_expect_are_kept(tmp_path: Path) -> None:
     assert (recording.source, recording.expect) == ("ollama#1", {"detected": ["cpu"]})
 
 
-# --- what identifies somebody ------------------------------------------------------------
+# --- names of persons and machines --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_source_and_expect_are_kept(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_people_and_machines_are_taken_out(text: str, clean: str) -> None:
+def test_names_of_users_and_machines_are_removed(text: str, clean: str) -> None:
     assert Scrubber(["workstation-7", "vm", "root"]).clean(text) == clean
 
 
@@ -153,7 +153,7 @@ def test_keys_and_nested_answers_are_cleaned() -> None:
     }
 
 
-def test_two_cards_stay_two_and_one_card_one() -> None:
+def test_different_cards_get_different_pseudonyms() -> None:
     first, second = "a0" * 16, "b0" * 16
     assert Scrubber([]).clean([first, second, first]) == ["uuid-1", "uuid-2", "uuid-1"]
 
@@ -194,7 +194,7 @@ def test_a_real_recording_names_neither_this_machine_nor_its_user(tmp_path: Path
         b" " * (SIZE_LIMIT + 1),
     ],
 )
-def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_recording_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.json"
     path.write_bytes(content)
     with pytest.raises(SnapshotError, match=r"bad\.json is not a recorded machine") as caught:
@@ -209,7 +209,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match="cannot be written"):
         RecordingHost(LocalHost()).save(tmp_path / "missing" / "x.json")
 
@@ -229,7 +229,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_whatever_a_file_holds_it_is_read_or_refused(content: Any) -> None:
+def test_any_file_is_read_or_refused(content: Any) -> None:
     data = json.dumps({"format": 1, **content} if isinstance(content, dict) else content)
     try:
         recording = parse_recording(data.encode())

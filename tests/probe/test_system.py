@@ -46,7 +46,7 @@ requires_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="x86
 
 
 @requires_x86_64
-def test_floors_come_from_the_systems_own_libraries(tmp_path: Path) -> None:
+def test_library_versions_come_from_the_systems_own_libraries(tmp_path: Path) -> None:
     banner = b"GNU C Library (Ubuntu GLIBC 2.39-0ubuntu8) stable release version 2.39.\n"
     write(tmp_path, LOADER, "")
     write(
@@ -92,23 +92,23 @@ def test_the_linkers_order_is_followed(tmp_path: Path) -> None:
     assert found("/arm:/junk:relative:/missing:/env") == "3.4.31"
 
 
-def test_no_library_is_unknown_and_not_old(tmp_path: Path) -> None:
+def test_a_missing_library_is_unknown_and_not_old(tmp_path: Path) -> None:
     hardware = probe(LocalHost(tmp_path, {}))
     assert hardware.libstdcxx is None
 
 
 @pytest.mark.parametrize("content", [b"", b"glibc-ld.so.cache1.1", b"\xff" * 100, cache()[:47]])
-def test_a_broken_linker_cache_is_no_cache(tmp_path: Path, content: bytes) -> None:
+def test_a_broken_linker_cache_is_ignored(tmp_path: Path, content: bytes) -> None:
     write(tmp_path, "/etc/ld.so.cache", content)
     assert probe(LocalHost(tmp_path, {})).libstdcxx is None
 
 
 @requires_x86_64
-def test_musl_is_told_with_its_version(tmp_path: Path) -> None:
+def test_musl_is_reported_with_its_version(tmp_path: Path) -> None:
     assert probe(LocalHost(with_musl(tmp_path), {})).libc == Libc("musl", "1.2.5")
 
 
-def test_the_interpreters_own_library_counts_where_no_other_is_known() -> None:
+def test_the_interpreters_own_library_counts_if_no_other_is_known() -> None:
     assert libc.parse(libc.RawLibc(DriverAnswer((), "done"), "glibc 2.36")) == Libc("glibc", "2.36")
     assert libc.parse(libc.RawLibc(DriverAnswer((), "done"), None)) == Libc("unknown", None)
 
@@ -126,13 +126,13 @@ def test_this_machines_libstdcxx_is_found_without_loading_it() -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 300, 7))
-def test_a_truncated_library_is_an_error_and_no_crash(cut: int) -> None:
+def test_a_truncated_library_is_an_error_and_not_a_crash(cut: int) -> None:
     data = library("GLIBCXX_3.4.1", "GLIBCXX_3.4.2")
     with pytest.raises(ValueError, match=r"."):
         elf.version_definitions(data[:cut])
 
 
-def test_version_definitions_that_run_in_a_circle_end() -> None:
+def test_circular_version_definitions_are_read_once() -> None:
     data = bytearray(library("A", "B"))
     at = data.find(struct.pack("<HHHHIII", 1, 0, 1, 1, 0, 20, 28))
     struct.pack_into("<I", data, at + 16, 0xFFFFFFFF)
@@ -229,7 +229,7 @@ def test_row_15_a_jetson_is_named(tmp_path: Path, files: dict[str, str]) -> None
     assert slugs(probe(LocalHost(put(tmp_path, **files), {}))) == ["jetson"]
 
 
-def test_the_systems_name_is_its_own() -> None:
+def test_the_name_of_the_system_is_read() -> None:
     assert parse_os_release('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n') == (
         "Debian GNU/Linux 12 (bookworm)"
     )

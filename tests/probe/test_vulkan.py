@@ -22,7 +22,7 @@ def slug(api: Api) -> str | None:
     return api.problem.slug if api.problem else None
 
 
-def test_a_card_is_reported_with_everything_that_the_driver_knows(stubs: StubDrivers) -> None:
+def test_a_vulkan_device_is_reported_with_all_its_facts(stubs: StubDrivers) -> None:
     api = vulkan(stubs.host("vulkan"))
     assert (api.state, api.version) == (ApiState.OK, "1.3.250")
     assert api.library == str(stubs.library("vulkan"))
@@ -34,14 +34,14 @@ def test_a_card_is_reported_with_everything_that_the_driver_knows(stubs: StubDri
     assert Evidence("vkCreateInstance", "0 (VK_SUCCESS)") in api.evidence
 
 
-def test_the_driver_of_a_device_of_vulkan_1_1_is_known_by_its_extension(
+def test_the_driver_of_a_vulkan_1_1_device_comes_from_an_extension(
     stubs: StubDrivers,
 ) -> None:
     (gpu,) = vulkan(stubs.host("vulkan", vulkan_api=1 << 22 | 1 << 12)).gpus
     assert (gpu.api_version, gpu.driver) == ("1.1.0", "NVIDIA 580.159.04")
 
 
-def test_a_device_of_vulkan_1_0_is_listed_without_more(stubs: StubDrivers) -> None:
+def test_a_vulkan_1_0_device_is_listed_without_details(stubs: StubDrivers) -> None:
     (gpu,) = vulkan(stubs.host("vulkan", vulkan_api=1 << 22)).gpus
     assert (gpu.api_version, gpu.driver, gpu.uuid) == ("1.0.0", None, None)
 
@@ -63,7 +63,9 @@ def test_a_device_of_vulkan_1_0_is_listed_without_more(stubs: StubDrivers) -> No
         ({"vulkan_name": "Microsoft Direct3D12 (Microsoft Basic Render Driver)"}, GpuKind.SOFTWARE),
     ],
 )
-def test_what_a_device_is(stubs: StubDrivers, settings: dict[str, object], kind: GpuKind) -> None:
+def test_kinds_of_vulkan_devices(
+    stubs: StubDrivers, settings: dict[str, object], kind: GpuKind
+) -> None:
     (gpu,) = vulkan(stubs.host("vulkan", **settings)).gpus
     assert gpu.kind is kind
 
@@ -132,7 +134,9 @@ def test_the_h200s_driver_without_its_dependency(stubs: StubDrivers, tmp_path: P
     assert "libGLX_nvidia.so.0 does not load" in api.problem.text
 
 
-def test_what_nvidias_driver_opens_later_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
+def test_a_library_that_nvidias_driver_opens_later_is_named(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
     """On the H200 the driver's library loads, and without libEGL finds no device."""
     driver = tmp_path / "libGLX_nvidia.so.0"
     driver.symlink_to(stubs.library("hip"))
@@ -157,7 +161,7 @@ def test_a_missing_dependency_of_a_driver_is_named(stubs: StubDrivers, tmp_path:
     assert api.problem.fix == "install what provides libnowhere.so.6"
 
 
-def test_a_loader_of_vulkan_1_0_is_one() -> None:
+def test_a_vulkan_1_0_loader_counts() -> None:
     lines = (
         {"call": "open", "library": "/usr/lib/libvulkan.so.1.0.0"},
         {"call": "vkEnumerateInstanceVersion", "error": "the library has no such function"},
@@ -208,7 +212,7 @@ def test_a_driver_of_the_other_word_size_is_not_blamed(stubs: StubDrivers, tmp_p
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"ICD": 1}', '{"ICD": {"library_path": 7}}', "[" * 50000]
 )
-def test_a_drivers_file_may_be_junk(stubs: StubDrivers, tmp_path: Path, content: str) -> None:
+def test_a_junk_driver_file_is_ignored(stubs: StubDrivers, tmp_path: Path, content: str) -> None:
     root = with_icd(tmp_path, "x")
     (root / ICD.format("nvidia").lstrip("/")).write_text(content)
     assert vulkan(stubs.host("vulkan", root=root)).gpus
@@ -245,7 +249,7 @@ class NoAccess(LocalHost):
 
 
 @pytest.mark.parametrize("vendor", ["0x10de", "0x1002"])
-def test_in_a_container_the_fix_is_how_to_start_it(
+def test_in_a_container_the_fix_is_how_to_start_the_container(
     stubs: StubDrivers, tmp_path: Path, vendor: str
 ) -> None:
     slot = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
@@ -260,7 +264,7 @@ def test_in_a_container_the_fix_is_how_to_start_it(
 
 
 @pytest.mark.parametrize("how", ["crash", "hang", "exit"])
-def test_a_vulkan_driver_that_breaks_costs_itself(stubs: StubDrivers, how: str) -> None:
+def test_a_broken_vulkan_driver_loses_only_its_own_answers(stubs: StubDrivers, how: str) -> None:
     host = stubs.host("cuda", "vulkan", "opencl", vkEnumeratePhysicalDevices=how)
     hardware = probe(host, limit=3.0)
     states = {"crash": ApiState.CRASHED, "exit": ApiState.CRASHED, "hang": ApiState.TIMED_OUT}

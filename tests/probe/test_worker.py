@@ -19,14 +19,14 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_what_is_written_is_json(value: Any) -> None:
+def test_the_worker_writes_json(value: Any) -> None:
     assert json.loads(encode(value)) == value
     assert encode(value).isascii()
     assert "\n" not in encode(value)
 
 
 @pytest.mark.parametrize("letter", ["\ud800", "\U0001f600", "\x00", "\x7f", '"', "\\"])
-def test_every_letter_survives(letter: str) -> None:
+def test_every_character_survives(letter: str) -> None:
     assert json.loads(encode(f"a{letter}b")) == f"a{letter}b"
 
 
@@ -58,11 +58,11 @@ def test_a_call_is_announced_and_answered() -> None:
     assert said("works") == [{"ask": "q", "before": "works"}, answer]
 
 
-def test_what_a_failed_call_filled_in_is_not_told() -> None:
+def test_outputs_of_a_failed_call_are_not_reported() -> None:
     assert said("fails")[-1] == {"ask": "q", "call": "fails", "code": 7}
 
 
-def test_a_function_that_is_missing_is_told() -> None:
+def test_a_missing_function_is_reported() -> None:
     assert [line["error"] for line in said("missing")] == ["the library has no such function"]
 
 
@@ -78,5 +78,5 @@ def test_a_function_that_is_missing_is_told() -> None:
         (b"", None),
     ],
 )
-def test_a_target_is_found_wherever_it_stands(raw: bytes, target: str | None) -> None:
+def test_a_target_is_found_anywhere_in_the_name(raw: bytes, target: str | None) -> None:
     assert find_target(raw) == target

@@ -31,7 +31,7 @@ def build(folder: Path, changed: str = "") -> Path:
         ("d.txt", "1 of 5 files, 0.0 %", [(11, 1), (0, 1), (0, 1), (3, 1)]),
     ],
 )
-def test_bytes_and_requests(
+def test_the_table_counts_bytes_and_requests(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     changed: str,

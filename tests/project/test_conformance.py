@@ -20,7 +20,7 @@ def simulator() -> RepositorySimulator:
 
 @pytest.fixture
 def folder(tmp_path: Path, simulator: RepositorySimulator) -> Path:
-    """Where the client was initialised, beside the published repository."""
+    """The folder of an initialised client, next to the published repository."""
     for name in ("published", "trusted", "targets"):
         (tmp_path / name).mkdir()
     (tmp_path / "initial.json").write_bytes(simulator.pinned_root)
@@ -56,7 +56,7 @@ def test_a_refresh_shows_what_is_trusted(folder: Path, simulator: RepositorySimu
     }
 
 
-def test_a_target_is_given_once_it_is_verified(
+def test_a_target_is_written_after_its_verification(
     folder: Path, simulator: RepositorySimulator
 ) -> None:
     assert client(folder, "--target-name", TARGET, "download") == 0
@@ -65,7 +65,7 @@ def test_a_target_is_given_once_it_is_verified(
     assert found.read_bytes() == simulator.files[name]
 
 
-def test_what_nobody_signed_is_refused(folder: Path, simulator: RepositorySimulator) -> None:
+def test_unsigned_metadata_is_refused(folder: Path, simulator: RepositorySimulator) -> None:
     assert client(folder, "--target-name", "releases/b3.json", "download") == 1
     assert client(folder, "refresh") == 0
     before = trusted(folder)

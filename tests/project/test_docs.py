@@ -99,7 +99,7 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_help_texts_are_the_program_s(name: str) -> None:
+def test_the_documented_help_texts_are_current(name: str) -> None:
     shown = text_of(ROOT / "docs" / name).partition(HEADING)[2]
     made = help_texts(PROGRAMS[name])
     assert shown.split() == made.split(), "run: python tests/support/help_texts.py"
@@ -117,7 +117,7 @@ def test_a_documented_setting_exists(document: Path) -> None:
 # --- the README's tables -----------------------------------------------------------------
 
 
-def test_the_table_of_variants_is_the_manifest() -> None:
+def test_the_table_of_variants_matches_the_manifest() -> None:
     heading = re.search(r"the stable release .*?, v([0-9.]+) \((b\d+)\)", section("Variants"))
     assert heading
     release = published(heading[2])
@@ -146,7 +146,7 @@ def as_table(release: Release) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in variant_rows(release))
 
 
-def test_the_table_of_exit_codes_is_the_error_tree() -> None:
+def test_the_table_of_exit_codes_matches_the_error_tree() -> None:
     of_errors = {
         error.exit_code
         for error in vars(tsuku_llm.errors).values()
@@ -180,14 +180,14 @@ def test_the_documented_table_has_every_row_and_none_failed() -> None:
 
 
 @in_every_document
-def test_links_lead_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
         if not re.match(r"https?:|#", target):
             path = document.parent / target.partition("#")[0]
             assert path.exists(), f"{document.name}: {target}"
 
 
-def test_a_newcomer_types_what_is_there() -> None:
+def test_the_newcomers_commands_exist() -> None:
     (first, serve, *_), (test,) = (blocks(section(name))[0] for name in ("Install and run", "Test"))
     assert serve.startswith(f".venv/bin/{PROGRAM} serve -- ")
     for script in (first, test):

@@ -9,7 +9,7 @@ import pytest
 from ci.faultlab.journal import Disk, Journal
 from ci.faultlab.points import calls_in, can_fail, points_in
 from ci.faultlab.recorder import ids_in
-from ci.faultlab.rows import Row, chosen, load_rows
+from ci.faultlab.rows import Row, as_list, chosen, load_rows
 from ci.faultlab.verdict import Status, Tally, as_document, as_text, failed, from_documents, judge
 
 ROWS = {"M": 30, "A": 26, "H": 35, "C": 12, "L": 8, "X": 18, "R": 10}
@@ -45,6 +45,13 @@ def test_rows_are_chosen_by_id_and_by_area() -> None:
         chosen(rows, ["A99"])
 
 
+def test_the_list_says_what_each_id_stands_for() -> None:
+    shown = as_list(chosen(load_rows(), ["A01", "C12"])).splitlines()
+    assert shown[:2] == ["Archives:", "  A01  absolute path"]
+    assert shown[3].startswith("  C12  a torn or extended part")
+    assert len(shown) == 4
+
+
 def test_a_test_shows_the_rows_in_its_name() -> None:
     assert ids_in("tests/test_C01.py::test_A01_x[H15_range]") == {"A01", "H15"}
     assert ids_in("tests/a.py::test_SHA01_x[b10068]") == set()
@@ -65,7 +72,7 @@ def test_a_test_shows_the_rows_in_its_name() -> None:
         (row("needs Windows"), [tally(3)], Status.NOT_RUN, "needs Windows"),
     ],
 )
-def test_a_row_passes_when_every_way_to_show_it_ran_and_nothing_was_wrong(
+def test_a_row_passes_if_all_its_tests_and_trials_ran_and_passed(
     of: Row, tallies: list[Tally], status: Status, reason: str
 ) -> None:
     verdict = judge(of, tallies)
@@ -150,13 +157,13 @@ def test_a_replacement_that_does_not_flush_may_be_empty_or_torn() -> None:
     assert states(WRITTEN + RENAMED) == {b"old\n", b"new\n", b"", b"ne", bytes(4)}
 
 
-def test_only_what_the_folder_was_flushed_for_lasts() -> None:
+def test_only_flushed_names_survive() -> None:
     assert states(WRITTEN + FLUSHED + RENAMED, at_the_end=True) == {b"old\n", b"new\n"}
     log = WRITTEN + FLUSHED + RENAMED + FOLDER_FLUSHED
     assert states(log, at_the_end=True) == {b"new\n"}
 
 
-def test_bytes_are_where_they_were_written() -> None:
+def test_bytes_are_at_their_written_offsets() -> None:
     log = """\
 1 openat(AT_FDCWD, "/d/part", O_RDWR|O_CREAT, 0644) = 3</d/part>
 1 pwrite64(3</d/part>, "cd", 2, 2) = 2

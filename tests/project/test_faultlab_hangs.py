@@ -64,7 +64,7 @@ def turns(tmp_path: Path) -> Path:
     return build_turns(tmp_path)
 
 
-def test_no_call_of_a_thread_or_child_is_missed_and_none_is_under_way(
+def test_every_call_of_threads_and_children_is_stopped_before_it_runs(
     tmp_path: Path, turns: Path
 ) -> None:
     folder = tmp_path / "disk"
@@ -81,8 +81,8 @@ def test_no_call_of_a_thread_or_child_is_missed_and_none_is_under_way(
     assert told == (THREADS + 1) * TIMES
 
 
-def test_what_makes_no_call_any_more_is_told_and_killed(tmp_path: Path, turns: Path) -> None:
-    with writers(tmp_path) as process:  # nobody tells them to begin
+def test_a_process_without_calls_is_reported_and_killed(tmp_path: Path, turns: Path) -> None:
+    with writers(tmp_path) as process:  # they never get the sign to begin
         with (
             pytest.raises(Standstill, match=rf"after the beginning: {process.pid} python\S* \w "),
             taking_turns(turns, process.pid, tmp_path, silence=0.1) as calls,
@@ -91,7 +91,7 @@ def test_what_makes_no_call_any_more_is_told_and_killed(tmp_path: Path, turns: P
         assert process.wait(LIMIT) == -signal.SIGKILL
 
 
-def test_a_run_that_does_not_end_is_killed_and_wrong(tmp_path: Path) -> None:
+def test_a_run_that_does_not_end_is_killed_and_fails(tmp_path: Path) -> None:
     program = Program(tmp_path)
     running = program.hold(["list"], os.environ, tmp_path)
     ended = running.end(0.1)
@@ -102,7 +102,7 @@ def test_a_run_that_does_not_end_is_killed_and_wrong(tmp_path: Path) -> None:
     assert seen(left.pid) == "the process is gone"
 
 
-def test_a_trial_that_is_broken_off_has_failed() -> None:
+def test_an_aborted_trial_fails() -> None:
     def show(*_: object) -> dict[str, object]:
         raise Standstill("it stands still")
 
@@ -112,7 +112,7 @@ def test_a_trial_that_is_broken_off_has_failed() -> None:
     assert tallies["C07"].wrong == ["broken off: it stands still"]
 
 
-def test_a_test_that_hangs_has_failed_and_the_others_run(tmp_path: Path) -> None:
+def test_a_hanging_test_fails_and_the_others_run(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(
         "import threading\ndef test_A01(): threading.Event().wait()\ndef test_A02(): pass\n",
         encoding="utf-8",

@@ -455,7 +455,7 @@ def targets(module: Module, node: ast.AST) -> tuple[str, ...]:
 
 
 def unit_of(target: str) -> str | None:
-    """The unit that an import of ours reaches; None for somebody else's module."""
+    """Return the unit that an import reaches; None for a module of another package."""
     package, _, rest = target.partition(".")
     if package != "tsuku_llm":
         return None
@@ -548,11 +548,11 @@ def test_only_the_command_line_exits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "trust"])
-def test_only_trust_says_that_bytes_are_verified(name: str) -> None:
+def test_only_trust_makes_verified_bytes(name: str) -> None:
     assert not calls(MODULES[name], {"VerifiedBytes", "trust.VerifiedBytes"})
 
 
-def test_a_source_of_facts_does_not_know_another() -> None:
+def test_sources_of_facts_do_not_import_each_other() -> None:
     parts = {name for name, module in MODULES.items() if module.unit == "probe"}
     shared = {name for name in parts if name.rpartition(".")[2] in SHARED_BY_SOURCES}
     above = {name for name in parts if name.rpartition(".")[2] in ABOVE_SOURCES}
@@ -721,7 +721,7 @@ def test_a_forbidden_import_is_seen(source: str) -> None:
     assert forbidden_edges(example(source))
 
 
-def test_an_import_of_oneself_and_of_a_lower_layer_is_allowed() -> None:
+def test_an_import_of_the_own_or_a_lower_layer_is_allowed() -> None:
     assert not forbidden_edges(example("from tsuku_llm.errors import StoreError"))
     assert not forbidden_edges(example("from . import locks", "store", is_package=True))
 
@@ -737,7 +737,7 @@ def test_a_library_away_from_home_is_seen() -> None:
     assert not homeless(example("import filelock"))
 
 
-def test_an_import_in_a_function_is_not_a_cost_of_the_module() -> None:
+def test_an_import_in_a_function_does_not_load_with_the_module() -> None:
     (inner, outer) = sorted(
         imports(example("import json\ndef f():\n    import httpx")), key=lambda found: found.target
     )

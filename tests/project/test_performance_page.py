@@ -15,7 +15,7 @@ RESULTS_EXIST = pytest.mark.skipif(not RESULTS.exists(), reason="nothing was mea
 
 
 @RESULTS_EXIST
-def test_the_tables_of_the_page_are_those_of_the_results() -> None:
+def test_the_tables_of_the_page_match_the_results() -> None:
     results = json.loads(RESULTS.read_text("utf-8"))
     text = DOCUMENT.read_text("utf-8")
     assert with_tables(text, results) == text, "run: python -m ci.bench docs"
@@ -25,19 +25,19 @@ def test_the_tables_of_the_page_are_those_of_the_results() -> None:
     }
 
 
-def test_the_rows_have_names_of_their_own_in_order() -> None:
+def test_the_rows_have_unique_names_in_order() -> None:
     names = [row.id for row in ROWS]
     assert len(set(names)) == len(names)
     assert {f"G{number}" for number in range(1, 17)} <= set(names)
 
 
-def test_the_time_line_looks_at_functions_that_exist() -> None:
+def test_the_timeline_traces_functions_that_exist() -> None:
     for place in PHASES.values():
         module, _, path = place.partition(":")
         assert callable(functools.reduce(getattr, path.split("."), importlib.import_module(module)))
 
 
-def test_the_time_line_adds_up_what_was_done_more_than_once() -> None:
+def test_the_timeline_adds_up_repeated_steps() -> None:
     lines = table([("loaded", 0.0, 0.2), ("fetched", 0.2, 1.0), ("fetched", 0.5, 1.5)]).splitlines()
     assert lines[1].split() == ["0.000", "0.200", "1", "0.200", "loaded"]
     assert lines[2].split() == ["0.200", "1.500", "2", "1.800", "fetched"]

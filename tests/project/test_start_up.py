@@ -94,7 +94,9 @@ def test_a_command_without_network_loads_nothing_heavy(line: str, home: Path) ->
 
 
 @pytest.mark.parametrize("line", [*BUDGETS, "verify"])
-def test_who_only_reads_the_store_loads_nothing_that_writes_it(line: str, home: Path) -> None:
+def test_a_command_that_only_reads_the_store_loads_nothing_that_writes_it(
+    line: str, home: Path
+) -> None:
     assert not loaded(line, home) & WRITING
 
 
@@ -102,8 +104,6 @@ def test_who_only_reads_the_store_loads_nothing_that_writes_it(line: str, home: 
     ("line", "without"),
     [("serve --exec -- -m x", PARSING | WATCHING), ("serve -- -m x", PARSING)],
 )
-def test_a_start_loads_neither_a_parser_nor_what_it_does_without(
-    line: str, without: set[str], home: Path
-) -> None:
+def test_a_start_loads_only_what_it_uses(line: str, without: set[str], home: Path) -> None:
     """Of a parser ``inspect`` is the dearest part, and ``dataclasses`` would bring it back."""
     assert not (loaded(line, home) - bare()) & without

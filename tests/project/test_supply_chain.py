@@ -50,7 +50,7 @@ def test_every_locked_version_has_the_digests_of_its_files(name: str) -> None:
         ("test", [*DEPENDENCIES, *BUILD, *EXTRAS["test"], *EXTRAS["publish"], "socksio"]),
     ],
 )
-def test_the_lock_has_what_pyproject_asks_for(name: str, wanted: list[str]) -> None:
+def test_the_lock_has_every_dependency_of_pyproject(name: str, wanted: list[str]) -> None:
     versions = locked_versions(name)
     for each in map(Requirement, wanted):
         if each.name != "tsuku-llm":
@@ -59,13 +59,13 @@ def test_the_lock_has_what_pyproject_asks_for(name: str, wanted: list[str]) -> N
                 assert each.specifier.contains(version), f"{each} is not {version}: run ci/lock"
 
 
-def test_what_both_locks_have_is_the_same_version() -> None:
+def test_packages_in_both_locks_have_the_same_version() -> None:
     tool, test = locked_versions("tool"), locked_versions("test")
     assert {name: test[name] for name in tool} == tool
 
 
 @pytest.mark.parametrize("script", ["install.sh", "ci/environment.sh"])
-def test_nothing_is_installed_but_what_is_locked(script: str) -> None:
+def test_only_locked_files_are_installed(script: str) -> None:
     installs = [
         line.strip()
         for line in (ROOT / script).read_text("utf-8").splitlines()
@@ -98,7 +98,7 @@ def test_one_commit_gives_one_wheel_and_one_sbom(tmp_path: Path) -> None:
     assert root["hashes"] == [{"alg": "SHA-256", "content": sha256(made[0][wheel]).hexdigest()}]
     named = {each["name"] for each in sbom["components"]}
     assert named >= {Requirement(each).name for each in DEPENDENCIES}
-    assert "setuptools" not in named  # it builds the wheel and is no part of it
+    assert "setuptools" not in named  # it builds the wheel and is not part of it
     files = [each["externalReferences"][0]["hashes"] for each in sbom["components"]]
     assert all(files)
     needs = {each["ref"]: each.get("dependsOn", []) for each in sbom["dependencies"]}

@@ -69,7 +69,7 @@ def wheel(built: Path) -> Path:
 
 def build(source: Path, to: Path, *options: str) -> Path:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(to), *options]
-    # A build hook of the coverage measurement has no place in somebody's build.
+    # The hook of the coverage measurement must not run inside the build.
     env = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
     done = subprocess.run(
         [*command, str(source)], capture_output=True, text=True, check=False, env=env
@@ -152,7 +152,7 @@ def test_the_sdist_can_be_tested(built: Path, source: Path) -> None:
         assert files <= names, f"{folder}: {sorted(files - names)}"
 
 
-def test_metadata(wheel: Path) -> None:
+def test_the_metadata_of_the_wheel(wheel: Path) -> None:
     fields = metadata(wheel)
     assert fields["Name"] == "tsuku-llm"
     assert fields["Version"] == __version__

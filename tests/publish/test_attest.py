@@ -63,7 +63,7 @@ def prove(data: Path, root: Path, *bundles: Bundle) -> None:
 
 
 def refused(data: Path, root: Path, said: str, *bundles: Bundle) -> None:
-    """Neither ``attest`` takes the bundles, nor are they believed where somebody put them."""
+    """Nothing is recorded of these bundles; stored by hand, they are refused too."""
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
     with pytest.raises(PublishError, match=said):
         Attest(data, {}).prove(TAG, [lines(bundles)], root)
@@ -83,7 +83,7 @@ def test_upstreams_own_build_is_accepted(data: Path, root: Path, ref: str) -> No
     assert b"unattested" not in made.data
 
 
-def test_each_archive_may_have_a_bundle_of_its_own(data: Path, root: Path) -> None:
+def test_each_archive_may_have_its_own_bundle(data: Path, root: Path) -> None:
     bundles = [SIGSTORE.attest({name: digest}) for name, digest in FILES.items()]
     foreign = SIGSTORE.attest({"llama.h": "00" * 32})
     prove(data, root, foreign, *bundles)
@@ -95,7 +95,7 @@ def _payload(line: str) -> str:
     return str(json.loads(line)["dsseEnvelope"]["payload"])
 
 
-def test_other_attestations_beside_the_right_one_change_nothing(data: Path, root: Path) -> None:
+def test_further_attestations_change_nothing(data: Path, root: Path) -> None:
     prove(
         data,
         root,
@@ -105,7 +105,7 @@ def test_other_attestations_beside_the_right_one_change_nothing(data: Path, root
     )
 
 
-def test_a_bundle_a_list_of_bundles_and_the_services_answer_are_read() -> None:
+def test_every_form_of_bundles_is_read() -> None:
     bundle = SIGSTORE.attest(FILES)
     served = {"attestations": [{"bundle": bundle, "repository_id": 1}]}
     for given in (json.dumps(bundle, indent=1), json.dumps(served), lines([bundle]).decode()):
@@ -116,7 +116,7 @@ def test_a_bundle_a_list_of_bundles_and_the_services_answer_are_read() -> None:
             attestations.bundles_in(junk)
 
 
-def test_the_commands(data: Path, root: Path, tmp_path: Path) -> None:
+def test_the_commands_of_the_documents_work(data: Path, root: Path, tmp_path: Path) -> None:
     stored = tmp_path / "bundles.jsonl"
     stored.write_bytes(lines([SIGSTORE.attest(FILES)]))
     options = ("--trusted-root", root, "--data", data)
@@ -128,7 +128,7 @@ def test_the_commands(data: Path, root: Path, tmp_path: Path) -> None:
     assert "is not proven: a bundle is not valid" in done.stderr
 
 
-def test_an_excuse_is_a_word_in_the_release_file(data: Path, root: Path) -> None:
+def test_an_excuse_is_written_into_the_release_file(data: Path, root: Path) -> None:
     prove(data, root, SIGSTORE.attest(FILES))
     done = release_tool("attest", TAG, "--unattested", "Made before they were.", "--data", data)
     assert done.returncode == 0, done.stderr
@@ -282,7 +282,7 @@ def test_R06_a_bundle_that_another_authority_signed(data: Path, root: Path) -> N
     refused(data, root, "a bundle is not valid", STRANGER.attest(FILES))
 
 
-def test_R06_a_log_that_nobody_trusts(data: Path, root: Path) -> None:
+def test_R06_an_untrusted_log(data: Path, root: Path) -> None:
     """The certificate is genuine, the log that says when it was used is not."""
     mixed = replace(SIGSTORE, entries=STRANGER.entries)
     refused(data, root, "a bundle is not valid", mixed.attest(FILES))

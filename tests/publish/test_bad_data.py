@@ -67,7 +67,7 @@ def put(path: Path, content: bytes | None) -> None:
         path.write_bytes(content)
 
 
-def test_a_plan_of_one_s_own_needs_no_days_of_warning(data: Path) -> None:
+def test_an_own_plan_needs_no_days_of_warning(data: Path) -> None:
     path = data / "repository.toml"
     document = tomlkit.parse(path.read_text())
     del document["warn"]
@@ -87,9 +87,7 @@ def test_a_folder_without_a_plan_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", JUNK.values(), ids=JUNK)
 @pytest.mark.parametrize("name", ["repository.toml", "releases/b1.json"])
-def test_a_file_of_one_s_own_that_is_junk_is_named(
-    data: Path, name: str, content: bytes | None
-) -> None:
+def test_an_own_junk_file_is_named(data: Path, name: str, content: bytes | None) -> None:
     put(data / name, content)
     assert Path(name).name in tried(data)
     assert not (data.parent / "signed").exists()

@@ -91,19 +91,19 @@ def test_headers_as_cuda_13_5_writes_them() -> None:
     assert read(container(*entries)) == DeviceCode(("10.0", "12.0a"), ())
 
 
-def test_code_that_only_some_kernels_have_serves_nobody() -> None:
+def test_code_that_only_some_kernels_have_does_not_count() -> None:
     one = container(entry(SASS, 86), entry(SASS, 89), entry(PTX, 80))
     two = container(entry(SASS, 89), entry(PTX, 80), entry(PTX, 90))
     assert read(one + bytes(24) + two) == DeviceCode(("8.9",), ("8.0",))
 
 
-def test_ptx_of_one_device_or_one_family_serves_no_later_device() -> None:
+def test_ptx_of_one_device_or_family_does_not_run_on_later_devices() -> None:
     entries = [entry(PTX, 90, ONE_DEVICE), entry(PTX, 100, FAMILY), entry(PTX, 75)]
     assert read(container(*entries)) == DeviceCode((), ("7.5",))
 
 
 @pytest.mark.parametrize("section", [b"", bytes(32), container(), container(entry(64, 90))])
-def test_a_section_without_code_says_nothing(section: bytes) -> None:
+def test_a_section_without_code_is_ignored(section: bytes) -> None:
     assert read(section) in (None, DeviceCode((), ()))
 
 
@@ -141,7 +141,7 @@ def test_a_library_with_cuda_code(small: Path) -> None:
     assert needs.device_code == read(container(*GGML_13_4))
 
 
-def test_what_is_no_elf_file_needs_nothing(tmp_path: Path) -> None:
+def test_files_other_than_elf_need_nothing(tmp_path: Path) -> None:
     (tmp_path / "LICENSE").write_text("MIT")
     (tmp_path / "empty").write_bytes(b"")
     assert needs_of(tmp_path / "LICENSE") is None
@@ -207,7 +207,7 @@ def test_the_highest_of_several_versions_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["GLIBC_PRIVATE", "GLIBC_ABI_LATER"])
-def test_a_version_that_no_glibc_is_known_for_stops_the_tool(tmp_path: Path, version: str) -> None:
+def test_an_unknown_glibc_version_stops_the_tool(tmp_path: Path, version: str) -> None:
     path = versioned(tmp_path / "libneeds.so", version, tmp_path)
     with pytest.raises(PublishError, match=f"libneeds.so: it needs {version}"):
         needs_of(path)
@@ -284,11 +284,11 @@ def record(
     return Contents(listing, floors or {}, device_code or {}, libraries)
 
 
-def test_without_records_the_rules_stand() -> None:
+def test_without_records_the_rules_are_used() -> None:
     assert requirements({"glibc": "2.38"}, [], KNOWN) == {"glibc": "2.38"}
 
 
-def test_floors_are_those_of_the_most_demanding_archive() -> None:
+def test_the_most_demanding_archive_sets_the_minimum_versions() -> None:
     build = record(floors={"glibc": "2.9", "libstdcxx": "3.4.9"})
     companion = record(floors={"glibc": "2.34"})
     assumed = {"glibc": "2.38", "libstdcxx": "3.4.32", "vulkan": "1.2"}
@@ -327,7 +327,7 @@ def test_device_code_that_does_not_fit_the_rules_stops_the_tool() -> None:
 
 
 @pytest.mark.index
-def test_what_is_recorded_of_the_real_wheel_is_what_is_read_in_it() -> None:
+def test_the_record_of_the_real_wheel_matches_the_wheel() -> None:
     artifact = Artifact(
         url="https://host/wheel",
         sha256=REAL_WHEEL.sha256,

@@ -95,7 +95,7 @@ def test_the_bytes_do_not_depend_on_this_python(tmp_path: Path) -> None:
     )
 
 
-def test_an_archive_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_archive_is_not_written_again(tmp_path: Path) -> None:
     tree, into = write(tmp_path / "build"), tmp_path / "out"
     first = packed(tree, into)
     assert all(each.written for each in first)
@@ -107,7 +107,7 @@ def test_an_archive_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     assert {path.name for path in into.iterdir()} == digests(first).keys(), "nothing else is left"
 
 
-def test_a_changed_file_changes_its_own_archive_alone(tmp_path: Path) -> None:
+def test_a_changed_file_changes_only_its_own_archive(tmp_path: Path) -> None:
     before = packed(write(tmp_path / "before"), tmp_path / "out")
     changed = {**BUILD, "lib/libllama.so.0.1": b"patched"}
     after = packed(write(tmp_path / "after", changed), tmp_path / "out")
@@ -120,7 +120,7 @@ def test_a_changed_file_changes_its_own_archive_alone(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_that_changes_while_it_is_packed_ends_it(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_packed_is_an_error(tmp_path: Path) -> None:
     tree = write(tmp_path / "build")
     items = contents(tree)
     for other in (b"small and more", b"smal", b"other"):
@@ -134,7 +134,7 @@ def test_a_file_that_changes_while_it_is_packed_ends_it(tmp_path: Path) -> None:
 # --- round trips --------------------------------------------------------------------------------
 
 
-def test_what_was_packed_unpacks_to_the_same(tmp_path: Path) -> None:
+def test_a_packed_tree_unpacks_to_the_same_tree(tmp_path: Path) -> None:
     tree = write(tmp_path / "build")
     into = tmp_path / "unpacked"
     for each in packed(tree, tmp_path / "out"):
@@ -143,7 +143,7 @@ def test_what_was_packed_unpacks_to_the_same(tmp_path: Path) -> None:
     assert (into / "llama-server").stat().st_mode & 0o777 == 0o755
 
 
-def test_links_are_made_as_unpacking_makes_them(tmp_path: Path) -> None:
+def test_links_are_packed_as_unpacking_makes_them(tmp_path: Path) -> None:
     tree = write(tmp_path / "build")
     (library, _) = packed(tree, tmp_path / "out")
     supplied = write(tmp_path / "supplied", {"libggml-cuda.so.0.20": LARGER}, {})
@@ -153,7 +153,7 @@ def test_links_are_made_as_unpacking_makes_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["../secret", "/etc/passwd", "nothing", "x"])
-def test_A09_links_that_unpacking_refuses_are_not_made(tmp_path: Path, target: str) -> None:
+def test_A09_links_that_unpacking_refuses_are_not_packed(tmp_path: Path, target: str) -> None:
     artifact = Artifact(
         url=f"{URL}x.tar.gz",
         sha256="0" * 64,
@@ -172,7 +172,7 @@ NAMES = st.from_regex(r"[x-z]{1,3}(/[x-z]{1,3})?\.so", fullmatch=True)
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=st.dictionaries(NAMES, st.binary(max_size=3000), min_size=1, max_size=8))
-def test_any_tree_comes_back(
+def test_any_tree_survives_packing_and_unpacking(
     files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("trees")
@@ -220,7 +220,7 @@ def test_every_file_is_in_one_part_with_the_links_that_lead_to_it(
 
 
 @given(items=BUILDS)
-def test_only_large_files_are_alone_and_as_many_as_there_may_be(
+def test_only_large_files_have_their_own_part_up_to_a_limit(
     items: tuple[TreeEntry, ...],
 ) -> None:
     parts = parted(items)
@@ -233,7 +233,7 @@ def test_only_large_files_are_alone_and_as_many_as_there_may_be(
 
 
 def test_copies_of_one_file_are_one_part() -> None:
-    """Wheels have no links: each library lies there three times."""
+    """Wheels cannot hold links: each library is there three times."""
     copies = [FileEntry(f"libx.so{end}", LARGE, "x", executable=False) for end in ("", ".0")]
     assert parted(copies) == (tuple(copies),)
 
@@ -261,7 +261,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_client_would_install_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_tree_that_clients_would_refuse_is_refused_by_name(tmp_path: Path, name: str) -> None:
     tree = write(tmp_path / "build")
     REFUSED[name](tree)
     with pytest.raises(UsageError, match="no client would install it") as caught:

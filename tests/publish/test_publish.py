@@ -1,4 +1,4 @@
-"""Signing anew, rotating, publishing and checking, by the commands that maintainers type."""
+"""Signing again, rotating, publishing and checking, by the commands that maintainers type."""
 
 import json
 import re
@@ -41,7 +41,7 @@ ROOT, TARGETS = (tuple(f"{role}-{number}" for number in (1, 2, 3)) for role in (
 
 @dataclass(frozen=True)
 class Maintainer:
-    """Somebody with a copy of the data, throwaway signers and a repository of their own."""
+    """A maintainer with a copy of the data, throwaway signers and an own repository."""
 
     home: Path
 
@@ -122,7 +122,7 @@ def test_a_new_state_has_the_next_versions_and_its_day(maintainer: Maintainer) -
     assert "b11347" not in "".join(maintainer.files())
 
 
-def test_R09_what_was_raised_is_signed_again_to_the_same_bytes(maintainer: Maintainer) -> None:
+def test_R09_raised_versions_are_signed_again_to_the_same_bytes(maintainer: Maintainer) -> None:
     maintainer.run("sign", "--raise", "--issued", "2026-12-01")
     before = maintainer.files()
     maintainer.run("sign")
@@ -158,7 +158,7 @@ def test_a_plan_with_other_signers_needs_a_rotation(maintainer: Maintainer) -> N
 
 
 @pytest.mark.parametrize("tag", ["b11146", "b10092"], ids=["upstream", "index"])
-def test_T24_a_release_that_is_made_from_facts_is_revoked(maintainer: Maintainer, tag: str) -> None:
+def test_T24_a_release_made_from_facts_can_be_revoked(maintainer: Maintainer, tag: str) -> None:
     """Nothing but the tool's own data says so: a rebuild keeps it."""
     done = release_tool(
         "revoke", tag, "--data", maintainer.data, "--reason", "it leaks", "--on", "2026-12-01"
@@ -180,7 +180,7 @@ def test_T24_a_release_that_is_made_from_facts_is_revoked(maintainer: Maintainer
 # --- holder after holder ------------------------------------------------------------------
 
 
-def test_R09_signatures_gather_from_machine_to_machine(maintainer: Maintainer) -> None:
+def test_R09_signatures_are_collected_from_machine_to_machine(maintainer: Maintainer) -> None:
     """Two holders and a host, none of whom has another's signer: the same bytes as at one."""
     alone = Maintainer(maintainer.home / "alone")
     shutil.copytree(maintainer.data, alone.data)
@@ -200,7 +200,7 @@ def test_R09_signatures_gather_from_machine_to_machine(maintainer: Maintainer) -
     assert maintainer.files() == alone.files()
 
 
-def test_a_rotation_gathers_the_old_and_the_new_signers(maintainer: Maintainer) -> None:
+def test_a_rotation_collects_old_and_new_signers(maintainer: Maintainer) -> None:
     pinned = maintainer.files()["metadata/1.root.json"]
     gather = ("--gather", maintainer.home / "gathered")
     turns = {
@@ -219,7 +219,7 @@ def test_a_rotation_gathers_the_old_and_the_new_signers(maintainer: Maintainer) 
     assert checking.verify(copies.Folder(maintainer.repository), pinned).roles["root"].version == 2
 
 
-def test_what_was_gathered_for_something_else_does_not_count(maintainer: Maintainer) -> None:
+def test_signatures_of_other_content_do_not_count(maintainer: Maintainer) -> None:
     gather = ("--gather", maintainer.home / "gathered")
     maintainer.said("sign", *gather, "--raise", signers=("targets-1",))
     path = maintainer.data / "repository.toml"
@@ -232,7 +232,7 @@ def test_what_was_gathered_for_something_else_does_not_count(maintainer: Maintai
         assert "is damaged" in maintainer.tried("sign", *gather, signers=("targets-2",))
 
 
-def test_a_new_signer_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_new_signer_file_is_private(tmp_path: Path) -> None:
     path = tmp_path / "anna.json"
     done = release_tool("new-signer", "anna", path)
     assert done.returncode == 0, done.stderr
@@ -248,7 +248,7 @@ def test_a_new_signer_is_its_owners_alone(tmp_path: Path) -> None:
 # --- every week ---------------------------------------------------------------------------
 
 
-def test_a_week_needs_the_online_signer_alone(maintainer: Maintainer) -> None:
+def test_a_weekly_refresh_needs_only_the_online_signer(maintainer: Maintainer) -> None:
     before = maintainer.files()
     for version, day in enumerate(("2026-12-01", "2026-12-08"), BEFORE["timestamp"] + 1):
         maintainer.run("resign", "--issued", day, signers=("online-1",))
@@ -262,15 +262,15 @@ def test_a_week_needs_the_online_signer_alone(maintainer: Maintainer) -> None:
     assert maintainer.files() == after_files
 
 
-def test_a_week_passes_while_a_release_is_being_prepared(maintainer: Maintainer) -> None:
-    """Facts that nobody signed yet do not keep the timestamp from being signed."""
+def test_a_weekly_refresh_works_while_a_release_is_prepared(maintainer: Maintainer) -> None:
+    """Facts that are not signed yet do not prevent a new timestamp."""
     path = maintainer.data / "repository.toml"
     path.write_text(re.sub(r"nightly = .*", 'nightly = ["b99999"]', path.read_text()))
     maintainer.run("resign", signers=("online-1",))
     assert "b99999" in maintainer.tried("sign")
 
 
-def test_a_week_follows_what_is_published_not_what_was_written_down(
+def test_a_weekly_refresh_continues_from_the_published_version(
     maintainer: Maintainer,
 ) -> None:
     written = (maintainer.data / "repository.toml").read_text()
@@ -280,7 +280,7 @@ def test_a_week_follows_what_is_published_not_what_was_written_down(
     assert maintainer.versions()["timestamp"] == BEFORE["timestamp"] + 2
 
 
-def test_nothing_is_signed_over_a_damaged_repository(maintainer: Maintainer) -> None:
+def test_a_damaged_repository_is_not_signed_again(maintainer: Maintainer) -> None:
     path = maintainer.repository / "metadata" / "timestamp.json"
     path.write_bytes(path.read_bytes().replace(b'"sig": "', b'"sig": "00', 1))
     before = maintainer.files()
@@ -309,7 +309,7 @@ def test_a_rotation_needs_two_of_the_old_root_signers(maintainer: Maintainer) ->
     assert checking.walk(copy) == 2
 
 
-def test_everybody_is_replaced_and_the_oldest_client_follows(maintainer: Maintainer) -> None:
+def test_all_keys_are_replaced_and_the_oldest_client_follows(maintainer: Maintainer) -> None:
     """From pre-production signers to the maintainers' own, and on, five times."""
     pinned = maintainer.files()["metadata/1.root.json"]
     roots, rest = ROOT, (*TARGETS, "online-1")
@@ -343,7 +343,7 @@ def test_a_stolen_targets_signer_is_replaced_by_the_root_signers(maintainer: Mai
     "change",
     ["root=anna,ben", "root=anna,anna,ben", "roots=anna,ben,chris", "online=a,b", "root", "=a"],
 )
-def test_a_change_that_is_none_stops_the_tool(maintainer: Maintainer, change: str) -> None:
+def test_an_invalid_rotation_stops_the_tool(maintainer: Maintainer, change: str) -> None:
     assert "not a role with all its signers" in maintainer.tried("rotate", change)
     assert maintainer.versions() == BEFORE
 
@@ -357,7 +357,7 @@ def published(maintainer: Maintainer, target: Path) -> str:
     return done.stderr
 
 
-def test_what_is_published_is_the_whole_repository(maintainer: Maintainer, tmp_path: Path) -> None:
+def test_the_whole_repository_is_published(maintainer: Maintainer, tmp_path: Path) -> None:
     target = tmp_path / "www" / "llm"
     assert not published(maintainer, target)
     assert files_of(target) == maintainer.files()
@@ -369,10 +369,8 @@ def test_what_is_published_is_the_whole_repository(maintainer: Maintainer, tmp_p
     assert after.keys() >= before.keys(), "somebody may be in the middle of the old state"
 
 
-def test_the_timestamp_is_what_switches_to_the_new_state(
-    maintainer: Maintainer, tmp_path: Path
-) -> None:
-    """Whatever else of it lies there: clients see the old state until the very last file."""
+def test_the_timestamp_is_published_last(maintainer: Maintainer, tmp_path: Path) -> None:
+    """Clients see the old state until the very last file is there."""
     target = tmp_path / "www"
     published(maintainer, target)
     maintainer.run(
@@ -401,9 +399,7 @@ def test_R08_an_older_state_is_not_published(maintainer: Maintainer, tmp_path: P
     assert files_of(target) == before
 
 
-def test_another_repository_is_not_published_over_one(
-    maintainer: Maintainer, tmp_path: Path
-) -> None:
+def test_a_repository_is_not_published_over_another(maintainer: Maintainer, tmp_path: Path) -> None:
     target = tmp_path / "www"
     target.mkdir()
     shutil.copytree(folder_of_the_package(), target, dirs_exist_ok=True)
@@ -462,10 +458,8 @@ def wheel(path: Path, repository: Path) -> Path:
     return path
 
 
-def test_a_wheels_copy_is_judged_by_what_it_may_not_lack(
-    maintainer: Maintainer, tmp_path: Path
-) -> None:
-    """Its timestamp is old on any day but the first: whoever is on line fetches another."""
+def test_an_old_timestamp_in_a_wheel_is_accepted(maintainer: Maintainer, tmp_path: Path) -> None:
+    """Its timestamp is old on any day but the first: online clients download another."""
     made = wheel(tmp_path / "one.whl", maintainer.repository)
     assert check(made, "--on", "2027-03-01")[0] == 0
     code, _, said = check(made, "--on", "2027-10-01")
@@ -476,7 +470,9 @@ def test_a_wheels_copy_is_judged_by_what_it_may_not_lack(
     assert check(tmp_path / "bad.whl")[2].endswith("is no wheel: File is not a zip file\n")
 
 
-def test_a_wheel_is_compared_with_what_is_published(maintainer: Maintainer, tmp_path: Path) -> None:
+def test_a_wheel_is_compared_with_the_published_repository(
+    maintainer: Maintainer, tmp_path: Path
+) -> None:
     made, target = wheel(tmp_path / "one.whl", maintainer.repository), tmp_path / "www"
     maintainer.run(
         "rotate", changed("root", PEOPLE), signers=(*ROOT, *TARGETS, "online-1", *PEOPLE)
@@ -490,7 +486,7 @@ def test_a_wheel_is_compared_with_what_is_published(maintainer: Maintainer, tmp_
     assert "every published root leads to root 2\n" in said
 
 
-def test_a_package_that_is_ahead_of_what_is_published_fails(
+def test_a_package_newer_than_the_published_repository_fails(
     maintainer: Maintainer, tmp_path: Path
 ) -> None:
     target = tmp_path / "www"
@@ -516,7 +512,7 @@ def test_a_published_repository_that_lost_a_root_fails(
     assert (code, said) == (1, f"{ERROR}root 2 is published with other content, or not at all\n")
 
 
-def test_a_root_that_leads_nowhere_is_named(maintainer: Maintainer) -> None:
+def test_a_root_without_a_valid_chain_is_named(maintainer: Maintainer) -> None:
     """A root that lost the signatures of the old signers: who is at the one before is stuck."""
     maintainer.run("rotate", changed("root", PEOPLE), signers=EVERYBODY)
     path = maintainer.repository / "metadata" / "2.root.json"
@@ -575,7 +571,7 @@ def released(maintainer: Maintainer, nginx: Nginx, tag: str) -> None:
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Maintainer:
-    """Somebody who starts with one channel and no release, and whose root outlasts this test."""
+    """A publisher with one channel, no release, and a root that is valid during this test."""
     made = Maintainer(tmp_path / "maintainer")
     made.home.mkdir()
     forget_releases(copied_data(made.data))

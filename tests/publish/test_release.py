@@ -103,7 +103,7 @@ def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
         assert embedded.read(entry).revoked is False
 
 
-def test_it_holds_for_as_long_as_the_plan_says(embedded: loading.Catalog) -> None:
+def test_the_repository_expires_when_the_plan_says(embedded: loading.Catalog) -> None:
     left = checking.days_left(embedded.trusted, SIGNED_DAY)
     lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365}
     assert left == {
@@ -119,7 +119,7 @@ def test_it_holds_for_as_long_as_the_plan_says(embedded: loading.Catalog) -> Non
     assert late[3][1:] == ["snapshot (59 days left)", "targets (59 days left)"]
 
 
-def test_thresholds_and_signers() -> None:
+def test_thresholds_and_signers_match_the_plan() -> None:
     root = trust.check_root((MANIFESTS / "metadata" / "1.root.json").read_bytes())
     counts = {name: (role.threshold, len(role.keyids)) for name, role in root.roles.items()}
     assert counts == {"root": (2, 3), "targets": (2, 3), "snapshot": (1, 1), "timestamp": (1, 1)}
@@ -128,7 +128,7 @@ def test_thresholds_and_signers() -> None:
     assert len(root.keys) == 7
 
 
-def test_whatever_was_not_attested_says_so(embedded: loading.Catalog) -> None:
+def test_releases_without_attestation_say_so(embedded: loading.Catalog) -> None:
     """Upstream's attestations could not be had where the first repository was made."""
     for entry in embedded.entries:
         reason = embedded.read(entry).unattested
@@ -136,7 +136,7 @@ def test_whatever_was_not_attested_says_so(embedded: loading.Catalog) -> None:
         assert "attestation" in reason
 
 
-def test_channels(embedded: loading.Catalog) -> None:
+def test_the_channels_have_the_planned_releases(embedded: loading.Catalog) -> None:
     found = {name: [e.release for e in embedded.releases(name)] for name in embedded.channels}
     assert found == {
         "stable": ["b11429", "b11146"],
@@ -147,8 +147,8 @@ def test_channels(embedded: loading.Catalog) -> None:
     assert embedded.read(embedded.entry("v0.5.0")).release == "b11146"
 
 
-def test_manifests_are_what_the_data_gives() -> None:
-    """Whoever changes facts or rules signs anew: the published files never drift from them."""
+def test_the_published_files_match_the_data() -> None:
+    """A change of facts or rules needs new signatures: the published files always match them."""
     made = {release.path: release for release in releases.release_files(PLAN, DATA)}
     data = MANIFESTS / "metadata" / f"{PLAN.roles['targets'].version}.targets.json"
     targets = json.loads(data.read_text("utf-8"))["signed"]["targets"]
@@ -159,7 +159,7 @@ def test_manifests_are_what_the_data_gives() -> None:
         assert (MANIFESTS / "targets" / "releases" / name).read_bytes() == made[path].data
 
 
-def test_manifests_hold_nothing_else() -> None:
+def test_the_published_folder_has_no_other_files() -> None:
     files = {path.relative_to(MANIFESTS).as_posix() for path in MANIFESTS.rglob("*.json")}
     made = signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), throwaway())
     assert files == made.keys()
@@ -190,14 +190,14 @@ def test_every_digest_is_a_recorded_fact() -> None:
     assert {size for _, _, size in wheels} == {67771062, 65269811, 64813903}
 
 
-def test_no_size_is_invented() -> None:
+def test_no_recorded_size_is_zero() -> None:
     for document in published_documents().values():
         for each in artifacts(document):
             assert each.get("size", 1), each
 
 
 def test_every_long_hexadecimal_text_is_a_digest_a_key_or_a_signature() -> None:
-    """A seed is 64 hexadecimal digits whose public key the root names: there is none."""
+    """A seed would be 64 hexadecimal digits whose public key the root names."""
     root = trust.check_root((MANIFESTS / "metadata" / "1.root.json").read_bytes())
     public = {str(key.keyval["public"]) for key in root.keys.values()}
     for path in MANIFESTS.rglob("*"):
@@ -213,7 +213,7 @@ def test_every_long_hexadecimal_text_is_a_digest_a_key_or_a_signature() -> None:
 
 
 @pytest.mark.parametrize("tag", UPSTREAM)
-def test_every_platform_of_the_design(embedded: loading.Catalog, tag: str) -> None:
+def test_every_planned_platform_is_there(embedded: loading.Catalog, tag: str) -> None:
     release = embedded.read(embedded.entry(tag))
     assert release.publisher == "ggml-org"
     assert release.platforms.keys() >= PLATFORMS
@@ -253,7 +253,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("tag", EXPECTED)
-def test_variants_best_first(embedded: loading.Catalog, tag: str) -> None:
+def test_variants_are_sorted_best_first(embedded: loading.Catalog, tag: str) -> None:
     found = {
         name: [each.name for each in platform.variants]
         for name, platform in embedded.read(embedded.entry(tag)).platforms.items()
@@ -261,7 +261,7 @@ def test_variants_best_first(embedded: loading.Catalog, tag: str) -> None:
     assert found == EXPECTED[tag]
 
 
-def test_preference_orders(embedded: loading.Catalog) -> None:
+def test_preference_orders_are_complete(embedded: loading.Catalog) -> None:
     preference = embedded.read(embedded.entry("b11347")).platforms["linux-amd64"].preference
     assert preference["portable"][:3] == ("vulkan", "cuda", "rocm")
     assert preference["native"][:3] == ("cuda", "rocm", "sycl")
@@ -287,7 +287,7 @@ def test_a_cuda_build_has_its_companion_of_the_same_toolkit(
     assert seen >= 4
 
 
-def test_device_code_lists(embedded: loading.Catalog) -> None:
+def test_device_code_lists_match_the_records(embedded: loading.Catalog) -> None:
     """An H200 (9.0) is served by PTX only: 12.8 on a driver of CUDA 13.0, and never 13.4."""
     release = embedded.read(embedded.releases("stable")[0])
     old = variant(release, "linux-amd64", "cuda-12.8").requires.cuda
@@ -318,7 +318,9 @@ FLOORS = {
 
 
 @pytest.mark.parametrize("which", FLOORS, ids="/".join)
-def test_floors(embedded: loading.Catalog, which: tuple[str, str]) -> None:
+def test_minimum_versions_match_the_records(
+    embedded: loading.Catalog, which: tuple[str, str]
+) -> None:
     requires = variant(embedded.read(embedded.entry("b11347")), *which).requires
     assert (requires.glibc, requires.libstdcxx) == FLOORS[which]
     assert (requires.vcruntime is not None) == which[0].startswith("windows")
@@ -345,7 +347,7 @@ def test_one_archive_serves_metal_and_the_cpu(embedded: loading.Catalog) -> None
     assert variant(release, "darwin-amd64", "cpu").requires.macos == "13.3"
 
 
-def test_gfx_lists(embedded: loading.Catalog) -> None:
+def test_gfx_lists_match_the_records(embedded: loading.Catalog) -> None:
     release = embedded.read(embedded.releases("stable")[0])
     linux = variant(release, "linux-amd64", "rocm-10.0").requires.rocm
     windows = variant(release, "windows-amd64", "rocm-10.0").requires.rocm
@@ -356,7 +358,7 @@ def test_gfx_lists(embedded: loading.Catalog) -> None:
 
 
 @pytest.mark.parametrize("tag", UPSTREAM)
-def test_layouts(embedded: loading.Catalog, tag: str) -> None:
+def test_the_server_and_root_of_each_archive_are_right(embedded: loading.Catalog, tag: str) -> None:
     for name, platform in embedded.read(embedded.entry(tag)).platforms.items():
         windows = name.startswith("windows")
         for each in platform.variants:
@@ -411,7 +413,7 @@ def changed(tag: str, *add: str, remove: str = "") -> facts.UpstreamRelease:
 
 
 @pytest.mark.parametrize("tag", FACTS)
-def test_every_recorded_release_is_known_whole(tag: str) -> None:
+def test_every_asset_of_a_recorded_release_is_known(tag: str) -> None:
     used = {asset.name for each in classify.classify(FACTS[tag], RULES) for asset in each.artifacts}
     skipped = {asset.name for asset in FACTS[tag].assets} - used
     assert all(re.search(r"android|-ui\.|xcframework", name) for name in skipped)
@@ -429,7 +431,7 @@ def test_every_recorded_release_is_known_whole(tag: str) -> None:
         "something.txt",
     ],
 )
-def test_an_asset_that_no_rule_knows_stops_the_tool(name: str) -> None:
+def test_an_asset_without_a_rule_stops_the_tool(name: str) -> None:
     with pytest.raises(PublishError, match=re.escape(name)):
         documents.release_document(changed("b11429", name), RULES, {})
 
@@ -471,7 +473,7 @@ def test_a_release_without_facts_stops_the_tool() -> None:
         releases.release_files(plan, DATA)
 
 
-def test_a_backend_that_no_order_names_stops_the_tool() -> None:
+def test_a_backend_missing_in_the_orders_stops_the_tool() -> None:
     platforms = RULES.platforms | {
         "linux-amd64": classify.PlatformRule("cpu", {"portable": ["cpu"], "native": ["cpu"]})
     }
@@ -514,7 +516,7 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
         checking.verify(copies.Files(files), json.dumps(document).encode())
 
 
-def test_as_many_signers_as_a_client_needs_have_to_be_at_hand(tmp_path: Path) -> None:
+def test_too_few_signers_for_a_client_stop_the_tool(tmp_path: Path) -> None:
     few = throwaway()
     for name, count in (("targets-3", 3), ("targets-1", None)):
         del few[name]
@@ -556,7 +558,7 @@ def raised(plan: plans.Plan, *roles: str, **changes: Any) -> plans.Plan:
     return replace(plan, roles=plan.roles | new, **changes)
 
 
-def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
+def test_R08_other_content_needs_a_higher_version(tmp_path: Path) -> None:
     folder.write(tmp_path, signed())
     channels = PLAN.channels | {"nightly": ("b11541",)}
     changed_files = signed(replace(THROWAWAY, channels=channels))
@@ -578,7 +580,7 @@ def test_R08_other_content_needs_a_greater_version(tmp_path: Path) -> None:
     assert not [name for name in names if name.endswith(".b11347.json")]
 
 
-def test_a_root_that_clients_could_not_walk_to_is_not_written(tmp_path: Path) -> None:
+def test_a_root_without_a_chain_from_the_old_one_is_not_written(tmp_path: Path) -> None:
     """A next root needs the old signers too: without them nothing changes."""
     folder.write(tmp_path, signed())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
@@ -645,7 +647,7 @@ def test_R10_an_unusable_signer_is_named_without_its_seed(
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"root-1": "5e5e"}', '{"root-1": {}}', "null"])
-def test_R10_a_file_that_is_no_file_of_signers(tmp_path: Path, content: str) -> None:
+def test_R10_a_file_that_is_not_a_signers_file_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "signers.json"
     path.touch(0o600)
     path.write_text(content)
@@ -656,7 +658,7 @@ def test_R10_a_file_that_is_no_file_of_signers(tmp_path: Path, content: str) -> 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
 @pytest.mark.parametrize("mode", [0o644, 0o666, 0o640, 0o604, 0o620, 0o602, 0o601])
-def test_T17_signers_that_others_can_open_sign_nothing(tmp_path: Path, mode: int) -> None:
+def test_T17_signers_that_others_can_read_are_refused(tmp_path: Path, mode: int) -> None:
     environ = signers_file(tmp_path / "signers.json")
     (tmp_path / "signers.json").chmod(mode)
     data, into = copied_data(tmp_path / "data"), tmp_path / "into"
@@ -670,14 +672,14 @@ def test_T17_signers_that_others_can_open_sign_nothing(tmp_path: Path, mode: int
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
-def test_T17_signers_that_another_user_owns_sign_nothing(tmp_path: Path) -> None:
+def test_T17_signers_of_another_user_are_refused(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
     os.chown(tmp_path / "signers.json", 65534, 65534)
     with pytest.raises(PublishError, match="belongs to another user"):
         signers.load_signers(environ)
 
 
-def test_without_a_file_of_signers(tmp_path: Path) -> None:
+def test_a_missing_signers_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match=signers.VARIABLE):
         signers.load_signers({})
     with pytest.raises(PublishError, match="No such file"):
@@ -687,7 +689,7 @@ def test_without_a_file_of_signers(tmp_path: Path) -> None:
 # --- the commands -------------------------------------------------------------------------
 
 
-def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
+def test_signing_a_folder_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
     data = copied_data(tmp_path / "data")
     for name in ("one", "two"):
@@ -702,7 +704,7 @@ def test_the_command_signs_a_folder_twice_alike(tmp_path: Path) -> None:
     assert len(one) == 11
 
 
-def test_the_command_builds_what_is_to_be_reviewed(tmp_path: Path) -> None:
+def test_the_command_builds_the_files_for_review(tmp_path: Path) -> None:
     done = release_process("build", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for path in (tmp_path / "releases").iterdir():
@@ -729,7 +731,7 @@ def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_handbook_has_every_command_and_no_other() -> None:
+def test_the_handbook_has_exactly_the_commands() -> None:
     text = (ROOT / "docs" / "releases.md").read_text("utf-8")
     table = text.partition("| task | command |")[2].partition("\n\n")[0]
     tasks = {words for row in table.splitlines() for words in re.findall(r"`([a-z-]+)", row)}

@@ -40,7 +40,7 @@ CANARY = {"canary": SEED}
 
 @pytest.fixture
 def canary(tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody whose one signer is the canary."""
+    """The environment of a maintainer whose one signer is the canary."""
     path = tmp_path / "signers.json"
     raw = {"scheme": "ed25519", "seed": SEED.hex(), "public": public_of(SEED.hex())}
     path.write_text(json.dumps({"canary": raw}))
@@ -71,7 +71,7 @@ def commit(folder: Path, name: str, content: bytes, message: str) -> None:
 
 
 def scan(repository: Path, canary: dict[str, str], *places: Path) -> tuple[int, str]:
-    """How a scan ended, and what it said; no seed may be in that either."""
+    """Return the exit code and the output of a scan; the output must not have a seed either."""
     done = release_tool("secrets", "--repository", repository, *places, **canary)
     said = done.stdout + done.stderr
     assert not search([("the scan's own output", said.encode())], CANARY)[0]
@@ -79,7 +79,7 @@ def scan(repository: Path, canary: dict[str, str], *places: Path) -> tuple[int, 
     return done.returncode, said
 
 
-# --- how it may be written ----------------------------------------------------------------
+# --- the encodings of a seed ---------------------------------------------------------------
 
 
 def pem(seed: bytes) -> bytes:
@@ -104,7 +104,7 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("before", [b"", b"x", b"xy"], ids=len)
-def test_R10_a_seed_is_found_however_it_is_written(form: str, before: bytes) -> None:
+def test_R10_a_seed_is_found_in_every_encoding(form: str, before: bytes) -> None:
     for seed in (SEED, random.Random(7).randbytes(32)):  # noqa: S311 - a canary
         written = FORMS[form](seed)
         padded = before + written + b" and more" if form != "gzip" else written
@@ -113,7 +113,7 @@ def test_R10_a_seed_is_found_however_it_is_written(form: str, before: bytes) -> 
 
 
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=9), st.binary(max_size=9))
-def test_R10_base64_of_anything_around_it(seed: bytes, before: bytes, after: bytes) -> None:
+def test_R10_a_seed_is_found_inside_a_base64_text(seed: bytes, before: bytes, after: bytes) -> None:
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for half in (seed[:16], seed[16:]):
             written = encode(before + half + after)
@@ -121,7 +121,7 @@ def test_R10_base64_of_anything_around_it(seed: bytes, before: bytes, after: byt
 
 
 @given(st.binary(max_size=400))
-def test_other_bytes_are_no_seed(data: bytes) -> None:
+def test_other_bytes_are_not_a_seed(data: bytes) -> None:
     assert search([("here", data)], CANARY)[0] == []
 
 
@@ -141,7 +141,7 @@ def tarred(name: str, content: bytes) -> bytes:
     return made.getvalue()
 
 
-def test_R10_archives_in_archives_are_opened() -> None:
+def test_R10_nested_archives_are_opened() -> None:
     inner = zipped("tsuku_llm/manifests/seed.txt", SEED.hex().encode())
     outer = tarred("dist/one.whl", inner)
     place = "sdist: unpacked: dist/one.whl: tsuku_llm/manifests/seed.txt"
@@ -161,7 +161,7 @@ def test_a_clean_repository_passes(repository: Path, canary: dict[str, str]) -> 
     assert (code, said) == (0, "none of 1 seeds is in 4 files and objects\n")
 
 
-def test_R10_in_a_file_that_nobody_committed(repository: Path, canary: dict[str, str]) -> None:
+def test_R10_in_an_uncommitted_file(repository: Path, canary: dict[str, str]) -> None:
     (repository / "notes.txt").write_text(f"seed: {SEED.hex()}")
     code, said = scan(repository, canary)
     assert code == 1
@@ -177,7 +177,7 @@ def test_R10_in_the_history(repository: Path, canary: dict[str, str]) -> None:
     assert said.startswith("canary: git's blob ")
 
 
-def test_R10_in_a_message_a_stash_or_what_no_branch_reaches(
+def test_R10_in_a_message_a_stash_or_an_unreachable_commit(
     repository: Path, canary: dict[str, str]
 ) -> None:
     commit(repository, "README.md", b"Nothing.", f"Rotate {SEED.hex()}")
@@ -214,7 +214,7 @@ def test_R10_in_a_wheel_an_sdist_or_a_log(
         assert said in found[1].splitlines()
 
 
-def test_R10_in_what_this_tree_is_built_to(canary: dict[str, str], tmp_path: Path) -> None:
+def test_R10_in_the_built_wheel_and_sdist(canary: dict[str, str], tmp_path: Path) -> None:
     """A seed in a module reaches the sdist and the wheel, and is found in both."""
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns(
@@ -233,7 +233,7 @@ def test_R10_in_what_this_tree_is_built_to(canary: dict[str, str], tmp_path: Pat
 # --- and does not -------------------------------------------------------------------------
 
 
-def test_R10_no_command_says_a_seed(tmp_path: Path) -> None:
+def test_R10_no_command_prints_a_seed(tmp_path: Path) -> None:
     """Signing, rotating, failing in each way: nothing of a seed is said or written."""
     data, into, home = (tmp_path / name for name in ("data", "manifests", "home"))
     copied_data(data, "anna", "ben", "chris")
@@ -274,7 +274,7 @@ def test_R10_no_seed_of_the_signers_is_in_this_repository_or_what_it_builds() ->
     assert done.stdout.startswith("none of 7 seeds is in ")
 
 
-def test_without_signers_the_scan_says_that_it_did_not_happen() -> None:
+def test_without_signers_the_scan_says_that_it_was_skipped() -> None:
     assert VARIABLE not in os.environ
     done = release_tool("secrets")
     assert (done.returncode, done.stderr) == (0, "")

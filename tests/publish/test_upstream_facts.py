@@ -63,7 +63,7 @@ def only(tag: str, data: Path) -> Any:
 
 
 def test_the_same_facts_give_the_same_release_files(data: Path) -> None:
-    """Byte for byte what is published in manifests/, and the entries signed beside it."""
+    """Byte for byte the files in manifests/, and the signed entries."""
     before = releases.release_files(PLAN, data)
     forget_releases(data)
     for release in FACTS.values():
@@ -86,7 +86,7 @@ def test_the_command_takes_a_stored_answer(data: Path, tmp_path: Path) -> None:
     assert json.loads(after) == json.loads(before)
 
 
-def test_what_was_not_known_is_completed_and_what_was_stays(data: Path) -> None:
+def test_unknown_facts_are_added_and_known_ones_stay(data: Path) -> None:
     release = FACTS["b11429"]
     assert any(each.size is None for each in release.assets)
     sized = tuple(replace(each, size=each.size or 4711) for each in release.assets)
@@ -112,7 +112,7 @@ def changed_url(assets: list[dict[str, Any]]) -> None:
     ],
     ids=["digest", "url", "gone"],
 )
-def test_what_upstream_changed_later_stops_the_tool(
+def test_a_later_change_by_upstream_stops_the_tool(
     data: Path, change: Callable[[list[dict[str, Any]]], None], said: str
 ) -> None:
     document = json.loads(answer_of(FACTS["b11429"]))
@@ -167,7 +167,7 @@ def test_a_stable_version_does_not_move(data: Path) -> None:
         refresh(data, "v0.6.0", answer("v0.6.0", [], body="b11541"))
 
 
-def test_the_answer_comes_through_the_programs_own_fetcher(tmp_path: Path) -> None:
+def test_the_answer_is_downloaded_by_the_programs_own_code(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     given = answer_of(FACTS["b11429"])
     context = authority.issue().server_context()
@@ -256,7 +256,7 @@ def test_reading_twice_records_the_same(
     assert {each.sha256 for each in archives.values()} <= {path.stem for path in before}
 
 
-def test_an_archive_that_is_not_the_published_one_stops_the_tool(
+def test_an_archive_with_another_digest_stops_the_tool(
     data: Path, archives: Mapping[str, Packed], tmp_path: Path
 ) -> None:
     (tmp_path / "folder").mkdir()
@@ -272,7 +272,7 @@ def test_an_archive_that_is_not_the_published_one_stops_the_tool(
         Refresh(data, {}, lambda _: None).read_archives(TAG, tmp_path / "folder")
 
 
-def test_an_archive_of_another_size_than_the_published_one_stops_the_tool(
+def test_an_archive_of_another_size_stops_the_tool(
     data: Path, archives: Mapping[str, Packed]
 ) -> None:
     packed = replace(archives[CPU], size=archives[CPU].size + 1)
@@ -295,7 +295,7 @@ def test_R08_a_release_whose_archives_were_not_read_is_not_signed(
     assert only(TAG, data)["release"] == TAG
 
 
-def test_R08_unless_the_facts_say_why(
+def test_R08_a_release_is_signed_without_reading_if_the_facts_say_why(
     data: Path, archives: Mapping[str, Packed], tmp_path: Path
 ) -> None:
     stored = tmp_path / "answer.json"

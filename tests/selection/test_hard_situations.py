@@ -157,7 +157,7 @@ def gtx_1080_ti(stubs: StubDrivers, root: Path, driver: int, *more: str) -> Loca
 
 
 @pytest.mark.parametrize("driver", [12020, 12040])
-def test_situation_02_what_would_die_at_the_first_prompt_is_not_chosen(
+def test_situation_02_a_build_that_would_crash_at_the_first_prompt_is_not_chosen(
     stubs: StubDrivers, root: Path, driver: int
 ) -> None:
     found = seen(gtx_1080_ti(stubs, root, driver, "vulkan"))
@@ -168,7 +168,7 @@ def test_situation_02_what_would_die_at_the_first_prompt_is_not_chosen(
     assert found.refused == refused
 
 
-def test_situation_02_it_is_refused_before_anything_is_fetched(
+def test_situation_02_it_is_refused_before_any_download(
     stubs: StubDrivers, root: Path, tmp_path: Path
 ) -> None:
     host = gtx_1080_ti(stubs, root, 12020)
@@ -213,7 +213,7 @@ def test_situation_03_a_driver_that_waits_for_a_reboot_is_named(
 
 
 @pytest.mark.parametrize("how", [{"cuInit": 100, "nvmlInit_v2": 18}, {"cuInit": 999}])
-def test_situation_03_versions_that_differ_are_seen_behind_other_codes(
+def test_situation_03_different_versions_are_recognised_with_other_error_codes(
     stubs: StubDrivers, root: Path, how: Mapping[str, object]
 ) -> None:
     found = seen(stubs.only("cuda", "nvml", root=with_module(root, "570.86.15"), **how))
@@ -232,7 +232,7 @@ def test_situation_03_the_processor_is_not_chosen_quietly(
     assert "restart the machine" in note
 
 
-# --- 4: a card that the build has no machine code for --------------------------------------------
+# --- 4: a card without machine code in the build -------------------------------------------------
 
 
 @pytest.mark.parametrize("capability", [(6, 1), (7, 0)], ids=["pascal", "volta"])
@@ -245,7 +245,7 @@ def test_situation_04_a_card_that_cuda_13_dropped_gets_the_older_line(
     assert found.refused["cuda-13.4"] == "cuda-capability"
 
 
-def test_situation_04_a_card_newer_than_the_build_starts_slowly_and_that_is_said(
+def test_situation_04_a_card_newer_than_the_build_gets_a_warning_about_a_slow_start(
     stubs: StubDrivers, root: Path
 ) -> None:
     found = seen(stubs.only("cuda", root=root, cuda_major=10, cuda_minor=3))
@@ -270,7 +270,7 @@ HYBRID = {
 }
 
 
-def test_situation_05_the_discrete_card_is_chosen_and_handed_over(
+def test_situation_05_the_discrete_card_is_chosen_and_passed_to_the_server(
     stubs: StubDrivers, root: Path, tmp_path: Path
 ) -> None:
     found = seen(stubs.only("vulkan", root=root, **HYBRID))
@@ -303,7 +303,7 @@ APU_AND_CARD = {
 }
 
 
-def test_situation_06_an_apu_that_comes_first_does_not_decide(
+def test_situation_06_an_apu_listed_first_does_not_decide(
     stubs: StubDrivers, root: Path, tmp_path: Path
 ) -> None:
     found = seen(stubs.only("hip", root=with_nodes(root, 90012, 110000), **APU_AND_CARD))
@@ -333,7 +333,7 @@ def test_situation_07_a_gfx_outside_the_rocm_build_runs_vulkan(
     assert found.refused["rocm-10.0"] == "rocm-gfx"
 
 
-def test_situation_07_a_target_that_nobody_tells_is_not_taken_for_one_of_the_build(
+def test_situation_07_an_unknown_target_does_not_count_as_one_of_the_build(
     stubs: StubDrivers, root: Path
 ) -> None:
     found = seen(stubs.only("hip", root=root, hipGetDevicePropertiesR0600=1))
@@ -344,7 +344,9 @@ def test_situation_07_a_target_that_nobody_tells_is_not_taken_for_one_of_the_bui
 # --- 8: a loader without a driver, or with llvmpipe alone ----------------------------------------
 
 
-def test_situation_08_a_loader_without_a_driver_is_no_gpu(stubs: StubDrivers, root: Path) -> None:
+def test_situation_08_a_loader_without_a_driver_is_not_a_gpu(
+    stubs: StubDrivers, root: Path
+) -> None:
     found = seen(stubs.only("vulkan", root=root, vkCreateInstance=-9))
     assert found.detected == {"cpu"}
     assert found.selected == "cpu"
@@ -352,7 +354,7 @@ def test_situation_08_a_loader_without_a_driver_is_no_gpu(stubs: StubDrivers, ro
     assert "mesa-vulkan-drivers" in found.problems["vulkan-loader-without-icd"]
 
 
-def test_situation_08_a_software_renderer_is_no_gpu(stubs: StubDrivers, root: Path) -> None:
+def test_situation_08_a_software_renderer_is_not_a_gpu(stubs: StubDrivers, root: Path) -> None:
     name = "llvmpipe (LLVM 15.0.6, 256 bits)"
     found = seen(stubs.only("vulkan", root=root, vulkan_type=4, vulkan_name=name))
     (gpu,) = found.hardware.api("vulkan").gpus
@@ -363,7 +365,7 @@ def test_situation_08_a_software_renderer_is_no_gpu(stubs: StubDrivers, root: Pa
     assert found.problems["software-only"]
 
 
-def test_situation_08_llvmpipe_beside_a_card_is_passed_by(stubs: StubDrivers, root: Path) -> None:
+def test_situation_08_llvmpipe_next_to_a_card_is_ignored(stubs: StubDrivers, root: Path) -> None:
     both = {"vulkan_count": 2, "vulkan_type_0": 4, "vulkan_name_0": "llvmpipe (LLVM 15.0.6)"}
     found = seen(stubs.only("vulkan", root=root, **both))
     assert (found.selected, found.device) == ("vulkan", "NVIDIA GeForce RTX 4090")
@@ -409,14 +411,14 @@ def test_situation_10_a_driver_that_breaks_is_not_chosen(
     assert found.problems[slug]
 
 
-def test_situation_10_a_server_whose_driver_hangs_is_not_waited_for(tmp_path: Path) -> None:
+def test_situation_10_a_server_with_a_hanging_driver_is_ended(tmp_path: Path) -> None:
     build = stand_in(tmp_path, devices=("hang",))
     with pytest.raises(GateFailed, match="gave no answer within") as caught:
         gate(build, ENVIRON, limit=3.0)
     assert "tsuku-llm config set llm.backend cpu" in str(caught.value.hint)
 
 
-def test_situation_10_a_build_that_crashes_gives_way_to_one_without_the_plugin(
+def test_situation_10_a_crashing_build_is_replaced_by_one_without_the_plugin(
     stubs: StubDrivers, tmp_path: Path
 ) -> None:
     with release_server(tmp_path / "shop") as shop:
@@ -480,7 +482,7 @@ def test_situation_11_dozen_comes_after_every_driver_of_a_card(
     assert found.fitting == ["cuda-13.4", "cuda-12.8", "vulkan", "cpu"]
 
 
-def test_situation_11_dozen_may_hang(stubs: StubDrivers, wsl: Path) -> None:
+def test_situation_11_a_hanging_dozen_is_ended(stubs: StubDrivers, wsl: Path) -> None:
     host = stubs.only("cuda", "vulkan", root=wsl, vkEnumeratePhysicalDevices="hang")
     found = seen(host, limit=3.0)
     assert found.selected == "cuda-12.8"
@@ -494,7 +496,7 @@ def test_situation_11_a_basic_render_driver_is_software(stubs: StubDrivers, wsl:
     assert found.selected == "cpu"
 
 
-def test_situation_11_without_dxg_windows_is_to_blame(stubs: StubDrivers, wsl: Path) -> None:
+def test_situation_11_without_dxg_windows_is_blamed(stubs: StubDrivers, wsl: Path) -> None:
     (wsl / "dev" / "dxg").unlink()
     found = seen(stubs.only(root=wsl))
     assert found.selected == "cpu"
@@ -521,7 +523,7 @@ def test_situation_12_a_driver_after_a_suspend_is_named_and_not_remembered(
 
 
 @pytest.mark.parametrize(("code", "slug"), [(999, "cuda-after-suspend"), (802, "cuda-not-ready")])
-def test_situation_12_what_passes_is_called_so(
+def test_situation_12_a_temporary_problem_is_marked_as_temporary(
     stubs: StubDrivers, root: Path, code: int, slug: str
 ) -> None:
     found = seen(stubs.only("cuda", root=with_module(root, "580.159.04"), cuInit=code))
@@ -534,7 +536,7 @@ def test_situation_12_what_passes_is_called_so(
 # --- 13: what lies around ------------------------------------------------------------------------
 
 
-def test_situation_13_a_card_on_the_bus_of_a_container_is_no_gpu(
+def test_situation_13_a_card_on_the_bus_of_a_container_is_not_a_gpu(
     stubs: StubDrivers, root: Path
 ) -> None:
     write(with_pci(root), "/.dockerenv")
@@ -545,7 +547,7 @@ def test_situation_13_a_card_on_the_bus_of_a_container_is_no_gpu(
     assert "--gpus all" in found.problems["container-without-gpu"]
 
 
-def test_situation_13_a_leftover_nvidia_smi_is_no_gpu(stubs: StubDrivers, root: Path) -> None:
+def test_situation_13_a_leftover_nvidia_smi_is_not_a_gpu(stubs: StubDrivers, root: Path) -> None:
     tool = write(root, "/usr/bin/nvidia-smi", "#!/bin/sh\necho 'NVIDIA GeForce RTX 3090'\n")
     tool.chmod(0o755)
     amd = {"vulkan_vendor": 0x1002, "vulkan_name": "AMD Radeon RX 7900 XTX"}
@@ -579,7 +581,7 @@ def test_situation_13_an_api_that_answers_needs_no_bus(stubs: StubDrivers, root:
     ],
     ids=["ubuntu-24.04", "ubuntu-22.04", "old-gcc", "rhel-9", "debian-11"],
 )
-def test_situation_14_floors_are_checked_before_the_download(
+def test_situation_14_minimum_versions_are_checked_before_the_download(
     stubs: StubDrivers,
     tmp_path: Path,
     floors: tuple[str, str],
@@ -600,7 +602,7 @@ def test_situation_14_rhel_9_is_told_of_its_libstdcxx(stubs: StubDrivers, tmp_pa
         _ = found.selected
 
 
-def test_situation_14_musl_runs_none(stubs: StubDrivers, tmp_path: Path) -> None:
+def test_situation_14_musl_runs_no_build(stubs: StubDrivers, tmp_path: Path) -> None:
     found = seen(stubs.only("vulkan", root=with_musl(tmp_path)))
     assert set(found.refused.values()) == {"libc"}
     assert "this system has musl" in found.selection.rejected[0].reason.text
@@ -625,7 +627,7 @@ def mac(version: str, processor: str) -> Host:
 
 
 @pytest.mark.parametrize("version", ["14.8", "15.6.1"])
-def test_situation_14_an_old_macos_runs_none(version: str) -> None:
+def test_situation_14_an_old_macos_runs_no_build(version: str) -> None:
     found = seen(mac(version, "Apple M1"))
     assert found.refused == {"metal": "macos", "cpu": "macos"}
     assert found.detected == {"cpu", "metal"}
@@ -670,7 +672,7 @@ def test_situation_15_a_jetson_does_not_get_the_build_of_arm64_servers(
     assert "JetPack" in found.problems["jetson"]
 
 
-def test_situation_15_an_arm64_server_gets_it(stubs: StubDrivers, root: Path) -> None:
+def test_situation_15_an_arm64_server_gets_the_arm64_build(stubs: StubDrivers, root: Path) -> None:
     gb10 = {"cuda_major": 12, "cuda_minor": 1, "cuda_integrated": 1, "cuda_name": "NVIDIA GB10"}
     found = seen(Arm64(stubs.only("cuda", root=root, **gb10)))
     assert (found.selected, found.device) == ("cuda-13.4", "NVIDIA GB10")
@@ -686,7 +688,7 @@ def states(hardware: Hardware) -> dict[str, ApiState]:
     return {api.name: api.state for api in hardware.apis if api.name != "openvino"}
 
 
-def test_a_hanging_driver_adds_its_limit_once(
+def test_a_hanging_driver_costs_its_time_limit_once(
     stubs: StubDrivers, root: Path, tmp_path: Path
 ) -> None:
     calls = tmp_path / "calls"

@@ -132,7 +132,9 @@ def test_a_gfx_target_outside_the_build_is_refused_by_name() -> None:
         ({"libstdcxx": "3.4.29"}, "libstdcxx", []),
     ],
 )
-def test_library_floors(changes: dict[str, object], slug: str, left: list[str]) -> None:
+def test_minimum_versions_of_libraries(
+    changes: dict[str, object], slug: str, left: list[str]
+) -> None:
     selection = choose(machine(cuda(), vulkan(), **changes))
     assert names(selection) == left, slug
 
@@ -155,7 +157,7 @@ def test_an_instruction_set_beyond_the_level_is_judged_where_the_system_lists_th
     assert (reason and reason.text) == expected
 
 
-def test_gpu_means_a_gpu_or_an_error_that_lists_every_reason() -> None:
+def test_backend_gpu_is_a_gpu_or_an_error_with_every_reason() -> None:
     selection = choose(machine(), "gpu")
     with pytest.raises(SelectionError) as caught:
         _ = selection.selected
@@ -163,7 +165,7 @@ def test_gpu_means_a_gpu_or_an_error_that_lists_every_reason() -> None:
 
 
 @pytest.mark.parametrize("word", ["quantum", "", "cuda-99", "CPU"])
-def test_a_request_that_does_not_exist_lists_what_does(word: str) -> None:
+def test_an_unknown_request_lists_the_known_ones(word: str) -> None:
     with pytest.raises(UnknownRequest) as caught:
         choose(machine(), word)
     assert "vulkan" in caught.value.facts[0]
@@ -255,7 +257,7 @@ cpus = st.builds(
 
 
 @given(machines, apis, cpus, st.integers(0, 3), st.integers(30, 40))
-def test_more_capability_never_takes_a_variant_away(
+def test_more_capability_never_removes_a_variant(
     hardware: Hardware, extras: list[Api], cpu: Cpu, more: int, memory: int
 ) -> None:
     offered = release({**linux_variants(), **FLOORED})

@@ -135,7 +135,7 @@ def cuda_fits(needed: dict[str, Any], driver: str | None, capability: str | None
 
 
 @given(st.fixed_dictionaries({}, optional=REQUIREMENTS), MACHINES)
-def test_a_system_fits_exactly_when_every_floor_is_met(
+def test_a_system_fits_exactly_when_it_has_every_minimum_version(
     requires: dict[str, Any], hardware: Hardware
 ) -> None:
     found = why_not(made("cpu", requires), hardware)
@@ -182,7 +182,7 @@ def test_a_further_requirement_never_makes_a_variant_fit(
         ("9.0", "10.0", False, True),
     ],
 )
-def test_code_for_an_architectures_own_features_runs_nowhere_else(
+def test_architecture_specific_code_runs_only_on_that_architecture(
     entry: str, capability: str, sass: bool, ptx: bool
 ) -> None:
     assert (sass_serves(entry, capability), ptx_serves(entry, capability)) == (sass, ptx)

@@ -84,7 +84,7 @@ def test_C03_a_disk_that_fills_at_any_write_keeps_the_old_version(small: Path) -
         pytest.fail("it never fitted")
 
 
-def test_a_file_system_without_room_is_told_beforehand(small: Path) -> None:
+def test_a_full_file_system_is_reported_before_the_install(small: Path) -> None:
     store = Store(small / "not" / "yet" / "there")
     require_space(store.data, 1000)
     with pytest.raises(NoSpace, match=r"5000\.0 MB are needed and 1\.0 MB are free"):
@@ -92,7 +92,9 @@ def test_a_file_system_without_room_is_told_beforehand(small: Path) -> None:
     assert not store.data.exists()
 
 
-def test_C11_versions_on_another_disk_are_refused_in_words(small: Path, tmp_path: Path) -> None:
+def test_C11_versions_on_another_disk_are_refused_with_a_reason(
+    small: Path, tmp_path: Path
+) -> None:
     store = Store(tmp_path / "data")
     (store.data / "staging").mkdir(parents=True)
     subprocess.run(["mount", "--bind", small, store.data / "staging"], check=True)
@@ -139,7 +141,7 @@ def test_X13_an_install_on_a_read_only_disk_can_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="needs root, to be another user")
-def test_X13_an_install_of_roots_can_be_used_by_others(tmp_path: Path) -> None:
+def test_X13_an_install_by_root_can_be_used_by_others(tmp_path: Path) -> None:
     store = Store(tmp_path / "data")
     installed = install(store)
     for folder in (tmp_path, *tmp_path.parents):
@@ -176,7 +178,7 @@ def test_the_data_folder_may_be_a_link_to_a_larger_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["versions", "staging", "locks"])
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_something_else_in_the_place_of_a_folder_is_refused(
+def test_anything_but_a_folder_in_the_place_of_one_is_refused(
     store: Store, name: str, kind: str
 ) -> None:
     store.data.mkdir()
@@ -209,7 +211,7 @@ def test_something_else_in_the_place_of_a_folder_is_refused(
         *("huge", "folder", "link", "fifo"),
     ],
 )
-def test_C10_a_damaged_pointer_is_refused_then_made_anew(
+def test_C10_a_damaged_pointer_is_refused_and_then_replaced(
     store: Store, spoil: Callable[[Path], object]
 ) -> None:
     installed = install(store)
@@ -228,7 +230,7 @@ def test_C10_a_damaged_pointer_is_refused_then_made_anew(
     assert store.active() == installed
 
 
-def test_a_mended_pointer_keeps_the_version_to_roll_back_to(store: Store) -> None:
+def test_a_repaired_pointer_keeps_the_version_to_roll_back_to(store: Store) -> None:
     old, new = install(store, "b100"), install(store, "b200")
     shutil.rmtree(new.path)
     with pytest.raises(CorruptStore, match="is not there"):
@@ -268,7 +270,7 @@ def test_X11_root_does_not_write_into_a_users_store(store: Store) -> None:
     ],
     ids=["receipt-zeros", "receipt-gone", "tree-gone", "all-gone", "renamed"],
 )
-def test_C10_a_damaged_version_is_named_and_installed_anew(
+def test_C10_a_damaged_version_is_named_and_reinstalled(
     store: Store, spoil: Callable[[Path], object]
 ) -> None:
     other, installed = install(store, "b050"), install(store)
@@ -285,7 +287,7 @@ def test_C10_a_damaged_version_is_named_and_installed_anew(
     assert store.damaged() == {}
 
 
-def test_a_reinstall_for_another_reason_only_changes_the_receipt(store: Store) -> None:
+def test_a_reinstall_with_another_request_changes_only_the_receipt(store: Store) -> None:
     installed = install(store)
     before = snapshot(installed.tree)
     receipt = make_receipt(requested="cpu", device="Vulkan0")
@@ -301,7 +303,7 @@ def test_a_reinstall_for_another_reason_only_changes_the_receipt(store: Store) -
         assert store.commit(staging, later).receipt == receipt
 
 
-def test_a_version_that_is_gone_cannot_be_activated(store: Store) -> None:
+def test_a_removed_version_cannot_be_activated(store: Store) -> None:
     installed = install(store, activate=False)
     store.remove(installed.id)
     with pytest.raises(NotInstalled, match="not there"):

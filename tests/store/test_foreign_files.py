@@ -42,7 +42,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
 @POSIX
 @pytest.mark.parametrize("name", FOLDERS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_S01_a_linked_folder_is_refused_and_nothing_in_it_is_touched(
+def test_S01_a_linked_folder_is_refused_and_nothing_in_it_is_changed(
     store: Store, tmp_path: Path, name: str, change: str
 ) -> None:
     install(store, "b100")
@@ -61,7 +61,7 @@ def test_S01_a_linked_folder_is_refused_and_nothing_in_it_is_touched(
 
 @POSIX
 @pytest.mark.parametrize("name", FOLDERS)
-def test_S16_what_is_foreign_is_left_and_named(store: Store, name: str) -> None:
+def test_S16_foreign_files_stay_and_are_named(store: Store, name: str) -> None:
     installed = install(store)
     store.partials.mkdir(exist_ok=True)
     folder = store.data / name
@@ -81,7 +81,7 @@ def test_S16_what_is_foreign_is_left_and_named(store: Store, name: str) -> None:
     }
 
 
-def test_S16_a_folder_of_the_users_with_a_versions_name_is_none(store: Store) -> None:
+def test_S16_a_users_folder_with_the_name_of_a_version_is_not_a_version(store: Store) -> None:
     install(store)
     photos = store.data / "versions" / "summer-photos-0123456789ab"
     photos.mkdir()
@@ -131,7 +131,7 @@ def test_S16_a_foreign_folder_too_deep_for_a_path_is_set_aside_with_its_version(
 
 
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000001", ".", "a.b"])
-def test_S02_a_dot_file_beside_a_living_install_does_not_end_it(store: Store, name: str) -> None:
+def test_S02_a_dot_file_next_to_a_running_install_does_not_end_it(store: Store, name: str) -> None:
     install(store)
     with store.staging() as staging:
         (store.data / "staging" / f"{name}x").write_bytes(b"")
@@ -154,7 +154,7 @@ def test_S03_a_dot_file_among_the_downloads_stays(store: Store, name: str) -> No
     assert (store.partials / name).exists()
 
 
-def test_S04_the_folder_of_an_interrupted_pip_goes_unless_it_runs(store: Store) -> None:
+def test_S04_the_folder_of_an_interrupted_pip_is_removed_unless_pip_runs(store: Store) -> None:
     install(store)
     scratch = store.partials / f"{'a' * 64}.index"
     (scratch / "wheel").mkdir(parents=True)
@@ -179,8 +179,8 @@ def test_S06_only_the_owner_can_take_a_lock(store: Store) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="flock")
-def test_S06_a_holder_without_a_note_is_not_called_ours(store: Store) -> None:
-    import fcntl  # noqa: PLC0415  # there is none on Windows
+def test_S06_a_lock_holder_without_a_note_is_not_named(store: Store) -> None:
+    import fcntl  # noqa: PLC0415  # Windows lacks it
 
     told: list[object] = []
     install(store)
@@ -195,9 +195,9 @@ def test_S06_a_holder_without_a_note_is_not_called_ours(store: Store) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="locks of open files are Linux's")
-def test_S06_who_may_only_read_a_version_keeps_no_server_from_it(store: Store) -> None:
+def test_S06_a_user_who_can_only_read_a_version_cannot_block_servers(store: Store) -> None:
     """As ``flock -x FILE`` does, which any user may run on root's store."""
-    import fcntl  # noqa: PLC0415  # there is none on Windows
+    import fcntl  # noqa: PLC0415  # Windows lacks it
 
     installed = install(store)
     with (installed.path / "in-use").open("rb") as stranger:
@@ -210,7 +210,7 @@ def test_S06_who_may_only_read_a_version_keeps_no_server_from_it(store: Store) -
             assert descriptor is not None
 
 
-def test_S20_locks_of_what_is_gone_go_too(store: Store) -> None:
+def test_S20_locks_of_removed_versions_are_removed(store: Store) -> None:
     one, two = install(store, "b100"), install(store, "b200")
     for name in (one.id, two.id, "a" * 64, "metadata-other"):
         with store.lock(name):
@@ -225,7 +225,7 @@ def test_S20_locks_of_what_is_gone_go_too(store: Store) -> None:
 
 
 @POSIX
-def test_S20_a_removed_lock_file_never_lets_two_in(store: Store) -> None:
+def test_S20_a_removed_lock_file_never_admits_two_holders(store: Store) -> None:
     """The owner of a removed file and the owner of the new one must not both hold the lock."""
     install(store)
     with store.lock("a" * 64):
@@ -247,7 +247,7 @@ def test_S22_a_new_store_is_marked_and_an_earlier_one_adopted(store: Store) -> N
 
 
 @pytest.mark.parametrize("content", [(), ("model.gguf",), ("lost+found/",)])
-def test_S22_a_folder_without_our_names_is_free(store: Store, content: tuple[str, ...]) -> None:
+def test_S22_a_folder_without_our_names_can_be_used(store: Store, content: tuple[str, ...]) -> None:
     store.data.mkdir()
     for name in content:
         (store.data / name).mkdir() if name.endswith("/") else (store.data / name).touch()

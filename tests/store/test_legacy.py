@@ -58,7 +58,7 @@ def test_links_are_left_alone(tmp_path: Path) -> None:
     assert find_legacy(tmp_path / "home") == ()
 
 
-def test_a_home_without_it_has_none(tmp_path: Path) -> None:
+def test_a_home_without_the_addon_reports_none(tmp_path: Path) -> None:
     assert find_legacy(tmp_path / "missing") == ()
 
 

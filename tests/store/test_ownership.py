@@ -20,7 +20,7 @@ ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
 
 
-def test_an_install_of_ours_is_accepted(store: Store) -> None:
+def test_our_own_install_is_accepted(store: Store) -> None:
     check_path(install(store).tree)
 
 
@@ -47,7 +47,7 @@ def _give_to_a_group(folder: Path) -> None:
     os.chown(folder, -1, 12345)
 
 
-def test_X10_a_sticky_folder_on_the_way_is_accepted(store: Store) -> None:
+def test_X10_a_sticky_folder_in_the_path_is_accepted(store: Store) -> None:
     installed = install(store)
     store.data.parent.chmod(0o1777)
     check_path(installed.tree)
@@ -61,7 +61,7 @@ def test_X10_a_folder_of_another_user_is_refused(store: Store) -> None:
         check_path(installed.tree)
 
 
-def test_X10_the_folder_that_a_link_on_the_way_lies_in_counts(tmp_path: Path) -> None:
+def test_X10_the_folder_of_a_link_in_the_path_counts(tmp_path: Path) -> None:
     (tmp_path / "safe" / "data").mkdir(parents=True)
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "link").symlink_to("../safe")
@@ -89,7 +89,7 @@ ACL = struct.pack("<I", 2) + b"".join(
 
 @pytest.fixture
 def person() -> Any:
-    """A user of this system, other than root, with a group of the same name and nobody else."""
+    """A user of this system, other than root, who is the only member of the group of that name."""
     if not ROOT:
         pytest.skip("needs root, to become another user")
     everybody = pwd.getpwall()
@@ -157,14 +157,14 @@ def test_T19_a_folder_of_a_shared_group_is_refused(tmp_path: Path, person: Any) 
     assert f"chmod g-w '{folder}'" in said
 
 
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
+def test_circular_links_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(StoreError, match="could not be read"):
         check_path(tmp_path / "a" / "data")
 
 
-def test_what_is_not_there_yet_is_checked_as_far_as_it_is(tmp_path: Path) -> None:
+def test_a_missing_path_is_checked_up_to_its_last_existing_folder(tmp_path: Path) -> None:
     check_path(tmp_path / "missing" / "data")
     tmp_path.chmod(0o757)
     with pytest.raises(UnsafeLocation, match="every user"):

@@ -72,7 +72,7 @@ def test_L01_many_processes_install_the_same_version(store: Store, start: Start)
     assert snapshot(store.data / "staging") == {}
 
 
-def test_L02_different_versions_at_once(store: Store, start: Start) -> None:
+def test_L02_different_versions_are_installed_at_once(store: Store, start: Start) -> None:
     processes = [start("install", f"b{number}") for number in (100, 200, 300, 100, 200, 300)]
     assert finish(*processes) == [0] * 6
     assert len(store.installed()) == 3
@@ -112,7 +112,7 @@ def test_L04_a_stopped_holder_is_named(store: Store, start: Start) -> None:
         pass
 
 
-def test_a_free_lock_does_not_wait(store: Store) -> None:
+def test_taking_a_free_lock_does_not_wait(store: Store) -> None:
     told: list[Holder | None] = []
     with Store(store.data, on_wait=told.append).lock("b100", timeout=0):
         pass
@@ -129,7 +129,9 @@ def test_a_free_lock_does_not_wait(store: Store) -> None:
     ],
     ids=["L05-lock-is-a-link", "L05-lock-is-a-folder", "L05-lock-is-a-fifo"],
 )
-def test_a_lock_that_is_no_file_is_refused(store: Store, spoil: Callable[[Path], object]) -> None:
+def test_a_lock_that_is_not_a_regular_file_is_refused(
+    store: Store, spoil: Callable[[Path], object]
+) -> None:
     store.adopt()
     (store.data / "locks").mkdir()
     spoil(store.data / "locks" / "b100.lock")
@@ -151,7 +153,7 @@ NO_FLOCK = pytest.mark.parametrize("flock", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "
 
 
 @NO_FLOCK
-def test_L06_without_flock_writers_still_end_in_a_valid_state(
+def test_L06_without_flock_writers_leave_a_valid_state(
     store: Store, start: Start, flock: str
 ) -> None:
     install(store, "b050")
@@ -186,7 +188,7 @@ def test_L06_without_flock_a_holder_is_waited_for_and_named(
 
 
 @NO_FLOCK
-def test_L06_without_flock_what_a_live_process_stages_stays_and_a_dead_ones_goes(
+def test_L06_without_flock_only_staging_of_dead_processes_is_swept(
     store: Store, start: Start, flock: str
 ) -> None:
     holder = start("stage", "", flock)
@@ -195,7 +197,7 @@ def test_L06_without_flock_what_a_live_process_stages_stays_and_a_dead_ones_goes
     assert snapshot(Path(holder.said)) == before != {}  # type: ignore[attr-defined]
     holder.kill()
     holder.wait()
-    with store.lock("b100", timeout=0):  # the note of one that is dead keeps nobody out
+    with store.lock("b100", timeout=0):  # the note of a dead process does not block
         pass
     store.sweep()
     assert snapshot(store.data / "staging") == {}
@@ -229,7 +231,7 @@ def test_L08_children_inherit_no_lock(store: Store) -> None:
     assert str(store.data) not in listing.stdout
 
 
-def test_what_a_live_process_stages_is_not_swept(store: Store, start: Start) -> None:
+def test_staging_of_a_live_process_is_not_swept(store: Store, start: Start) -> None:
     holder = start("stage", "")
     staging = Path(holder.said)  # type: ignore[attr-defined]
     before = snapshot(staging)
@@ -240,7 +242,7 @@ def test_what_a_live_process_stages_is_not_swept(store: Store, start: Start) -> 
 
 
 @POSIX
-def test_what_a_killed_process_staged_is_swept(store: Store, start: Start) -> None:
+def test_staging_of_a_killed_process_is_swept(store: Store, start: Start) -> None:
     holder = start("stage", "")
     holder.kill()
     holder.wait()
@@ -250,7 +252,7 @@ def test_what_a_killed_process_staged_is_swept(store: Store, start: Start) -> No
 
 
 @POSIX
-def test_what_another_machine_stages_is_swept_when_it_is_old(store: Store, start: Start) -> None:
+def test_staging_of_another_machine_is_swept_when_it_is_old(store: Store, start: Start) -> None:
     holder = start("stage", "")
     holder.kill()
     holder.wait()
@@ -264,7 +266,7 @@ def test_what_another_machine_stages_is_swept_when_it_is_old(store: Store, start
 
 
 @POSIX
-def test_L07_a_child_that_has_the_descriptor_holds_the_version(store: Store) -> None:
+def test_L07_a_child_with_the_descriptor_holds_the_version(store: Store) -> None:
     old = install(store, "b100")
     install(store, "b200")
     install(store, "b300")

@@ -53,12 +53,12 @@ def receipts(draw: st.DrawFn) -> Receipt:
 
 
 @given(receipts())
-def test_a_receipt_comes_back_as_it_was(receipt: Receipt) -> None:
+def test_a_receipt_is_read_back_unchanged(receipt: Receipt) -> None:
     assert Receipt.from_json(receipt.to_json()) == receipt
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_junk_is_refused_in_words(junk: bytes) -> None:
+def test_junk_is_refused_with_a_reason(junk: bytes) -> None:
     with pytest.raises(CorruptStore):
         Receipt.from_json(junk)
 
@@ -130,17 +130,17 @@ FILE = {"path": "llama-server", "size": 1, "sha256": "0" * 64, "executable": Tru
         spoiled(files=[FILE], links=["l"]),
     ],
 )
-def test_C10_what_is_no_receipt_is_refused(content: bytes) -> None:
+def test_C10_anything_but_a_receipt_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptStore) as caught:
         Receipt.from_json(content)
     assert caught.value.hint
 
 
-def test_a_key_that_is_not_known_is_ignored() -> None:
+def test_an_unknown_key_is_ignored() -> None:
     assert Receipt.from_json(spoiled(colour="green")) == make_receipt()
 
 
-def test_the_id_tells_what_is_inside() -> None:
+def test_the_id_names_release_variant_and_digest() -> None:
     assert version_id("b1", "cpu", ["aa", "bb"]) == version_id("b1", "cpu", ["bb", "aa"])
     assert version_id("b1", "cpu", ["aa"]) != version_id("b1", "cpu", ["bb"])
     assert version_id("b11429", "cuda-13.4", ["aa"]).startswith("b11429-cuda-13.4-")
@@ -148,7 +148,7 @@ def test_the_id_tells_what_is_inside() -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "", ".", "..", "a/b", ".hidden", "a\nb"])
-def test_an_id_is_never_a_path(store: Store, name: str) -> None:
+def test_an_id_is_always_a_plain_name(store: Store, name: str) -> None:
     assert store.find(name) is None
     with pytest.raises(ValueError, match="cannot name a lock"):
         store.lock(name)

@@ -21,7 +21,7 @@ def old(store: Store) -> Installed:
     return install(store, "b100", links={})
 
 
-def test_what_was_supplied_and_confirmed_is_committed(store: Store, old: Installed) -> None:
+def test_reused_and_verified_files_are_committed(store: Store, old: Installed) -> None:
     with store.staging() as staging:
         assert store.supply(staging, RECEIPT.files)
         assert store.confirm(staging, RECEIPT.files) == []
@@ -32,7 +32,7 @@ def test_what_was_supplied_and_confirmed_is_committed(store: Store, old: Install
     store.check(new, full=True)
 
 
-def test_nothing_is_supplied_that_no_version_has(store: Store, old: Installed) -> None:
+def test_files_that_no_version_has_are_not_reused(store: Store, old: Installed) -> None:
     other = make_receipt("b200", files={**FILES, "new": b"new"}, links={})
     with store.staging() as staging:
         assert not store.supply(staging, other.files)
@@ -50,16 +50,14 @@ def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: In
         assert not [path for path in staging.tree.rglob("*") if path.is_file()]
 
 
-def test_C04_what_cannot_be_read_is_not_confirmed(store: Store, old: Installed) -> None:
+def test_C04_unreadable_files_are_not_confirmed(store: Store, old: Installed) -> None:
     with store.staging() as staging:
         assert store.supply(staging, old.receipt.files)
         (staging.tree / LIBRARY).unlink()
         assert LIBRARY in store.confirm(staging, old.receipt.files)
 
 
-def test_X04_what_was_touched_since_it_was_confirmed_is_hashed_again(
-    store: Store, old: Installed
-) -> None:
+def test_X04_files_touched_after_the_check_are_hashed_again(store: Store, old: Installed) -> None:
     with store.staging() as staging:
         _supply(store, staging)
         rewrite_with_times_restored(old.tree / LIBRARY)
@@ -69,7 +67,7 @@ def test_X04_what_was_touched_since_it_was_confirmed_is_hashed_again(
     assert store.find(RECEIPT.id) is None
 
 
-def test_a_file_that_got_a_further_name_meanwhile_is_still_itself(
+def test_a_further_hard_link_does_not_invalidate_a_file(
     store: Store, old: Installed, tmp_path: Path
 ) -> None:
     with store.staging() as staging:

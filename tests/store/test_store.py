@@ -12,7 +12,7 @@ from tsuku_llm.store.in_use import try_exclusive
 from tsuku_llm.store.store import Store
 
 
-def test_looking_creates_nothing(store: Store) -> None:
+def test_reading_creates_nothing(store: Store) -> None:
     assert store.active() is None
     assert store.previous() is None
     assert store.installed() == ()
@@ -31,7 +31,7 @@ def test_a_committed_version_is_found_with_its_receipt(store: Store) -> None:
     store.check(installed, full=True)
 
 
-def test_rollback_swaps_with_the_one_before(store: Store) -> None:
+def test_rollback_swaps_the_active_and_the_previous_version(store: Store) -> None:
     old, new = install(store, "b100"), install(store, "b200")
     assert store.previous() == old
     assert store.rollback() == old
@@ -40,7 +40,7 @@ def test_rollback_swaps_with_the_one_before(store: Store) -> None:
     assert (store.active(), store.previous()) == (new, old)
 
 
-def test_rollback_without_an_earlier_version(store: Store) -> None:
+def test_rollback_without_an_earlier_version_is_refused(store: Store) -> None:
     install(store)
     with pytest.raises(NotInstalled):
         store.rollback()
@@ -54,7 +54,7 @@ def test_rollback_to_a_damaged_version_is_refused(store: Store) -> None:
     assert store.active() == new
 
 
-def test_an_uncommitted_staging_folder_disappears(store: Store) -> None:
+def test_an_uncommitted_staging_folder_is_removed(store: Store) -> None:
     with store.staging() as staging:
         fill(staging.tree)
     assert snapshot(store.data / "staging") == {}
@@ -134,7 +134,7 @@ def test_a_damaged_version_is_replaced(store: Store) -> None:
     assert (again.tree / "llama-server").read_bytes() == FILES["llama-server"]
 
 
-def test_S16_something_else_under_the_versions_name_is_set_aside(store: Store) -> None:
+def test_S16_a_foreign_folder_with_the_versions_name_is_set_aside(store: Store) -> None:
     receipt = make_receipt()
     install(store, "b050")
     (store.data / "versions" / receipt.id).write_text("a file")
@@ -152,7 +152,7 @@ def test_removing_the_active_version_leaves_nothing_active(store: Store) -> None
     assert store.previous() == old
 
 
-def test_prune_keeps_the_active_the_previous_and_the_wanted(store: Store) -> None:
+def test_prune_keeps_the_active_the_previous_and_the_requested(store: Store) -> None:
     versions = [install(store, f"b{number}") for number in (100, 200, 300, 400)]
     pruned = store.prune(keep={versions[0].id})
     assert pruned.removed == (versions[1].id,)
@@ -160,7 +160,7 @@ def test_prune_keeps_the_active_the_previous_and_the_wanted(store: Store) -> Non
     assert store.installed() == (versions[0], *versions[2:])
 
 
-def test_L07_prune_leaves_what_a_server_holds(store: Store) -> None:
+def test_L07_prune_keeps_a_version_that_a_server_holds(store: Store) -> None:
     versions = [install(store, f"b{number}") for number in (100, 200, 300)]
     with store.hold(versions[0]) as descriptor:
         assert descriptor is not None
@@ -171,7 +171,7 @@ def test_L07_prune_leaves_what_a_server_holds(store: Store) -> None:
     assert store.prune().removed == (versions[0].id,)
 
 
-def test_C10_a_pointer_of_zeros_is_refused_and_mended_by_a_sweep(store: Store) -> None:
+def test_C10_a_pointer_of_zeros_is_refused_and_repaired_by_a_sweep(store: Store) -> None:
     installed = install(store)
     (store.data / "active.json").write_bytes(bytes(60))
     with pytest.raises(CorruptStore):
@@ -213,14 +213,14 @@ def test_large_files_are_hashed_two_at_once(store: Store) -> None:
     assert caught.value.facts == ("content changed: b.so",)
 
 
-def test_what_came_into_use_meanwhile_is_not_pruned(store: Store) -> None:
+def test_a_version_that_came_into_use_meanwhile_is_not_pruned(store: Store) -> None:
     versions = [install(store, f"b{number}") for number in (100, 200, 300)]
     store.use(versions[0])
     assert [store._prune_one(version.id, set()) for version in versions] == [False, True, False]
     assert (store.active(), store.previous()) == (versions[0], versions[2])
 
 
-def test_what_is_not_there_cannot_be_removed(store: Store) -> None:
+def test_a_missing_version_cannot_be_removed(store: Store) -> None:
     installed = install(store)
     with pytest.raises(NotInstalled, match="not there any more"):
         store.remove("b9-cpu-0")

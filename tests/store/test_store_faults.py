@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
         ),
     ],
 )
-def test_every_step_may_fail(action: str, fault: str, folder: Path) -> None:
+def test_a_store_survives_a_fault_at_every_step(action: str, fault: str, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, DRIVER, action, fault, folder],
         check=False,

@@ -18,7 +18,7 @@ def partial(store: Store, name: str, *, modified: float) -> Path:
     return path
 
 
-def test_only_downloads_that_nobody_resumed_for_a_week_are_swept(store: Store) -> None:
+def test_only_downloads_unused_for_a_week_are_swept(store: Store) -> None:
     old = partial(store, f"{'a' * 64}.part", modified=1_000_000)
     note = partial(store, f"{'a' * 64}.part.json", modified=1_000_000)
     new = partial(store, f"{'b' * 64}.part", modified=1_000_000 + WEEK)
@@ -30,7 +30,7 @@ def test_only_downloads_that_nobody_resumed_for_a_week_are_swept(store: Store) -
     assert not new.exists()
 
 
-def test_a_download_that_somebody_works_on_stays(store: Store) -> None:
+def test_a_download_in_progress_is_not_swept(store: Store) -> None:
     busy = partial(store, f"{'a' * 64}.part", modified=0)
     with store.lock("a" * 64):
         store.sweep()
@@ -40,14 +40,14 @@ def test_a_download_that_somebody_works_on_stays(store: Store) -> None:
     assert not busy.exists()
 
 
-def test_a_version_that_somebody_installs_is_not_pruned(store: Store) -> None:
+def test_a_version_that_is_being_installed_is_not_pruned(store: Store) -> None:
     versions = [install(store, f"b{number}") for number in (100, 200, 300)]
     with store.lock(versions[0].id):
         assert store.prune().in_use == (versions[0].id,)
     assert store.prune().removed == (versions[0].id,)
 
 
-def test_C01_leftovers_of_every_sort_are_swept(store: Store) -> None:
+def test_C01_leftovers_of_every_kind_are_swept(store: Store) -> None:
     installed = install(store)
     before = snapshot(store.data / "versions")
     staging = store.data / "staging"
@@ -70,9 +70,7 @@ def test_C01_leftovers_of_every_sort_are_swept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(20), b"12", b"x y"])
-def test_C08_a_note_about_a_holder_that_lost_its_bytes_is_swept(
-    store: Store, content: bytes
-) -> None:
+def test_C08_an_empty_note_of_a_lock_holder_is_swept(store: Store, content: bytes) -> None:
     install(store)
     note = store.data / "locks" / f"{'a' * 64}.pid"
     with store.lock("a" * 64):

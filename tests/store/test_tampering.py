@@ -97,7 +97,7 @@ TAMPERING: list[tuple[str, Callable[[Path], object], str]] = [
     [pytest.param(tamper, fact, id=name) for name, tamper, fact in TAMPERING],
 )
 @pytest.mark.parametrize("full", [False, True], ids=["quick", "full"])
-def test_tampering_is_named(
+def test_changed_files_are_named(
     store: Store, tamper: Callable[[Path], object], fact: str, full: bool
 ) -> None:
     installed = install(store)
@@ -109,7 +109,7 @@ def test_tampering_is_named(
     assert caught.value.hint
 
 
-def test_X04_times_restored_in_a_shared_file(store: Store) -> None:
+def test_X04_a_changed_shared_file_with_restored_times_is_found(store: Store) -> None:
     old, new = install(store, "b100"), install(store, "b200")
     assert (old.tree / LIBRARY).samefile(new.tree / LIBRARY)
     rewrite_with_times_restored(old.tree / LIBRARY)
@@ -118,7 +118,7 @@ def test_X04_times_restored_in_a_shared_file(store: Store) -> None:
             store.check(version)
 
 
-def test_many_differences_are_cut_short(store: Store) -> None:
+def test_a_long_list_of_differences_is_shortened(store: Store) -> None:
     installed = install(store)
     for number in range(50):
         (installed.tree / f"extra-{number}").write_bytes(b"")
@@ -136,7 +136,7 @@ def is_fresh(installed: Installed) -> bool:
     )
 
 
-def test_a_touched_file_is_hashed_once_and_remembered(store: Store) -> None:
+def test_a_touched_file_is_hashed_once(store: Store) -> None:
     installed = install(store)
     assert is_fresh(installed)
     (installed.tree / LIBRARY).touch()
@@ -149,7 +149,7 @@ def test_a_touched_file_is_hashed_once_and_remembered(store: Store) -> None:
     "content",
     [None, b"", b"\0" * 100, b"[]", b'{"files": 3}', b'{"files": {"llama-server": "x"}}', b"{"],
 )
-def test_C10_a_lost_or_damaged_fingerprint_is_made_anew(
+def test_C10_a_lost_or_damaged_fingerprint_is_made_again(
     store: Store, content: bytes | None
 ) -> None:
     installed = install(store)
@@ -175,7 +175,9 @@ def test_identical_files_are_stored_once_and_stay_fresh(store: Store) -> None:
     assert is_fresh(new)
 
 
-def test_removing_a_version_keeps_the_fingerprints_of_its_sharers_fresh(store: Store) -> None:
+def test_removing_a_version_updates_the_fingerprints_of_versions_that_share_its_files(
+    store: Store,
+) -> None:
     old, new = install(store, "b100"), install(store, "b200")
     store.remove(old.id)
     assert is_fresh(new)

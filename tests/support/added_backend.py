@@ -42,7 +42,7 @@ def add_the_row() -> None:
     longer = types.ModuleType("tsuku_llm.backends")
     sys.modules[longer.__name__] = longer
     exec(compile(source, "longer", "exec"), longer.__dict__)  # noqa: S102
-    tsuku_llm.backends = longer  # type: ignore[attr-defined]
+    tsuku_llm.backends = longer
 
 
 def ask_every_part() -> None:
@@ -64,7 +64,7 @@ def ask_every_part() -> None:
     card = Gpu("npu_driver", 0, "NPU 9", GpuKind.DISCRETE, vendor_id=0x1234)
     here = machine(Api("npu_driver", ApiState.OK, gpus=(card,)))
     chosen = select(offered, here, Request())
-    assert chosen.selected.variant.backend == "npu"
+    assert str(chosen.selected.variant.backend) == "npu"
     assert "npu" in chosen.detected
 
     # The refusal, and the links of the driver's chain.

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.tree_entry import FileEntry
@@ -17,7 +18,7 @@ from tsuku_llm.tree_entry import FileEntry
 BLOCK = 512
 
 
-def artifact_for(data: bytes, kind: str, root: str = "", **rest: object) -> Artifact:
+def artifact_for(data: bytes, kind: Any, root: str = "", **rest: Any) -> Artifact:
     """A manifest entry for an archive."""
     return Artifact(
         url=f"https://releases.test/build.{kind}",

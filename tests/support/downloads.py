@@ -1,4 +1,4 @@
-"""What tests of downloads share: an artifact, a network on a clock of its own, a report."""
+"""What tests of downloads share: an artifact, a network on a fake clock, a report."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tsuku_llm.fetch import Limits, Network, Timing
 from tsuku_llm.manifest import Artifact, Measured, Pieces
@@ -18,7 +19,7 @@ QUICK = Limits(connect=5.0, silence=0.3, answer=0.6)
 """So short that what never answers costs a test nothing; a busy machine may end what does."""
 
 
-def artifact_at(url: str, body: bytes = BODY, *, size: int | None = -1, **rest: object) -> Artifact:
+def artifact_at(url: str, body: bytes = BODY, *, size: int | None = -1, **rest: Any) -> Artifact:
     """The manifest's entry for ``body`` at ``url``; ``size`` None for one without a size."""
     return Artifact(
         url=url,
@@ -80,4 +81,4 @@ class Seen:
     def received(self) -> int:
         """Bytes since it began for the last time."""
         begun = max(index for index, call in enumerate(self.calls) if call[0] == "begin")
-        return sum(int(value) for name, value in self.calls[begun:] if name == "advance")
+        return sum(int(str(value)) for name, value in self.calls[begun:] if name == "advance")

@@ -1,5 +1,7 @@
 """A publisher without a network: a signed repository and archives in a folder of the disk."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -38,6 +40,14 @@ class FolderShop(ReleaseServer):
         self.root = root
         self._packed: dict[str, Packed] = {}
 
+    @classmethod
+    def offering(cls, root: Path, *tags: str) -> FolderShop:
+        """Return a shop in ``root`` whose releases each have a CPU build."""
+        shop = cls(root)
+        for tag in tags:
+            shop.publish(tag, {"cpu": shop.variant(shop.stand_in(f"{tag}-cpu"))})
+        return shop
+
     def url(self, packed: Packed, folder: str = "archives") -> str:
         """Where it would be without the mirror."""
         return f"https://{folder}.invalid/{packed.path.name}"
@@ -53,7 +63,7 @@ class FolderShop(ReleaseServer):
         return (self.root / "archives").as_uri()
 
     def user(self, home: Path) -> User:
-        """Somebody who has added the repository, and takes archives from the folder."""
+        """Return a user who added the repository and takes archives from the folder."""
         env = environment(home, TSUKU_LLM_MIRROR=self.mirror, TSUKU_LLM_REPOSITORY=NAME)
         self.session(home)
         return User(home, env)

@@ -20,7 +20,7 @@ WIDTH = 88
 
 
 def help_texts(group: click.Group) -> str:
-    """One block for each command and for each of its own commands."""
+    """Return one block for each command and subcommand."""
     blocks = (f"```text\n{context.get_help().rstrip()}\n```\n" for context in contexts(group))
     return "\n" + "\n".join(blocks)
 

@@ -15,6 +15,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 
 _LARGEST_REQUEST = 1 << 16
@@ -79,7 +80,7 @@ class FaultServer:
 
     @property
     def port(self) -> int:
-        return self._listener.getsockname()[1]
+        return int(self._listener.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -112,7 +113,7 @@ class FaultServer:
         with contextlib.suppress(OSError):
             while True:
                 connection = self._listener.accept()[0]
-                self._spawn(lambda connection=connection: self._serve(connection))
+                self._spawn(partial(self._serve, connection))
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:
@@ -152,7 +153,7 @@ def head(status: str, **headers: object) -> bytes:
 
 
 def raw(*parts: bytes) -> Behaviour:
-    """Send these bytes, whatever was asked, and close."""
+    """Send these bytes to every request, and close."""
 
     def behave(exchange: Exchange) -> None:
         for part in parts:
@@ -173,10 +174,10 @@ def asked_range(request: Request, length: int) -> tuple[int, int]:
 
 
 def places_asked(requests: Iterable[Request], length: int) -> set[int]:
-    """The places in a file of this length that requests want, each once.
+    """Return the places in a file of this length that requests ask for, each once.
 
-    Connections may ask for a place twice: one that has no work left takes over the last part
-    of what another is at, which depends on how fast each is.
+    Connections may ask for a place twice: one without work takes over the last part of
+    another's segment, which depends on their speed.
     """
     return {place for request in requests for place in range(*asked_range(request, length))}
 

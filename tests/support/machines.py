@@ -54,6 +54,20 @@ def variant(backend: str, requires: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def full_artifact(digest: str) -> dict[str, Any]:
+    """Return an artifact with every field that a manifest may have."""
+    return {
+        "url": "https://host/a.tar.gz",
+        "sha256": digest,
+        "size": 5,
+        "format": "tar.gz",
+        "root": "llama-b2",
+        "files": [{"path": "bin/x", "size": 1, "sha256": digest, "executable": True}],
+        "links": [{"path": "libx.so", "target": "libx.so.0"}],
+        "pieces": {"size": 65536, "sha256": [digest]},
+    }
+
+
 def release_dict(
     variants: Mapping[str, Mapping[str, Any]] | None = None, **changes: Any
 ) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Attacks on the metadata of a signed repository, by whoever controls its host.
+"""Attacks on the metadata of a signed repository, by an attacker who controls its host.
 
-Each changes a ``RepositorySimulator`` that has just published something new, so that a
-client which trusts what was before has to refuse it. Most are signed by the right signers,
-as the interesting ones need some. The names begin with the id of the row that they show.
+Each changes a ``RepositorySimulator`` that has just published something new. A client that
+trusts the state before must refuse it. Most attacks are signed by the right signers, as the
+interesting ones need that. Each name begins with the id of the row that it shows.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from securesystemslib.signer import CryptoSigner, SSlibKey
+from securesystemslib.signer import CryptoSigner, SSlibKey  # type: ignore[attr-defined]
 from support.repository import RepositorySimulator, signer
-from tuf.api.metadata import MetaFile
+from tuf.api.metadata import MetaFile  # type: ignore[attr-defined]
 
 Attack = Callable[[RepositorySimulator], None]
 Edit = Callable[[str], str]
@@ -212,7 +212,7 @@ def _edited(role: str, edit: Edit) -> Attack:
 
 
 def _signed_number(role: str) -> Attack:
-    """Signed by the right signers, and a number is none: Python takes True for 1."""
+    """Sign True in the place of a number by the right signers: Python takes True for 1."""
 
     def attack(simulator: RepositorySimulator) -> None:
         if role == "root":

@@ -7,12 +7,24 @@ are replayed. What Python's ``json`` would not write (a key twice, a number of 4
 
 import copy
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
+"""More on demand, by another seed each time; without that, always the same ones."""
+
+fuzz = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize="FUZZ_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 RAW = "@raw:"
 AGAIN = "@again:"

@@ -71,11 +71,10 @@ class Nginx:
         """What was asked so far. Asks for a mark itself and waits for its line in the log."""
         with urllib.request.urlopen(f"{self.plain_url}/mark", timeout=120):  # noqa: S310 - our own loopback
             pass
-        marks = 0
-        while not marks:
-            lines = (self.state / "access.log").read_text("utf-8").splitlines()
-            marks = bool(lines) and lines[-1].split()[1] == "/mark"
+        lines: list[str] = []
+        while not lines or lines[-1].split()[1] != "/mark":
             os.sched_yield()
+            lines = (self.state / "access.log").read_text("utf-8").splitlines()
         return [_logged(line) for line in lines if line.split()[1] != "/mark"]
 
 
@@ -92,8 +91,8 @@ def serving(
     """Run nginx for a folder; ``extra`` is put into its server block.
 
     The sockets are ours and listen before nginx starts, which takes them over as in a
-    binary upgrade: no port is lost to somebody else, and nobody has to wait. Two
-    ``sockets`` of another address (and network) may take the place of the loopback's.
+    binary upgrade: no other program can take the port, and no test has to wait. Two
+    ``sockets`` of another address (and network) can replace those of the loopback.
     """
     program = require_tool("nginx")
     state.mkdir(parents=True, exist_ok=True)

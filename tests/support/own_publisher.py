@@ -25,7 +25,7 @@ threshold = {threshold}
 
 
 def write_plan(data: Path, channels: Mapping[str, Iterable[str]]) -> None:
-    """Two people sign, one host is on line; nothing else than release files lies beside it."""
+    """Write a plan: two people sign, one host is online; only release files are next to it."""
     keys = "\n".join(f'{name} = "{key}"' for name, key in keys_of(*SIGNERS).items())
     roles = [
         ROLE.format(name=name, days=36500, signers=["anna", "ben"], threshold=2)
@@ -128,5 +128,5 @@ class OwnPublisher:
 
 
 def own_user(home: Path, shop: FolderShop, **extra: str) -> User:
-    """A user who has no repository yet, and takes archives from the shop's folder."""
+    """Return a user without a repository, who takes archives from the shop's folder."""
     return User(home, environment(home, TSUKU_LLM_MIRROR=shop.mirror, **extra))

@@ -1,26 +1,36 @@
 """The program as a package that embeds another signed repository than ours."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+
+from support.program import Result, environment, run_program
+from support.repository import RepositorySimulator
 
 import tsuku_llm
 
 
-def packaged(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Make such a package below ``folder``; the result belongs into PYTHONPATH.
+def packaged_program(
+    folder: Path, embedded: RepositorySimulator, host: RepositorySimulator
+) -> Callable[..., Result]:
+    """Return a function that runs the program with one repository embedded, refreshed from another.
 
-    Its modules are links to the real ones. ``files`` are those of the embedded repository.
+    The modules of its package are links to the real ones.
     """
-    package = folder / "tsuku_llm"
+    package = folder / "package" / "tsuku_llm"
     package.mkdir(parents=True)
     for path in Path(tsuku_llm.__file__).parent.iterdir():
         if path.name not in ("manifests", "__pycache__"):
             (package / path.name).symlink_to(path)
-    manifests = package / "manifests"
-    manifests.mkdir()
-    (manifests / "__init__.py").touch()
-    for name, data in files.items():
-        path = manifests / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return folder
+    embedded.write(package / "manifests")
+    (package / "manifests" / "__init__.py").touch()
+    host.write(folder / "host")
+    env = environment(
+        folder / "home",
+        PYTHONPATH=str(package.parent),
+        TSUKU_LLM_REPOSITORY_URL=f"{(folder / 'host').as_uri()}/",
+    )
+
+    def run(*arguments: str) -> Result:
+        return run_program(*arguments, env=env)
+
+    return run

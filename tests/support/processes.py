@@ -10,7 +10,7 @@ _LIMIT_MS = 120_000
 
 
 def gone(pid: int) -> bool:
-    """Wait until the process has ended (it may be a zombie); False if it does not."""
+    """Wait until the process has ended (or is a zombie); return False if it does not."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

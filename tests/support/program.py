@@ -1,4 +1,4 @@
-"""The program as users have it: a process of its own, with a home of its own."""
+"""Run the program as users do: in a separate process, with a separate home."""
 
 import json
 import os
@@ -32,10 +32,10 @@ class Result:
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
-    """The environment without anybody's settings, with ``TSUKU_HOME``.
+    """Return an environment without the developer's settings, with ``TSUKU_HOME``.
 
-    Nothing looks for updates beside a test, and an install asks for newer metadata only where
-    a test wants it so: the built-in address is a real host's.
+    No test checks for updates by accident, and an install asks for newer metadata only if a
+    test wants that: the built-in address is a real host's.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")}
     quiet = {"PYTHONWARNINGS": "error", "TSUKU_LLM_UPDATE_CHECK": "false"}
@@ -63,12 +63,13 @@ def run_program(
 
 
 def run_on_terminal(typed: bytes, *arguments: str, env: Mapping[str, str]) -> tuple[int, str]:
-    """Run it on a terminal on which somebody has typed; its exit code and what stands there."""
+    """Run it on a terminal with this input; return its exit code and the terminal's text."""
     ours, theirs = open_terminal()
     try:
         os.write(ours, typed)
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        child = subprocess.Popen([*COMMAND, *arguments], env=dict(env), **streams)
+        child = subprocess.Popen(
+            [*COMMAND, *arguments], env=dict(env), stdin=theirs, stdout=theirs, stderr=theirs
+        )
         os.close(theirs)
         said = b"".join(iter(lambda: _read(ours), b""))
         return child.wait(), said.decode()

@@ -20,7 +20,7 @@ SLOW = "location /slow/ { limit_rate 200k; limit_rate_after 0; }"
 
 @dataclass(frozen=True)
 class User:
-    """Somebody with a home, who trusts the server's certificate authority."""
+    """A user with a home, who trusts the server's certificate authority."""
 
     home: Path
     env: Mapping[str, str]
@@ -50,7 +50,7 @@ class ReleaseServer:
         (nginx.root / "archives").mkdir()
         (nginx.root / "slow").symlink_to("archives")
 
-    def stand_in(self, name: str, *, padding: int = 0, **steps: Sequence[str]) -> Packed:
+    def stand_in(self, name: str, *, padding: int = 0, **steps: Any) -> Packed:
         """Pack a stand-in for the server; the steps are those of ``builds.stand_in``.
 
         ``padding`` bytes that do not compress make the archive larger.
@@ -61,7 +61,7 @@ class ReleaseServer:
         return pack_tar(build.tree, self.nginx.root / "archives" / f"{name}.tar.gz", root=name)
 
     def companion(self, name: str) -> Packed:
-        """Pack a library of its own, as the CUDA runtime comes beside a build."""
+        """Pack a separate library, like the CUDA runtime that belongs to a build."""
         folder = self.nginx.root.parent / "builds" / name
         folder.mkdir(parents=True)
         (folder / "libruntime.so.1").write_text(f"the runtime of {name}", encoding="utf-8")
@@ -107,7 +107,7 @@ class ReleaseServer:
         ]
 
     def user(self, home: Path) -> User:
-        """Somebody who has added this publisher's repository and takes builds from it."""
+        """Return a user who added this publisher's repository and takes builds from it."""
         env = environment(home, SSL_CERT_FILE=str(self.nginx.authority), NO_PROXY="*")
         user = User(home, env)
         root = home.parent / f"{home.name}-root.json"

@@ -32,8 +32,8 @@ from urllib.parse import quote
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from securesystemslib.signer import CryptoSigner
-from tuf.api.metadata import (
+from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
+from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
     DelegatedRole,
     Delegations,
     Metadata,
@@ -158,7 +158,7 @@ class RepositorySimulator:
         channels: Iterable[str] = ("stable",),
         sequence: int | None = None,
     ) -> None:
-        """Add or replace release documents in these channels, and sign everything anew."""
+        """Add or replace release documents in these channels, and sign everything again."""
         for release in releases:
             self.add(release, channels=channels, sequence=sequence)
         self.bump()
@@ -219,7 +219,7 @@ class RepositorySimulator:
         self.sign()
 
     def expire(self, role: str, when: datetime) -> None:
-        """Let a role expire then, and sign everything anew (a root needs ``rotate``)."""
+        """Let a role expire then, and sign everything again (a root needs ``rotate``)."""
         getattr(self, role).expires = when
         self.bump()
 

@@ -29,7 +29,7 @@ def install_stand_in(  # noqa: PLR0913
     activate: bool = True,
     **steps: Sequence[str],
 ) -> Installed:
-    """Install a stand-in that takes these steps, with more ``files`` beside it."""
+    """Install a stand-in that takes these steps, with more ``files`` next to it."""
     build = stand_in(data.parent / f"{release}-{backend}", backend=backend, **steps)
     found = {path.name: path.read_bytes() for path in build.tree.iterdir()}
     return install(

@@ -1,6 +1,6 @@
-"""A Sigstore of the tests' own: certificates, a certificate log and an entry log that sign.
+"""A Sigstore for the tests: certificates, a certificate log and an entry log that sign.
 
-``attest`` gives what a build service stores beside a build: a bundle whose certificate names
+``attest`` gives what a build service stores with a build: a bundle whose certificate names
 the workflow, whose statement names the files, and whose log entry says when. Everything is
 genuine but the keys, which ``trusted_root`` lists; sigstore-python verifies it as it
 verifies the public instance.
@@ -182,7 +182,7 @@ class SigstoreInstance:
     def _entry(
         self, payload: bytes, signature: bytes, leaf: bytes, envelope: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The entry of a log that has no other."""
+        """Return the only entry of a log."""
         spec = {
             "envelopeHash": _hashed(json.dumps(envelope).encode()),
             "payloadHash": _hashed(payload),
@@ -191,7 +191,7 @@ class SigstoreInstance:
         body = json.dumps({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec}).encode()
         root = hashlib.sha256(b"\0" + body).digest()
         log, stamp = _key_id(self.entries), int(WHEN.timestamp()) + 1
-        promised = {
+        promised: dict[str, Any] = {
             "body": _base64(body), "integratedTime": stamp, "logID": log.hex(), "logIndex": 0,
         }  # fmt: skip
         return {

@@ -1,4 +1,4 @@
-"""A SOCKS5 proxy on the loopback (RFC 1928), and such as are none."""
+"""A SOCKS5 proxy on the loopback (RFC 1928), and servers that only pretend to be one."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ ACTIONS: dict[str, Callable[[Store], None]] = {
     "uninstall": _uninstall,
     "prune": _prune,
 }
-ALLOWED = {
+ALLOWED: dict[str, set[str | None]] = {
     "install": {None, "b300"},
     "update": {"b200", "b300"},
     "repair": {"b200", "damaged", None},
@@ -108,7 +108,7 @@ def prepare(store: Store, action: str) -> None:
     active = install(store, "b200")
     if action == "repair":
         server = active.tree / "llama-server"
-        server.unlink()  # its inode may be another version's, too
+        server.unlink()  # another version may share its inode
         server.write_bytes(b"broken")
 
 

@@ -3,8 +3,8 @@
 ``hold NAME`` takes a lock, says so, and keeps it until its input ends. ``install RELEASE``
 does what an install does, counting what it fetched in a file; ``stage`` makes a staging
 folder and keeps it; ``sweep`` sweeps; ``use`` does what needs no right to write, then
-activates. With FLOCK, the name of an errno, the file system has no ``flock``; with
-``useless`` it has one that excludes nobody.
+activates. With FLOCK, the name of an errno, the file system lacks ``flock``; with
+``useless``, its ``flock`` never excludes another process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tsuku_llm.store.store import Store
 def without_flock(name: str) -> None:
     """From here on every ``flock`` of this process fails, or does nothing."""
     if name == "useless":
-        import fcntl  # noqa: PLC0415  # there is none on Windows
+        import fcntl  # noqa: PLC0415  # Windows lacks it
 
-        fcntl.flock = lambda *_: None  # type: ignore[assignment]
+        fcntl.flock = lambda *_: None
         return
     code = getattr(errno, name)
 

@@ -67,7 +67,7 @@ class StubDrivers:
         environ: Mapping[str, str] | None = None,
         **settings: object,
     ) -> LocalHost:
-        """A machine with these drivers and no other, whatever is installed here."""
+        """Return a machine with only these drivers, whatever is installed here."""
         folders = [*(self.library(api).parent for api in apis), self.none_installed()]
         path = {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
         return self.host(root=root, environ=path | dict(environ or {}), **settings)

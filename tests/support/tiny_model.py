@@ -79,7 +79,7 @@ def _add_weights(writer: gguf.GGUFWriter) -> None:
         writer.add_tensor(f"{name}.weight", weights)
 
     # One part of the state is large for every token, and only letters follow from it:
-    # stray bytes are no UTF-8, and the server refuses to answer with them.
+    # stray bytes are not UTF-8, and the server refuses to answer with them.
     embeddings, output = matrix(len(_TOKENS), _WIDTH), matrix(len(_TOKENS), _WIDTH)
     embeddings[:, 0] = 1.0
     output[:, 0] = -2.0

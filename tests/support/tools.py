@@ -26,7 +26,7 @@ def require_library(name: str) -> str:
 
 
 def open_terminal() -> tuple[int, int]:
-    """Open a pseudo-terminal: our end and the program's. A sandbox may have no /dev/pts."""
+    """Open a pseudo-terminal: our end and the program's. A sandbox may lack /dev/pts."""
     try:
         return os.openpty()
     except (AttributeError, OSError) as error:

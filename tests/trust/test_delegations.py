@@ -29,7 +29,7 @@ PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 @pytest.fixture
 def simulator() -> RepositorySimulator:
-    """People sign ``stable``; a machine signs ``nightly``, below paths of its own."""
+    """People sign ``stable``; a machine signs ``nightly``, below its own paths."""
     made = RepositorySimulator()
     made.delegate("nightly", "releases/n*.json")
     made.add(release_document("n1"), channels=["nightly"], role="nightly")
@@ -70,9 +70,7 @@ def test_a_machine_signs_nightly_and_people_sign_stable(
     assert found.read(found.entry("n1")).release == "n1"
 
 
-def test_the_machine_publishes_without_the_people(
-    simulator: RepositorySimulator, tmp_path: Path
-) -> None:
+def test_the_online_key_publishes_alone(simulator: RepositorySimulator, tmp_path: Path) -> None:
     refresh(simulator, tmp_path)
     simulator.add(release_document("n2"), channels=["nightly"], role="nightly")
     for signed in (simulator.delegated["nightly"], simulator.snapshot, simulator.timestamp):
@@ -83,7 +81,7 @@ def test_the_machine_publishes_without_the_people(
     assert [*offered(simulator, tmp_path)] == ["n2", "n1", "b1"]
 
 
-def test_the_kept_copy_is_whole(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_the_kept_copy_is_complete(simulator: RepositorySimulator, tmp_path: Path) -> None:
     refresh(simulator, tmp_path)
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/metadata/2.nightly.json")
     assert kept.read_bytes() == simulator.files["metadata/2.nightly.json"]
@@ -92,7 +90,9 @@ def test_the_kept_copy_is_whole(simulator: RepositorySimulator, tmp_path: Path) 
     assert len(found.entries) == 2
 
 
-def test_an_embedded_copy_with_delegations(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_an_embedded_copy_may_have_delegations(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
     found = loading.load(simulator.repository(embedded=simulator.freeze()), tmp_path)
     assert (found.source, len(found.entries)) == ("embedded", 2)
 
@@ -125,14 +125,14 @@ def test_freshness_counts_delegated_roles(simulator: RepositorySimulator, tmp_pa
 def test_a_delegated_role_does_not_set_the_clock(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """Its date of issue is no floor for the clocks of those who use other channels."""
+    """Its date of issue does not limit the clocks of users of other channels."""
     before = refresh(simulator, tmp_path).freshness.signed
     simulator.delegated["nightly"].unrecognized_fields["issued"] = "2150-01-01T00:00:00Z"
     simulator.bump()
     assert refresh(simulator, tmp_path).freshness.signed == before
 
 
-def test_a_damaged_copy_is_made_whole_by_a_refresh(
+def test_a_damaged_copy_is_completed_by_a_refresh(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """What the error message tells the user to run has to help."""
@@ -171,7 +171,7 @@ def test_T41_the_machine_cannot_fill_another_channel(
 
 
 @pytest.mark.parametrize("below", ["stable", "more"])
-def test_T41_nor_by_delegating_further(
+def test_T41_the_machine_cannot_fill_another_channel_by_delegating_further(
     simulator: RepositorySimulator, tmp_path: Path, below: str
 ) -> None:
     simulator.delegate(below, "releases/n*.json", by="nightly")
@@ -185,7 +185,7 @@ def test_T41_nor_by_delegating_further(
     }
 
 
-def test_T41_the_machine_cannot_take_the_version_of_a_release(
+def test_T41_the_machine_cannot_reuse_the_version_of_a_release(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.add(release_document("n9", version="0.1.0"), channels=["nightly"], role="nightly")
@@ -197,7 +197,7 @@ def test_T41_the_machine_cannot_take_the_version_of_a_release(
 
 
 @pytest.mark.parametrize("tag", ["0.1.0", "v0.1.0"])
-def test_T41_the_machine_cannot_take_the_version_of_a_release_as_a_tag(
+def test_T41_the_machine_cannot_reuse_the_version_of_a_release_as_a_tag(
     simulator: RepositorySimulator, tmp_path: Path, tag: str
 ) -> None:
     simulator.delegate("nightly", "releases/*.json")
@@ -221,7 +221,7 @@ def test_T41_the_machine_cannot_revoke_the_builds_of_another_channel(
     assert revoked == ["n9"]
 
 
-def test_two_versions_of_the_people_may_be_equal_as_before(
+def test_two_releases_of_targets_may_have_the_same_version(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.publish(release_document("b2", version="0.1.0"))
@@ -253,7 +253,9 @@ def test_the_first_role_that_lists_a_path_counts(
     assert entry_of(simulator, tmp_path / "2", "n2") == "second"
 
 
-def test_depth_comes_before_breadth(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_delegations_are_searched_depth_first(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
     simulator.delegate("below", "releases/*.json", by="nightly")
     simulator.delegate("second", "releases/*.json")
     for role in ("below", "second"):
@@ -313,7 +315,7 @@ def delegate_by_hash(
     delegations.roles[name].path_hash_prefixes = [*prefixes]
 
 
-def test_hash_prefixes_split_the_targets(tmp_path: Path) -> None:
+def test_targets_can_be_split_by_hash_prefixes(tmp_path: Path) -> None:
     simulator = RepositorySimulator()
     tags = [f"b{number}" for number in range(1, 9)]
     for digit in "0123456789abcdef":
@@ -383,7 +385,7 @@ def test_T43_a_delegated_role_is_not_rolled_back(
     assert loading.load(simulator.repository(), tmp_path).trusted.roles["nightly"].version == 3
 
 
-def test_T43_a_delegated_role_does_not_vanish(
+def test_T43_a_delegated_role_cannot_disappear(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
@@ -409,7 +411,7 @@ def test_T43_an_expired_delegated_role_ends_a_refresh(
     assert len(loading.load(simulator.repository(), tmp_path).entries) == 2
 
 
-def test_T43_an_older_file_of_the_role_in_the_place_of_the_new_one(
+def test_T43_an_older_file_of_a_delegated_role_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     old = simulator.files["metadata/2.nightly.json"]
@@ -426,7 +428,7 @@ def test_T43_an_older_file_of_the_role_in_the_place_of_the_new_one(
 
 
 @pytest.mark.parametrize("by", ["stranger", "targets", "timestamp", "none"])
-def test_T48_a_delegated_role_signed_by_other_keys(
+def test_T48_a_delegated_role_signed_by_other_keys_is_refused(
     simulator: RepositorySimulator, tmp_path: Path, by: str
 ) -> None:
     signers = {"stranger": [signer("stranger")], "none": []}
@@ -469,7 +471,7 @@ def test_T48_each_delegator_has_its_own_keys_for_a_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["timestamp", "snapshot", "targets"])
-def test_T48_another_role_in_its_place(
+def test_T48_another_role_in_the_place_of_a_delegated_one_is_refused(
     simulator: RepositorySimulator, tmp_path: Path, other: str
 ) -> None:
     """Signed by the right key, and yet of another type or for another role."""
@@ -481,7 +483,7 @@ def test_T48_another_role_in_its_place(
 
 
 @pytest.mark.parametrize("wrong", ["missing", "empty", "huge"])
-def test_T49_a_delegated_file_that_the_host_withholds(
+def test_T49_a_delegated_file_that_the_host_withholds_ends_the_refresh(
     simulator: RepositorySimulator, tmp_path: Path, wrong: str
 ) -> None:
     refresh(simulator, tmp_path)
@@ -498,7 +500,7 @@ def test_T49_a_delegated_file_that_the_host_withholds(
     assert len(loading.load(simulator.repository(), tmp_path).entries) == 2
 
 
-def test_T49_a_kept_copy_without_a_delegated_role_is_passed_over(
+def test_T49_a_kept_copy_without_a_delegated_role_is_skipped(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
@@ -510,7 +512,7 @@ def test_T49_a_kept_copy_without_a_delegated_role_is_passed_over(
     assert len(refresh(simulator, tmp_path).entries) == 2
 
 
-def test_an_entry_of_a_delegated_role_that_cannot_be_read(
+def test_an_unreadable_entry_of_a_delegated_role_ends_the_refresh(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     simulator.add_target("releases/n9.json", b"{}", {"format": 9}, "nightly")
@@ -522,7 +524,7 @@ def test_an_entry_of_a_delegated_role_that_cannot_be_read(
 # --- circles and floods ----------------------------------------------------------------------
 
 
-def test_T46_a_circle_ends(simulator: RepositorySimulator, tmp_path: Path) -> None:
+def test_T46_a_circle_of_delegations_ends(simulator: RepositorySimulator, tmp_path: Path) -> None:
     simulator.delegate("a", "releases/*.json", by="nightly")
     simulator.delegate("b", "releases/*.json", by="a")
     simulator.delegate("nightly", "releases/*.json", by="b")
@@ -607,7 +609,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_T47_no_name_of_a_role_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
+def test_T47_no_role_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
     simulator = RepositorySimulator()
     simulator.delegate(name, "releases/n*.json")
     simulator.publish(release_document("b1"))
@@ -624,7 +626,7 @@ def test_T47_no_name_of_a_role_leads_out_of_the_folder(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "a/b", "%2F", "?x#y"])
-def test_T47_from_a_folder_such_a_role_is_read_in_the_folder(name: str, tmp_path: Path) -> None:
+def test_T47_an_unusual_role_name_is_read_inside_the_folder(name: str, tmp_path: Path) -> None:
     simulator = RepositorySimulator(f"{(tmp_path / 'served').as_uri()}/")
     simulator.delegate(name, "releases/n*.json")
     simulator.publish(release_document("b1"))
@@ -641,7 +643,7 @@ def test_T47_from_a_folder_such_a_role_is_read_in_the_folder(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", ["a" * 151, "é" * 26, "", "targets", "root"])
-def test_T47_names_that_are_refused(
+def test_T47_unsafe_role_names_are_refused(
     simulator: RepositorySimulator, tmp_path: Path, name: str
 ) -> None:
     text = json.dumps(name)
@@ -662,7 +664,7 @@ def replace_signed(simulator: RepositorySimulator, old: bytes, new: bytes) -> No
 
 
 @pytest.mark.parametrize("value", ["false", "", 0, 1, None])
-def test_M26_terminating_is_true_or_false(
+def test_M26_terminating_must_be_a_boolean(
     simulator: RepositorySimulator, tmp_path: Path, value: Any
 ) -> None:
     assert simulator.targets.delegations is not None
@@ -673,7 +675,7 @@ def test_M26_terminating_is_true_or_false(
 
 
 @pytest.mark.parametrize("where", ["threshold", "bins", "bits"])
-def test_M26_numbers_of_delegations_are_integers(tmp_path: Path, where: str) -> None:
+def test_M26_numbers_of_delegations_must_be_integers(tmp_path: Path, where: str) -> None:
     simulator = RepositorySimulator()
     if where == "threshold":
         simulator.delegate("nightly", "releases/n*.json", threshold=True)
@@ -735,7 +737,9 @@ def matches(pattern: str, name: str) -> bool:
 
 @given(EDGES, LISTED)
 @settings(deadline=None, max_examples=60)
-def test_the_walk_is_the_specifications(edges: list[Edge], listed: list[tuple[str, str]]) -> None:
+def test_delegations_are_searched_as_the_specification_says(
+    edges: list[Edge], listed: list[tuple[str, str]]
+) -> None:
     simulator = RepositorySimulator()
     graph = {(by, role): (by, role, pattern, ends) for by, role, pattern, ends in edges}
     reached = {"targets"}

@@ -54,7 +54,7 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 @pytest.mark.parametrize("role", ["root", "targets", "timestamp", "nightly"])
 @pytest.mark.filterwarnings("ignore:keytype 'ecdsa-sha2:DeprecationWarning")
-def test_a_role_may_be_signed_by_that_kind_of_key(name: str, role: str, tmp_path: Path) -> None:
+def test_each_supported_kind_of_key_can_sign_a_role(name: str, role: str, tmp_path: Path) -> None:
     simulator = RepositorySimulator()
     other = signer_of(*ACCEPTED[name])
     if role == "nightly":
@@ -71,7 +71,7 @@ def test_a_role_may_be_signed_by_that_kind_of_key(name: str, role: str, tmp_path
 
 @pytest.mark.parametrize("name", ACCEPTED)
 @pytest.mark.filterwarnings("ignore:keytype 'ecdsa-sha2:DeprecationWarning")
-def test_a_signature_by_another_key_of_that_kind_does_not_count(name: str) -> None:
+def test_a_signature_by_another_key_of_the_same_kind_does_not_count(name: str) -> None:
     simulator = RepositorySimulator()
     other = signer_of(*ACCEPTED[name])
     simulator.signers["timestamp"] = [other]
@@ -192,7 +192,7 @@ def test_T44_a_weak_key_is_refused(name: str, place: str, tmp_path: Path) -> Non
     assert not [*tmp_path.glob("metadata/*/copies/*")]
 
 
-def test_T44_a_modulus_is_weak_when_it_is_one_prime_or_has_a_small_one() -> None:
+def test_T44_a_prime_modulus_or_one_with_a_small_factor_is_weak() -> None:
     assert keys.is_weak_modulus(PRIME)
     assert keys.is_weak_modulus(PRIME**2)
     assert keys.is_weak_modulus(composite(3072) * 3)
@@ -200,7 +200,7 @@ def test_T44_a_modulus_is_weak_when_it_is_one_prime_or_has_a_small_one() -> None
     assert not keys.is_weak_modulus(modulus(3072))
 
 
-def test_T46_more_keys_than_a_file_may_list(tmp_path: Path) -> None:
+def test_T46_too_many_keys_are_refused(tmp_path: Path) -> None:
     simulator = RepositorySimulator()
     signers = [signer(f"many {number}") for number in range(65)]
     simulator.delegate("nightly", "releases/n*.json", signers=signers)
@@ -289,7 +289,7 @@ def test_any_bytes_as_a_pem_key_are_refused_or_read(data: bytes) -> None:
 @given(st.integers(0, 90), st.integers(1, 255))
 @settings(deadline=None)
 def test_T44_no_changed_byte_makes_another_kind_of_key(place: int, flip: int) -> None:
-    """What is still read is a point of P-256: whatever the parameters of its curve say."""
+    """A key that is still accepted is a point of P-256, with any parameters of its curve."""
     der = bytearray(p256_der())
     der[place] ^= flip
     text = pem(bytes(der))

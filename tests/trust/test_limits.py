@@ -27,7 +27,7 @@ def refusal(simulator: RepositorySimulator) -> str:
 
 
 @pytest.mark.parametrize("number", [2**53, -(2**53), 2**53 - 1])
-def test_M26_a_number_of_53_bits_is_read(number: int) -> None:
+def test_M26_a_number_of_53_bits_is_accepted(number: int) -> None:
     assert trust.decode_json(b'{"x": %d}' % number) == {"x": number}
 
 
@@ -36,14 +36,14 @@ def test_M26_a_number_of_53_bits_is_read(number: int) -> None:
     [str(2**53 + 1), str(-(2**53) - 1), "1" + "0" * 16, "1" + "0" * 17, "1" + "0" * 5000],
     ids=["above", "below", "17 digits", "18 digits", "more than Python converts"],
 )
-def test_M26_a_number_of_more_than_53_bits_is_not(text: str) -> None:
+def test_M26_a_number_of_more_than_53_bits_is_refused(text: str) -> None:
     """Readers that keep numbers as doubles would read another one."""
     with pytest.raises(ValueError, match="53 bits"):
         trust.decode_json(b'{"x": ' + text.encode() + b"}")
 
 
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets"])
-def test_M26_a_signed_version_of_more_than_53_bits(
+def test_M26_a_signed_version_of_more_than_53_bits_is_refused(
     simulator: RepositorySimulator, role: str
 ) -> None:
     getattr(simulator, role).version = 2**53 + 2
@@ -51,7 +51,7 @@ def test_M26_a_signed_version_of_more_than_53_bits(
     assert "a number has more than 53 bits" in refusal(simulator)
 
 
-def test_the_longest_path_of_a_target(simulator: RepositorySimulator) -> None:
+def test_the_longest_target_path_is_accepted(simulator: RepositorySimulator) -> None:
     longest = f"releases/{'n' * 141}"
     simulator.add_target(longest, b"", None)
     simulator.bump()
@@ -61,7 +61,7 @@ def test_the_longest_path_of_a_target(simulator: RepositorySimulator) -> None:
     assert "is not a path within the repository" in refusal(simulator)
 
 
-def test_M22_a_release_file_is_asked_for_up_to_the_limit_whatever_length_is_signed(
+def test_M22_a_release_file_is_downloaded_up_to_the_limit_even_if_a_greater_length_is_signed(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     """The publisher's signature does not make this machine keep a gigabyte in memory."""

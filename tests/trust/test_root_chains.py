@@ -1,4 +1,4 @@
-"""Chains of roots: each is signed by enough of the keys before it and enough of its own.
+"""Chains of roots: each is signed by enough of the previous keys and enough of its own.
 
 A chain is written as its roots, each "keys/threshold/signers" with a digit for every signer.
 """
@@ -88,13 +88,13 @@ def accepted(copy: FrozenCopy, roots: int) -> bool:
 
 
 @pytest.mark.parametrize("chain", WALKED.values(), ids=WALKED)
-def test_M10_a_valid_chain_is_walked(chain: str) -> None:
+def test_M10_a_valid_chain_is_accepted(chain: str) -> None:
     assert walkable(chain_of(chain))
     assert accepted(published(chain_of(chain)), len(chain_of(chain)))
 
 
 @pytest.mark.parametrize("chain", STOPPED.values(), ids=STOPPED)
-def test_M07_M08_a_broken_chain_is_not(chain: str) -> None:
+def test_M07_M08_a_broken_chain_is_refused(chain: str) -> None:
     assert not walkable(chain_of(chain))
     assert not accepted(published(chain_of(chain)), len(chain_of(chain)))
 
@@ -105,7 +105,7 @@ VERSIONS = st.builds(Version, DIGITS, st.integers(1, 3), st.frozensets(st.sample
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(VERSIONS, min_size=1, max_size=4))
-def test_M10_any_chain_is_walked_by_the_rule_and_as_python_tuf_walks_it(
+def test_M10_any_chain_is_judged_by_the_rule_and_as_python_tuf_judges_it(
     chain: list[Version],
 ) -> None:
     copy = published(chain)

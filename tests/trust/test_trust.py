@@ -76,7 +76,7 @@ def test_a_good_copy_gives_versions_expiries_and_targets(simulator: RepositorySi
     assert trusted.read("releases/b2.json", data) == data
 
 
-def test_M18_expiry_is_a_fact_and_not_a_refusal(simulator: RepositorySimulator) -> None:
+def test_M18_expiry_is_reported_and_not_refused(simulator: RepositorySimulator) -> None:
     end = datetime(2026, 12, 1, tzinfo=timezone.utc)
     simulator.expire("snapshot", end)
     trusted = load(simulator)
@@ -99,7 +99,7 @@ def test_a_malformed_date_of_issue_is_refused(
     assert "timestamp" in refusal(simulator)
 
 
-def test_importing_trust_is_light() -> None:
+def test_importing_trust_loads_little() -> None:
     code = (
         "import sys, tsuku_llm.trust;"
         "print([m for m in ('tuf', 'securesystemslib', 'cryptography') if m in sys.modules])"
@@ -112,7 +112,9 @@ def test_importing_trust_is_light() -> None:
 
 
 @pytest.mark.parametrize("change", ["flip", "short", "long", "empty"])
-def test_a_target_that_is_not_the_signed_one(simulator: RepositorySimulator, change: str) -> None:
+def test_a_target_other_than_the_signed_one_is_refused(
+    simulator: RepositorySimulator, change: str
+) -> None:
     trusted = load(simulator)
     data = simulator.files[trusted.targets["releases/b2.json"].name]
     changed = {
@@ -126,7 +128,7 @@ def test_a_target_that_is_not_the_signed_one(simulator: RepositorySimulator, cha
     assert caught.value.exit_code == 5
 
 
-def test_a_target_that_nobody_signed(simulator: RepositorySimulator) -> None:
+def test_an_unsigned_target_is_refused(simulator: RepositorySimulator) -> None:
     with pytest.raises(MetadataError, match="not a signed target"):
         load(simulator).read("releases/b3.json", b"{}")
 
@@ -137,7 +139,7 @@ ROLES = ["root", "timestamp", "snapshot", "targets"]
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_M01_wrongly_signed(simulator: RepositorySimulator, role: str) -> None:
+def test_M01_wrongly_signed_metadata_is_refused(simulator: RepositorySimulator, role: str) -> None:
     strangers = [signer(f"stranger {number}") for number in (1, 2, 3)]
     if role == "root":
         simulator.root.version += 1
@@ -148,7 +150,7 @@ def test_M01_wrongly_signed(simulator: RepositorySimulator, role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_M01_unsigned(simulator: RepositorySimulator, role: str) -> None:
+def test_M01_unsigned_metadata_is_refused(simulator: RepositorySimulator, role: str) -> None:
     if role == "root":
         simulator.root.version += 1
         simulator.sign_root([])
@@ -157,23 +159,27 @@ def test_M01_unsigned(simulator: RepositorySimulator, role: str) -> None:
     assert "0 valid signatures" in refusal(simulator)
 
 
-def test_M01_a_pinned_root_that_is_not_signed_by_itself(simulator: RepositorySimulator) -> None:
+def test_M01_a_pinned_root_that_did_not_sign_itself_is_refused(
+    simulator: RepositorySimulator,
+) -> None:
     simulator.sign_root([signer("stranger")])
     assert "root" in refusal(simulator)
 
 
-def test_M02_threshold_not_met(simulator: RepositorySimulator) -> None:
+def test_M02_too_few_signatures_are_refused(simulator: RepositorySimulator) -> None:
     resign(simulator, "targets", simulator.signers["targets"][:1])
     assert "1 valid signatures, 2 are needed" in refusal(simulator)
 
 
-def test_M03_more_threshold_than_keys(simulator: RepositorySimulator) -> None:
+def test_M03_a_threshold_above_the_number_of_keys_is_refused(
+    simulator: RepositorySimulator,
+) -> None:
     simulator.root.roles["targets"].threshold = 4
     simulator.sign_root()
     assert "3 valid signatures, 4 are needed" in refusal(simulator)
 
 
-def test_M04_duplicate_signature(simulator: RepositorySimulator) -> None:
+def test_M04_a_duplicate_signature_counts_once(simulator: RepositorySimulator) -> None:
     resign(simulator, "targets", simulator.signers["targets"][:1])
     name = names(simulator)["targets"]
     document = json.loads(simulator.files[name])
@@ -182,7 +188,7 @@ def test_M04_duplicate_signature(simulator: RepositorySimulator) -> None:
     assert "targets" in refusal(simulator)
 
 
-def test_M05_duplicate_role_keyid(simulator: RepositorySimulator) -> None:
+def test_M05_a_duplicate_key_id_of_a_role_is_refused(simulator: RepositorySimulator) -> None:
     document = json.loads(simulator.pinned_root)
     keyids = document["signed"]["roles"]["targets"]["keyids"]
     keyids[:] = keyids[:1] * 2
@@ -190,7 +196,7 @@ def test_M05_duplicate_role_keyid(simulator: RepositorySimulator) -> None:
     assert "root" in refusal(simulator)
 
 
-def test_M06_one_key_under_two_keyids(simulator: RepositorySimulator) -> None:
+def test_M06_one_key_under_two_key_ids_is_refused(simulator: RepositorySimulator) -> None:
     """One stolen signer must not be able to fill a threshold of two."""
     stolen = simulator.signers["targets"][0]
     twin = SSlibKey("f" * 64, "ed25519", "ed25519", {"public": public(stolen)})
@@ -233,7 +239,7 @@ def test_one_flipped_bit_never_changes_what_is_trusted(role: str, at: int) -> No
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_flipped_bit_in_a_signature(simulator: RepositorySimulator, role: str) -> None:
+def test_a_flipped_bit_in_a_signature_is_refused(simulator: RepositorySimulator, role: str) -> None:
     threshold = simulator.root.roles[role].threshold
     signers = simulator.signers[role][:threshold]
     if role == "root":
@@ -254,26 +260,26 @@ def test_a_flipped_bit_in_a_signature(simulator: RepositorySimulator, role: str)
 # --- the chain of roots -------------------------------------------------------------------
 
 
-def test_M10_a_rotated_root_is_walked(simulator: RepositorySimulator) -> None:
+def test_M10_a_rotated_root_is_followed(simulator: RepositorySimulator) -> None:
     for generation in ("one", "two", "three"):
         simulator.rotate("root", "targets", generation=generation)
     simulator.rotate("snapshot", "timestamp")
     assert load(simulator).roles["root"].version == 5
 
 
-def test_M07_a_next_root_without_the_old_keys(simulator: RepositorySimulator) -> None:
+def test_M07_a_next_root_without_the_old_keys_is_refused(simulator: RepositorySimulator) -> None:
     simulator.rotate("root", old=False)
     assert "old keys: 0 valid" in refusal(simulator)
 
 
-def test_M07_a_next_root_with_one_old_key(simulator: RepositorySimulator) -> None:
+def test_M07_a_next_root_with_one_old_key_is_refused(simulator: RepositorySimulator) -> None:
     old = simulator.signers["root"][:1]
     simulator.rotate("root", old=False)
     simulator.sign_root([*old, *simulator.signers["root"]])
     assert "old keys: 1 valid" in refusal(simulator)
 
 
-def test_M08_a_next_root_without_the_new_keys(simulator: RepositorySimulator) -> None:
+def test_M08_a_next_root_without_the_new_keys_is_refused(simulator: RepositorySimulator) -> None:
     old = simulator.signers["root"]
     simulator.rotate("root")
     simulator.sign_root(old)
@@ -281,7 +287,7 @@ def test_M08_a_next_root_without_the_new_keys(simulator: RepositorySimulator) ->
 
 
 @pytest.mark.parametrize("version", [1, 3, 4])
-def test_M09_a_root_that_skips_or_repeats_a_version(
+def test_M09_a_root_that_skips_or_repeats_a_version_is_refused(
     simulator: RepositorySimulator, version: int
 ) -> None:
     simulator.root.version = version
@@ -313,7 +319,9 @@ def test_metadata_signed_by_replaced_keys_is_refused(simulator: RepositorySimula
 # --- referrers ----------------------------------------------------------------------------
 
 
-def test_M21_mix_and_match_snapshot_says_another_version(simulator: RepositorySimulator) -> None:
+def test_M21_a_snapshot_with_another_version_than_signed_is_refused(
+    simulator: RepositorySimulator,
+) -> None:
     """2.snapshot.json says version 3, with a length and digest that agree."""
     simulator.snapshot.version = 3
     data = simulator.signed(simulator.snapshot, simulator.signers["snapshot"])
@@ -323,7 +331,9 @@ def test_M21_mix_and_match_snapshot_says_another_version(simulator: RepositorySi
     assert "snapshot metadata is not trusted: expected version 2" in refusal(simulator)
 
 
-def test_M21_mix_and_match_targets_say_another_version(simulator: RepositorySimulator) -> None:
+def test_M21_targets_with_another_version_than_signed_are_refused(
+    simulator: RepositorySimulator,
+) -> None:
     simulator.targets.version = 3
     data = simulator.signed(simulator.targets, simulator.signers["targets"])
     simulator.files["metadata/2.targets.json"] = data
@@ -334,7 +344,7 @@ def test_M21_mix_and_match_targets_say_another_version(simulator: RepositorySimu
 
 
 @pytest.mark.parametrize("role", ["snapshot", "targets"])
-def test_M21_the_right_version_with_another_digest(
+def test_M21_the_right_version_with_another_digest_is_refused(
     simulator: RepositorySimulator, role: str
 ) -> None:
     """Signed by the right signers, and yet not what the referrer names."""
@@ -346,7 +356,7 @@ def test_M21_the_right_version_with_another_digest(
 
 
 @pytest.mark.parametrize("role", ["snapshot", "targets"])
-def test_M21_an_older_file_under_the_present_name(
+def test_M21_an_older_file_under_the_current_name_is_refused(
     simulator: RepositorySimulator, role: str
 ) -> None:
     old = simulator.files[f"metadata/1.{role}.json"]
@@ -354,7 +364,7 @@ def test_M21_an_older_file_under_the_present_name(
     assert role in refusal(simulator)
 
 
-def test_M15_the_targets_are_removed_from_the_snapshot(simulator: RepositorySimulator) -> None:
+def test_M15_a_snapshot_without_targets_is_refused(simulator: RepositorySimulator) -> None:
     simulator.snapshot.meta.clear()
     simulator.snapshot.meta["other.json"] = MetaFile(1)
     simulator.sign_snapshot()
@@ -363,7 +373,7 @@ def test_M15_the_targets_are_removed_from_the_snapshot(simulator: RepositorySimu
 
 
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets"])
-def test_a_missing_file(simulator: RepositorySimulator, role: str) -> None:
+def test_a_missing_file_is_refused(simulator: RepositorySimulator, role: str) -> None:
     del simulator.files[names(simulator)[role]]
     text = refusal(simulator)
     assert role in text
@@ -372,7 +382,7 @@ def test_a_missing_file(simulator: RepositorySimulator, role: str) -> None:
 
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets"])
 @pytest.mark.parametrize("other", ROLES)
-def test_M24_one_role_in_the_place_of_another(
+def test_M24_one_role_in_the_place_of_another_is_refused(
     simulator: RepositorySimulator, role: str, other: str
 ) -> None:
     if role == other:
@@ -388,7 +398,7 @@ def test_M24_one_role_in_the_place_of_another(
 # --- what the specification allows and this program does not --------------------------------
 
 
-def test_a_malformed_public_key(simulator: RepositorySimulator) -> None:
+def test_a_malformed_public_key_is_refused(simulator: RepositorySimulator) -> None:
     key = SSlibKey("a" * 64, "ed25519", "ed25519", {"public": "5" * 62})
     simulator.root.add_key(key, "targets")
     simulator.sign_root()
@@ -396,7 +406,7 @@ def test_a_malformed_public_key(simulator: RepositorySimulator) -> None:
 
 
 @pytest.mark.parametrize("value", [False, None])
-def test_a_repository_without_consistent_snapshots(
+def test_a_repository_without_consistent_snapshots_is_refused(
     simulator: RepositorySimulator, value: bool | None
 ) -> None:
     simulator.root.consistent_snapshot = value
@@ -405,13 +415,15 @@ def test_a_repository_without_consistent_snapshots(
 
 
 @pytest.mark.parametrize("path", ["../b3.json", "releases/../../b3.json", "/b3.json", "a\\b"])
-def test_a_target_outside_the_repository(simulator: RepositorySimulator, path: str) -> None:
+def test_a_target_outside_the_repository_is_refused(
+    simulator: RepositorySimulator, path: str
+) -> None:
     simulator.add_target(path, b"{}", {})
     simulator.bump()
     assert "not a path within" in refusal(simulator)
 
 
-def test_a_target_without_sha256(simulator: RepositorySimulator) -> None:
+def test_a_target_without_sha256_is_refused(simulator: RepositorySimulator) -> None:
     target = simulator.targets.targets["releases/b2.json"]
     target.hashes = {"md5": hashlib.md5(b"", usedforsecurity=False).hexdigest()}
     simulator.sign()
@@ -448,7 +460,7 @@ BAD_TIMESTAMPS: dict[str, Edit] = {
 
 
 @pytest.mark.parametrize("name", BAD_TIMESTAMPS)
-def test_malformed_metadata(simulator: RepositorySimulator, name: str) -> None:
+def test_malformed_metadata_is_refused(simulator: RepositorySimulator, name: str) -> None:
     text = simulator.files["metadata/timestamp.json"].decode()
     changed = BAD_TIMESTAMPS[name](text)
     assert changed != text
@@ -456,7 +468,7 @@ def test_malformed_metadata(simulator: RepositorySimulator, name: str) -> None:
     assert "timestamp" in refusal(simulator)
 
 
-def test_M26_a_signed_bool_is_no_version(simulator: RepositorySimulator) -> None:
+def test_M26_a_signed_bool_is_not_a_version(simulator: RepositorySimulator) -> None:
     """Python holds True for 1, and python-tuf with it."""
     simulator.timestamp.version = True
     simulator.sign_timestamp()
@@ -479,7 +491,7 @@ def test_M26_nesting_is_limited_before_another_reader_gives_up(
 
 
 @pytest.mark.parametrize("where", ["threshold", "target length", "meta version", "meta length"])
-def test_M26_a_signed_bool_is_no_number(simulator: RepositorySimulator, where: str) -> None:
+def test_M26_a_signed_bool_is_not_a_number(simulator: RepositorySimulator, where: str) -> None:
     if where == "threshold":
         simulator.root.roles["timestamp"].threshold = True
         simulator.sign_root()
@@ -497,7 +509,7 @@ def test_M26_a_signed_bool_is_no_number(simulator: RepositorySimulator, where: s
     assert "not an integer" in refusal(simulator)
 
 
-def test_not_utf8(simulator: RepositorySimulator) -> None:
+def test_metadata_that_is_not_utf8_is_refused(simulator: RepositorySimulator) -> None:
     simulator.files["metadata/timestamp.json"] = b'{"signed": "\xff"}'
     assert "timestamp" in refusal(simulator)
 
@@ -510,7 +522,7 @@ JSON = st.recursive(
 
 @given(role=st.sampled_from(ROLES), signed=JSON, signatures=JSON)
 @settings(deadline=None, max_examples=200)
-def test_M27_any_document_is_refused_or_understood(role: str, signed: Any, signatures: Any) -> None:
+def test_M27_any_unsigned_document_is_refused(role: str, signed: Any, signatures: Any) -> None:
     document = {"signed": {"_type": role, **signed} if isinstance(signed, dict) else signed}
     data = json.dumps({**document, "signatures": signatures}).encode()
     with pytest.raises(MetadataError):
@@ -579,7 +591,7 @@ NOT_CANONICAL = [
 ]
 
 
-def test_the_points_of_small_order_are_those_that_eight_makes_nothing_of() -> None:
+def test_the_points_of_small_order_times_eight_are_the_identity() -> None:
     assert {times_eight(key) for key in SMALL} == {(0, 1)}
     assert len({point(key) for key in SMALL}) == 8
 
@@ -595,6 +607,6 @@ def test_weak_keys_are_refused(simulator: RepositorySimulator, key: bytes) -> No
 
 @given(st.binary(min_size=32, max_size=32))
 @settings(deadline=None)
-def test_a_key_is_weak_exactly_when_eight_makes_nothing_of_it(key: bytes) -> None:
+def test_a_key_is_weak_exactly_when_it_is_not_canonical_or_of_small_order(key: bytes) -> None:
     canonical = int.from_bytes(key, "little") % 2**255 < P
     assert trust.is_weak(key) == (not canonical or times_eight(key) == (0, 1))

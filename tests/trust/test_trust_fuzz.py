@@ -2,7 +2,7 @@
 
 A case changes one file of a good repository: its structure or its bytes, without a signature
 (then nothing that is trusted may change) or signed again by the right keys (a malicious or
-careless publisher). Files that refer to it are signed anew, so that the change is reached.
+careless publisher). Files that refer to it are signed again, so that the change is reached.
 The repository has keys of all kinds and delegated roles: ``nightly`` by a path, and below it
 ``parts`` by hashes. Every case is also given to python-tuf's client; what it refuses must be
 refused, and what both accept must mean the same.
@@ -23,11 +23,21 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from hypothesis import HealthCheck, currently_in_test_context, event, given, settings
+from hypothesis import currently_in_test_context, event, given, settings
 from hypothesis import strategies as st
 from securesystemslib.formats import encode_canonical
 from securesystemslib.signer import CryptoSigner
-from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, text_of
+from support.mutations import (
+    CHANGES,
+    EDITS,
+    EXAMPLES,
+    Change,
+    Edit,
+    changed,
+    edited,
+    fuzz,
+    text_of,
+)
 from support.repository import (
     FrozenCopy,
     RepositorySimulator,
@@ -48,15 +58,6 @@ from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.errors import HttpStatusError, TrustError, TsukuError
 from tsuku_llm.trust.delegations import matches
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
-"""More on demand, by another seed each time; without that, always the same ones."""
-
-fuzz = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 BEFORE_ALL = datetime(1, 1, 1, tzinfo=timezone.utc)
 NOWHERE = Path(os.devnull) / "nowhere"
 MEMORY = Path("/dev/shm")  # noqa: S108 - folders with random names in it
@@ -246,7 +247,7 @@ class Walk(Updater):
 
 
 def reference(files: Mapping[str, bytes]) -> TrustedMetadataSet | None:
-    """What python-tuf's client trusts of these files, whatever the date; None if it refuses."""
+    """Return what python-tuf's client trusts of these files on any date; None if it refuses."""
     try:
         found = TrustedMetadataSet(files[NAMES["root"]], EnvelopeType.METADATA)
         found.reference_time = BEFORE_ALL
@@ -257,7 +258,7 @@ def reference(files: Mapping[str, bytes]) -> TrustedMetadataSet | None:
         found.update_snapshot(files[f"metadata/{version}.snapshot.json"])
         version = found.snapshot.meta["targets.json"].version
         found.update_targets(files[f"metadata/{version}.targets.json"])
-    except Exception:  # noqa: BLE001 - a crash of theirs is no acceptance
+    except Exception:  # noqa: BLE001 - a crash of theirs is a refusal
         return None
     return found
 
@@ -314,7 +315,7 @@ def note(outcome: str) -> None:
 
 
 def use(files: Mapping[str, bytes]) -> None:
-    """Whatever else the program does with accepted metadata: an answer or one of our errors."""
+    """Do all that the program does with accepted metadata: an answer or one of our errors."""
     copied = FrozenCopy(files)
     repository = Repository("fuzz", "https://host/", files[NAMES["root"]], copied)
     try:
@@ -342,7 +343,7 @@ def test_the_good_repository_is_accepted_by_both() -> None:
 
 @fuzz
 @given(ROLES, CHANGES, MIXES, st.booleans())
-def test_M27_what_nobody_signed_changes_nothing(
+def test_M27_unsigned_changes_have_no_effect(
     role: str, changes: list[Change], mixes: list[Mix], referred: bool
 ) -> None:
     document = json.loads(good().files[NAMES[role]])
@@ -360,7 +361,7 @@ def test_M27_what_nobody_signed_changes_nothing(
 
 @fuzz
 @given(ROLES, EDITS, st.booleans())
-def test_M27_other_bytes_change_nothing(role: str, edits: list[Edit], referred: bool) -> None:
+def test_M27_changed_bytes_have_no_effect(role: str, edits: list[Edit], referred: bool) -> None:
     data = edited(good().files[NAMES[role]], edits)
     files = (
         with_referrers(good().files, role, data)
@@ -373,7 +374,7 @@ def test_M27_other_bytes_change_nothing(role: str, edits: list[Edit], referred: 
 
 @fuzz
 @given(ROLES, CHANGES, MIXES)
-def test_M27_what_the_right_keys_signed_is_read_as_python_tuf_reads_it(
+def test_M27_signed_metadata_is_read_as_python_tuf_reads_it(
     role: str, changes: list[Change], mixes: list[Mix]
 ) -> None:
     verdict(with_referrers(good().files, role, structural(role, changes, mixes)))
@@ -433,7 +434,7 @@ def accepted_by_python_tuf(folder: Path, server: Server) -> dict[str, int] | Non
         updater.refresh()
         for tag in ("n1", "n8", PART):
             updater.get_targetinfo(f"releases/{tag}.json")
-    except Exception:  # noqa: BLE001 - a crash of theirs is no acceptance
+    except Exception:  # noqa: BLE001 - a crash of theirs is a refusal
         return None
     return {role: each.version for role, each in updater._trusted_set._trusted_set.items()}
 
@@ -449,7 +450,7 @@ def versions(found: loading.Catalog) -> dict[str, int]:
     MIXES,
     st.booleans(),
 )
-def test_M27_a_refresh_takes_nothing_that_python_tuf_refuses(
+def test_M27_a_refresh_accepts_nothing_that_python_tuf_refuses(
     role: str, changes: list[Change], mixes: list[Mix], signed: bool
 ) -> None:
     if signed:

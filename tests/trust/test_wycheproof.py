@@ -43,7 +43,7 @@ def vectors() -> Iterator[Any]:
 def simulator_with(
     public: str, keytype: str = "ed25519", scheme: str = "ed25519"
 ) -> RepositorySimulator:
-    """A repository whose timestamp may be signed by that key; its root is signed well."""
+    """Return a repository whose timestamp this key can sign; its root is signed well."""
     simulator = RepositorySimulator()
     simulator.root.add_key(SSlibKey(KEYID, keytype, scheme, {"public": public}), "timestamp")
     simulator.sign_root()
@@ -63,9 +63,9 @@ def is_trusted(public: str, message: bytes, signature: str) -> bool:
 
 @pytest.mark.parametrize(("public", "test"), [*vectors()])
 def test_wycheproof(public: str, test: dict[str, Any]) -> None:
-    """Valid is trusted, invalid is not; a key of small order is refused whatever it signs.
+    """Valid signatures count, invalid ones do not; a key of small order is always refused.
 
-    Of keys of mixed order implementations differ; nobody signs under them without the key.
+    Implementations differ about keys of mixed order; only the owner can sign with them.
     """
     found = is_trusted(public, bytes.fromhex(test["msg"]), test["sig"])
     if "SmallOrderPublicKey" in test["flags"]:
@@ -198,7 +198,7 @@ def test_a_key_with_two_spellings_cannot_be_pinned(public: str, tmp_path: Path) 
         repositories.add_repository(tmp_path, "company", URL, simulator_with(public).pinned_root)
 
 
-def test_anybody_signs_under_a_key_of_small_order() -> None:
+def test_anyone_can_sign_for_a_key_of_small_order() -> None:
     """Why they are refused: the library that verifies takes one signature for every message."""
     one = (1).to_bytes(32, "little")
     key = Ed25519PublicKey.from_public_bytes(one)
@@ -216,7 +216,7 @@ def test_repository_add_refuses_a_weak_key(tmp_path: Path) -> None:
     assert "small order" in done.stderr
 
 
-def test_an_ordinary_key_is_taken(tmp_path: Path) -> None:
+def test_an_ordinary_key_is_accepted(tmp_path: Path) -> None:
     """So that the refusals above are the key's fault."""
     public = hashlib.sha256(b"any").hexdigest()
     while on_curve(int.from_bytes(bytes.fromhex(public), "little") % 2**255) is None:
