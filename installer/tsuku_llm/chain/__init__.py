@@ -6,12 +6,11 @@ devices.
 """
 
 from tsuku_llm.chain.judging import diagnose
-from tsuku_llm.chain.links import Chain, Fault, Link, Listed, Place, State, Subject
+from tsuku_llm.chain.links import Chain, Link, Listed, Place, State, Subject
 from tsuku_llm.chain.subject import subject_of
 
 __all__ = [
     "Chain",
-    "Fault",
     "Link",
     "Listed",
     "Place",

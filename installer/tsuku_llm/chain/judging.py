@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tsuku_llm.backends import facts_of
 from tsuku_llm.chain.driver import driver_links
-from tsuku_llm.chain.links import Chain, Fault, Link, Listed, Place, State, Subject
+from tsuku_llm.chain.links import Chain, Link, Listed, Place, State, Subject
 from tsuku_llm.errors import NotInstalled, TsukuError
-from tsuku_llm.hardware import Hardware
+from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Variant
 from tsuku_llm.selection import Reason, Selection, system_obstacle
 
@@ -37,7 +37,7 @@ def diagnose(
     return Chain(subject, (*driver, *after))
 
 
-def _broken(place: Place, fault: Fault, *evidence: str) -> Link:
+def _broken(place: Place, fault: Problem, *evidence: str) -> Link:
     return Link(place, State.BROKEN, evidence, fault)
 
 
@@ -49,7 +49,7 @@ def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> 
     if variant is None:
         text = f"there is no {subject.backend} build for {hardware.platform}"
         fix = _instead(subject, selection) or _OTHER_RELEASE
-        return _broken(Place.REQUIREMENT, Fault("no-build", text, fix))
+        return _broken(Place.REQUIREMENT, Problem("no-build", text, fix))
     if selection.candidate(variant.name):
         on = subject.gpu.name if subject.gpu else "the processor"
         return Link(Place.REQUIREMENT, State.OK, (f"{variant.name} fits {on}",))
@@ -57,7 +57,7 @@ def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> 
     if reason is None:
         return Link(Place.REQUIREMENT, State.UNKNOWN, (f"{variant.name} needs a device",))
     fix = _fix(subject, reason, selection)
-    return _broken(Place.REQUIREMENT, Fault(reason.slug, reason.text, fix), variant.name)
+    return _broken(Place.REQUIREMENT, Problem(reason.slug, reason.text, fix), variant.name)
 
 
 def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reason | None:
@@ -112,7 +112,8 @@ def _tree(subject: Subject, installed: str | TsukuError) -> Link:
         return _failed(Place.TREE, installed)
     text = f"no build of {subject.wanted} is installed"
     fix = f"tsuku-llm install --backend {subject.wanted}"
-    return _broken(Place.TREE, Fault(installed.slug, text, fix, NotInstalled))
+    fault = Problem(installed.slug, text, fix)
+    return Link(Place.TREE, State.BROKEN, fault=fault, error=NotInstalled)
 
 
 def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
@@ -129,4 +130,5 @@ def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
 
 
 def _failed(place: Place, error: TsukuError) -> Link:
-    return _broken(place, Fault(error.slug, error.message, error.hint, type(error)), *error.facts)
+    fault = Problem(error.slug, error.message, error.hint)
+    return Link(place, State.BROKEN, error.facts, fault, type(error))

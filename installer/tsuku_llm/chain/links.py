@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from tsuku_llm.errors import SelectionError, TsukuError
-from tsuku_llm.hardware import Gpu
+from tsuku_llm.hardware import Gpu, Problem
 from tsuku_llm.manifest import Variant
 
 
@@ -32,28 +32,17 @@ class State(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """The reason why a link is broken: one sentence and one fix; ``error`` is its class.
-
-    A ``transient`` fault goes away (a reboot, a GPU that wakes up), so it says nothing about
-    what the machine can do.
-    """
-
-    slug: str
-    text: str
-    fix: str
-    error: type[TsukuError] = SelectionError
-    transient: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Link:
-    """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken."""
+    """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken.
+
+    ``error`` is the class of the fault: it gives the exit code.
+    """
 
     place: Place
     state: State
     evidence: tuple[str, ...] = ()
-    fault: Fault | None = None
+    fault: Problem | None = None
+    error: type[TsukuError] = SelectionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +85,11 @@ class Chain:
         return next((link for link in self.links if link.fault), None)
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> Problem | None:
         """The fault of the first broken link, which is the one to repair."""
         return self.broken.fault if self.broken else None
 
     @property
     def exit_code(self) -> int:
         """The exit code of the first fault's error class, or 0 without a fault."""
-        return self.fault.error.exit_code if self.fault else 0
+        return self.broken.error.exit_code if self.broken else 0
