@@ -61,7 +61,7 @@ def test_X13_in_a_home_of_somebody_else_each_user_keeps_state_apart(
 
 @pytest.mark.parametrize("home", ["", "relative", "~/tsuku", "./x"])
 def test_a_home_that_is_no_absolute_path_is_refused(home: str) -> None:
-    with pytest.raises(ConfigError, match="no absolute path"):
+    with pytest.raises(ConfigError, match="not an absolute path"):
         Paths.from_environ({"TSUKU_HOME": home})
 
 

@@ -196,17 +196,17 @@ def test_X14_another_c_library_is_named(tmp_path: Path) -> None:
 
 def test_X14_a_server_that_is_not_there(tmp_path: Path) -> None:
     error = refused(stand_in_script(tmp_path))
-    assert "not there" in error.message
+    assert "does not exist" in error.message
     assert str(tmp_path) in error.facts[0]
 
 
 def test_X14_a_list_from_a_server_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(GateFailed, match="not there"):
+    with pytest.raises(GateFailed, match="does not exist"):
         list_devices(stand_in_script(tmp_path), ENVIRON)
 
 
 def test_X14_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    assert "not there" in refused(Build(tmp_path / "absent", "llama-server", "cpu")).message
+    assert "does not exist" in refused(Build(tmp_path / "absent", "llama-server", "cpu")).message
 
 
 def test_X14_a_server_that_may_not_be_run(tmp_path: Path) -> None:

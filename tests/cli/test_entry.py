@@ -117,7 +117,7 @@ def test_bad_usage_is_one_error(words: tuple[str, ...], program: Run, as_json: A
 def test_the_hint_of_an_unknown_option_of_serve_is_the_two_dashes(program: Run) -> None:
     result = program("serve", "-m", "x.gguf")
     assert result.code == 2
-    assert "goes after --" in result.stderr
+    assert "for tsuku-llm after --" in result.stderr
 
 
 def test_json_behind_two_dashes_is_the_servers() -> None:
@@ -228,7 +228,7 @@ def test_the_envelope_takes_what_reports_are_made_of() -> None:
         "libc": {"name": "glibc", "version": None},
         "t": [1, None],
     }
-    with pytest.raises(TypeError, match="no form in JSON"):
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
         document("x", Answer({"x": object()}))
 
 

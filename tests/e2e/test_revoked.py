@@ -208,7 +208,7 @@ def test_a_removed_repository_keeps_nobody_from_starting(owner: User) -> None:
     assert owner.run("repository", "remove", NAME).code == 0
     done = started(owner)
     assert done.code == 0
-    assert "nothing is known of revocations: there is no repository" in done.stderr
+    assert "the revocations are unknown: there is no repository" in done.stderr
     assert owner.run("serve", "--require-fresh", "--", "--list-devices").code != 0
 
 
@@ -217,7 +217,7 @@ def test_metadata_that_was_damaged_keeps_nobody_from_starting(owner: User) -> No
     (folder / "current").write_text("junk")
     done = started(owner)
     assert done.code == 0
-    assert "nothing is known of revocations" in done.stderr
+    assert "the revocations are unknown" in done.stderr
     assert owner.run("serve", "--require-fresh", "--", "--list-devices").code == 5
 
 

@@ -231,7 +231,7 @@ def test_C10_a_damaged_pointer_is_refused_then_made_anew(
 def test_a_mended_pointer_keeps_the_version_to_roll_back_to(store: Store) -> None:
     old, new = install(store, "b100"), install(store, "b200")
     shutil.rmtree(new.path)
-    with pytest.raises(CorruptStore, match="is not there"):
+    with pytest.raises(CorruptStore, match="does not exist"):
         store.active()
     store.sweep()
     assert store.active() is None
@@ -304,7 +304,7 @@ def test_a_reinstall_for_another_reason_only_changes_the_receipt(store: Store) -
 def test_a_version_that_is_gone_cannot_be_activated(store: Store) -> None:
     installed = install(store, activate=False)
     store.remove(installed.id)
-    with pytest.raises(NotInstalled, match="not there"):
+    with pytest.raises(NotInstalled, match="no longer exists"):
         store.activate(installed)
     assert store.active() is None
 

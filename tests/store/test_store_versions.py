@@ -222,6 +222,6 @@ def test_what_came_into_use_meanwhile_is_not_pruned(store: Store) -> None:
 
 def test_what_is_not_there_cannot_be_removed(store: Store) -> None:
     installed = install(store)
-    with pytest.raises(NotInstalled, match="not there any more"):
+    with pytest.raises(NotInstalled, match="no longer exists"):
         store.remove("b9-cpu-0")
     assert store.active() == installed

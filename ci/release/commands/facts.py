@@ -15,9 +15,9 @@ from ci.release.refresh import Refresh
 @data_option
 @click.argument("tag")
 @click.option("--json", "answer", type=FILE, help="The hosting service's answer, stored.")
-@click.option("--download", is_flag=True, help="Read every archive: its files and its needs.")
-@click.option("--from", "folder", type=FOLDER, help="Where the archives lie already.")
-@click.option("--unlisted", metavar="REASON", help="Why no archive of it can be read.")
+@click.option("--download", is_flag=True, help="Download each archive; read what it has and needs.")
+@click.option("--from", "folder", type=FOLDER, help="The folder that has the archives already.")
+@click.option("--unlisted", metavar="REASON", help="Why none of its archives can be read.")
 def refresh(  # noqa: PLR0913 - each is an option
     *,
     data: Path,

@@ -15,24 +15,24 @@ DAY = click.DateTime(["%Y-%m-%d"])
 TODAY = datetime.now(timezone.utc).strftime("%Y-%m-%d")
 
 data_option = click.option(
-    "--data", type=FOLDER, default=DATA, help="Where rules, facts and the plan lie."
+    "--data", type=FOLDER, default=DATA, help="The folder of rules, facts and plan."
 )
 root_option = click.option(
-    "--trusted-root", type=FILE, help="Sigstore's trusted root; sigstore-python's without it."
+    "--trusted-root", type=FILE, help="Sigstore's trusted root; else sigstore-python's."
 )
 into_option = click.option(
-    "--into", type=FOLDER, default=MANIFESTS, help="Where the repository lies."
+    "--into", type=FOLDER, default=MANIFESTS, help="The folder of the repository."
 )
 gather_option = click.option(
-    "--gather", type=FOLDER, help="Where the signatures of several holders come together."
+    "--gather", type=FOLDER, help="The folder that collects the holders' signatures."
 )
 issued_option = click.option(
-    "--issued", type=DAY, default=TODAY, help="The day that new versions carry; today."
+    "--issued", type=DAY, default=TODAY, help="The date of new versions; default: today."
 )
 drop_option = click.option(
     "--drop",
     "dropping",
     metavar="TAG",
     multiple=True,
-    help="A revoked release that is to be forgotten; its users may start it again.",
+    help="A revoked release to forget; its users may start it again.",
 )

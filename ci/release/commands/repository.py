@@ -32,7 +32,7 @@ def publish(target: Path, source: Path) -> None:
 @data_option
 @click.argument("place", default=str(MANIFESTS))
 @click.option("--published", metavar="PLACE", help="Compare with what is published there.")
-@click.option("--on", "now", type=DAY, default=TODAY, help="As if it were that day.")
+@click.option("--on", "now", type=DAY, default=TODAY, help="The day to check for; default: today.")
 def check(data: Path, place: str, published: str | None, now: datetime) -> None:
     """Verify a repository as a client would, and say how long each role holds.
 
@@ -60,8 +60,13 @@ def check(data: Path, place: str, published: str | None, now: datetime) -> None:
 
 
 @click.command()
-@click.option("--repository", type=FOLDER, default=ROOT, help="Whose files and history.")
-@click.option("--build", "build_it", is_flag=True, help="Build wheel and sdist, and look there.")
+@click.option(
+    "--repository",
+    type=FOLDER,
+    default=ROOT,
+    help="The git checkout whose files and history to scan.",
+)
+@click.option("--build", "build_it", is_flag=True, help="Build wheel and sdist, and scan them.")
 @click.argument("places", nargs=-1, type=click.Path(exists=True, path_type=Path))
 def secrets(*, repository: Path, build_it: bool, places: tuple[Path, ...]) -> None:
     """Look for the signers' seeds in this repository, its history, and PLACES (logs, builds).

@@ -9,15 +9,15 @@ from ci.release import revoked
 from ci.release.commands.options import DAY, TODAY, data_option
 from ci.release.plan import known_document
 
-day_option = click.option("--on", "day", type=DAY, default=TODAY, help="Since when; today.")
+day_option = click.option("--on", "day", type=DAY, default=TODAY, help="The day of it; today.")
 
 
 @click.command()
 @data_option
 @day_option
 @click.argument("tag")
-@click.option("--reason", required=True, help="What users are told, in one line.")
-@click.option("--by-name", is_flag=True, help="Although its files are not in the data any more.")
+@click.option("--reason", required=True, help="The reason for users, in one line.")
+@click.option("--by-name", is_flag=True, help="Allow it if its files are not in the data.")
 def revoke(*, data: Path, day: datetime, tag: str, reason: str, by_name: bool) -> None:
     """Record that a release must not be used any more; then sign --raise, and publish."""
     document = None if by_name else known_document(tag, data)

@@ -40,7 +40,7 @@ ONLINE = ("snapshot", "timestamp")
 @issued_option
 @gather_option
 @drop_option
-@click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
+@click.option("--raise", "higher", is_flag=True, help="Raise the versions of changed metadata.")
 def sign(  # noqa: PLR0913 - each is an option
     *,
     data: Path,

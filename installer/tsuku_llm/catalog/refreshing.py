@@ -156,7 +156,7 @@ def _update(
         raise MetadataError(
             f"the metadata that {repository.name} serves is not trusted",
             facts=(str(error)[:300],),
-            hint="try again later; if it stays, tell the repository's publisher",
+            hint="try again later; if the error remains, tell the repository's publisher",
         ) from error
 
 
@@ -196,8 +196,8 @@ def _require_unexpired(repository: Repository, trusted: TrustedRepository) -> No
 def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:
     return StaleMetadata(
         f"the metadata that {repository.name} serves has expired",
-        facts=(fact, *_expired(roles), "what is installed still runs"),
-        hint="check this machine's clock; if it is right, somebody holds back newer metadata",
+        facts=(fact, *_expired(roles), "installed versions still run"),
+        hint="check this machine's clock; if it is right, someone withholds newer metadata",
     )
 
 
@@ -250,8 +250,8 @@ def _rollback(known: Loaded, here: Mapping[str, int], served: Mapping[str, int])
             f"versions here ({known.source}): {_version_text(here)}",
             f"versions served: {_version_text(served)}",
         ),
-        hint="a mirror may be behind, or somebody holds back newer metadata: try another network; "
-        "if it stays, tell the repository's publisher",
+        hint="a mirror may be outdated, or someone withholds newer metadata: try another network; "
+        "if the error remains, tell the repository's publisher",
     )
 
 

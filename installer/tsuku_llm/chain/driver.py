@@ -166,8 +166,8 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
 
 
 _OTHER = "choose another backend: tsuku-llm backends shows which fit"
-_RESTART = "restart the machine; if it stays, reinstall the GPU's driver"
-_SWITCHED_ON = "see that the GPU is switched on, and given to this container or virtual machine"
+_RESTART = "restart the machine; if the problem remains, reinstall the GPU's driver"
+_SWITCHED_ON = "check that the GPU is switched on, and passed to this container or virtual machine"
 
 
 def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Problem | None:
@@ -181,14 +181,16 @@ def _not_driven(backend: str, adapter: Adapter) -> Problem | None:
     if adapter.driver is None:
         module = _MODULES.get(adapter.vendor, "its module")
         fix = f"sudo modprobe {module}; if that fails, {VENDOR_DRIVER}"
-        return Problem("no-kernel-driver", f"no kernel driver drives {adapter.name}", fix)
+        return Problem("no-kernel-driver", f"no kernel driver is bound to {adapter.name}", fix)
     if adapter.driver in ("vfio-pci", "pci-stub"):
-        text = f"{adapter.name} is set aside for a virtual machine ({adapter.driver})"
+        text = f"{adapter.name} is reserved for a virtual machine ({adapter.driver})"
         return Problem(
-            "gpu-set-aside", text, "take it back for the host, or run tsuku-llm in there"
+            "gpu-set-aside",
+            text,
+            "give it back to the host, or run tsuku-llm in the virtual machine",
         )
     if backend == "cuda" and adapter.driver == "nouveau":
-        text = f"{adapter.name} is driven by nouveau, which has no CUDA"
+        text = f"{adapter.name} uses the driver nouveau, which does not support CUDA"
         return Problem("nouveau", text, "install the NVIDIA driver, or use Vulkan")
     return None
 

@@ -118,7 +118,7 @@ def _tree(subject: Subject, installed: str | TsukuError) -> Link:
 
 def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
     if listed is None:
-        return Link(Place.LIST, State.UNKNOWN, ("not asked, as no intact tree is there",))
+        return Link(Place.LIST, State.UNKNOWN, ("not asked: no intact build is installed",))
     if isinstance(listed, TsukuError):
         return _failed(Place.LIST, listed)
     # Unknown and not broken: the server's wording of the name may differ from the driver's.

@@ -93,7 +93,7 @@ class Watch(threading.local):
         self.coming -= size
         self.header_bytes -= size
         if self.header_bytes < 0:
-            raise httpcore.RemoteProtocolError("the headers have no end")
+            raise httpcore.RemoteProtocolError("the headers are too long")
 
     def ends(self, timeout: float | None) -> float:
         """Compute when a wait of at most ``timeout`` seconds must end.
@@ -210,7 +210,7 @@ class Stream(httpcore.NetworkStream):
         if self._failure:  # of a write, or of _gather(), which could not raise it
             raise httpcore.ReadError(str(self._failure)) from self._failure
         self._watch.at_proxy = self._proxy_layers > 0
-        ends, late = self._watch.ends(timeout), httpcore.ReadTimeout("the time is up")
+        ends, late = self._watch.ends(timeout), httpcore.ReadTimeout("the time limit is over")
         while True:
             left = self._watch.left(ends, late, self._watch.answering())
             try:
@@ -261,7 +261,7 @@ class Stream(httpcore.NetworkStream):
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write the whole buffer."""
         self._watch.at_proxy = self._proxy_layers > 0
-        late = httpcore.WriteTimeout("the time is up")
+        late = httpcore.WriteTimeout("the time limit is over")
         try:
             self._inner.write(buffer, self._watch.left(self._watch.ends(timeout), late))
         except httpcore.WriteError as error:
@@ -284,7 +284,7 @@ class Stream(httpcore.NetworkStream):
         # One layer is done with this handshake; at the last one we talk to the host.
         behind = max(0, self._proxy_layers - 1)
         self._watch.at_proxy = behind > 0
-        late = httpcore.ConnectTimeout("it does not answer in TLS")
+        late = httpcore.ConnectTimeout("it does not answer the TLS handshake")
         left = self._watch.left(self._watch.ends(timeout), late)
         try:
             inner = self._inner.start_tls(ssl_context, server_hostname, left)

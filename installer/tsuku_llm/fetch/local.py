@@ -24,7 +24,9 @@ def local_chunks(url: str) -> Iterator[bytes]:
     try:
         with open(path, "rb", opener=_opened) as file:  # Path.open takes no opener
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DownloadError(f"{path} is no regular file", hint="put the file itself there")
+                raise DownloadError(
+                    f"{path} is not a regular file", hint="put the file itself there"
+                )
             while chunk := file.read(CHUNK):
                 yield chunk
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:

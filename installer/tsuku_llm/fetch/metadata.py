@@ -34,7 +34,7 @@ def _once(url: str, limit: int, network: Network, deadline: float) -> bytes:
         encoding = response.headers.get("content-encoding", "identity")
         # Metadata is small and text; decompression of untrusted bytes is not worth its risks.
         if encoding != "identity":
-            raise _refused(url, f"it is encoded as {encoding[:40]!r}, which was not asked for")
+            raise _refused(url, f"it is encoded as {encoding[:40]!r}, which was not requested")
         if length is not None and length > limit:
             raise _refused(url, f"it has {length} bytes, and {limit} are allowed")
         data = _capped(response.iter_raw(), limit, url)

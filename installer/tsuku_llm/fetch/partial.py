@@ -38,7 +38,7 @@ _BLOCK = 4096
 """Bytes to which a note is padded: a usual size of a file system's blocks."""
 
 _VALIDATOR = re.compile(r"[ -~]{1,500}")
-_ALTERED = "nothing was installed; if it happens again, somebody alters files on the way"
+_ALTERED = "nothing was installed; if it happens again, something on the network alters the files"
 
 
 def verified(path: Path, artifact: Artifact) -> bool:
@@ -142,7 +142,7 @@ class Part:
             found = os.fstat(self._descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise NotWritable(
-                    "a partial download is no regular file",
+                    "a partial download is not a regular file",
                     facts=(f"path: {self.path}",),
                     hint="remove it",
                 )

@@ -44,7 +44,7 @@ def check_range(headers: Mapping[str, str], part: Part, size: int | None, url: s
     if not _fits(headers, (part.size, size), size, part.validator(url)):
         raise Transient(
             BodyError(
-                f"{host_of(url)} answers a request to resume with something else",
+                f"{host_of(url)} answers a request to resume with other bytes",
                 facts=(f"url: {shown(url)}",),
                 hint="run the command again: it starts from the beginning",
             )

@@ -146,9 +146,9 @@ class _Single:
                 hint="the server or a proxy alters what it sends: set llm.mirror",
             )
         return BodyError(
-            f"{host} has a file of another size than the signed one",
+            f"{host} has a file whose size is not the signed one",
             facts=facts,
-            hint="the file there was replaced, or something on the way alters it: set llm.mirror",
+            hint="the file there was replaced, or the network alters it: set llm.mirror",
         )
 
 

@@ -125,7 +125,7 @@ class Transfer:
         """
         if not self.encoding:
             return ()
-        return (f"it came encoded as {self.encoding!r}, which was not asked for",)
+        return (f"it came encoded as {self.encoding!r}, which was not requested",)
 
     def ended_early(self, url: str, received: int, expected: int) -> BodyError:
         """Make the error for an answer with too few bytes."""
@@ -136,7 +136,7 @@ class Transfer:
                 f"url: {shown(url)}",
                 *self.encoded,
             ),
-            hint="run the command again: what came is kept and resumed",
+            hint="run the command again: the partial download is kept and resumed",
         )
 
     def check_deadline(self, url: str) -> None:
@@ -145,5 +145,5 @@ class Transfer:
             raise BodyError(
                 f"the download from {host_of(url)} took too long",
                 facts=(f"limit: {self.network.limits.total:.0f} seconds", f"url: {shown(url)}"),
-                hint="run the command again: what came is kept and resumed",
+                hint="run the command again: the partial download is kept and resumed",
             )

@@ -194,7 +194,7 @@ class Watch:
 def _silent_cpu(report: StartReport) -> SilentCpu:
     """Make the error for a server that is not on a GPU, with every sign of that."""
     return SilentCpu(
-        f"the server does not run on the GPU: {report.selected} was to use one",
+        f"the server does not run on the GPU: {report.selected} should use one",
         facts=tuple(
             f"{signal.name}: {signal.evidence}"
             for signal in report.signals

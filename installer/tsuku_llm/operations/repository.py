@@ -109,7 +109,7 @@ def _require_fingerprint(root: bytes, wanted: str) -> None:
         raise UsageError(
             "a fingerprint is a SHA-256: 64 hexadecimal digits",
             facts=(f"given: {wanted!r}",),
-            hint="ask the owner of the repository for it, by another way than for its root.json",
+            hint="ask the owner of the repository for it, separately from its root.json",
         )
     if found != expected:
         raise DigestMismatch(
@@ -124,7 +124,7 @@ def _tell_thresholds(session: Session, root: bytes) -> None:
     roles = trust.check_root(root).roles
     alone = [name for name in ("root", "targets") if roles[name].threshold == 1]
     if alone:
-        session.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
+        session.note(f"one key alone can sign its {' and '.join(alone)}: 2 of 3 are safer")
 
 
 def fetch_metadata(session: Session, name: str) -> Catalog:

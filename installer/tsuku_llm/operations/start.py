@@ -143,7 +143,7 @@ class Start(NamedTuple):
         """Refuse a CPU build if a GPU is required. Raises ``SilentCpu``."""
         if self.how.require_gpu and self.installed.receipt.backend == "cpu":
             raise SilentCpu(
-                f"a GPU is required, and {self.installed.id} is a build for the processor",
+                f"a GPU is required, but {self.installed.id} is a build for the CPU",
                 hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
             )
 
@@ -157,7 +157,7 @@ class Start(NamedTuple):
         refusal = launch.refusal_in(plan.argv, plan.env)
         if refusal and self.how.require_gpu:
             raise SilentCpu(
-                "a GPU is required, and the arguments keep the server from it",
+                "a GPU is required, but the arguments prevent its use",
                 facts=(refusal,),
                 hint="leave it out, or leave out --require-gpu",
             )

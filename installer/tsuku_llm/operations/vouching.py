@@ -23,8 +23,8 @@ from tsuku_llm.store import Receipt
 class Told(NamedTuple):
     """The news about an installed release.
 
-    ``gone`` says that no channel has it any more, or that its repository was removed. It is None if
-    the release is still offered, or if nothing is known.
+    ``gone`` says that no channel offers it any more, or that its repository was removed. It is
+    None if the release is still offered, or if nothing is known.
     """
 
     revocation: Revocation | None = None
@@ -69,7 +69,7 @@ class Known(NamedTuple):
         if receipt.repository not in self.configured:
             return f"its repository {receipt.repository} was removed"
         if known and receipt.release not in known.offered:
-            return f"no channel of repository {receipt.repository} has it any more"
+            return f"no channel of repository {receipt.repository} offers it any more"
         return None
 
 
@@ -115,7 +115,7 @@ def vouch(session: Session, receipt: Receipt) -> None:
     except (SelectionError, TrustError, StoreError) as error:
         if session.require_fresh:
             raise
-        session.note(f"nothing is known of revocations: {error.message}")
+        session.note(f"the revocations are unknown: {error.message}")
     if own and session.require_fresh:
         own.freshness.require(session.now)
     found = known(session, verify=True, given={name: own} if own else None)
@@ -123,7 +123,7 @@ def vouch(session: Session, receipt: Receipt) -> None:
     if own is None:
         return
     if gone := found.of(receipt).gone:
-        session.note(f"{receipt.release}: {gone}; to move on: tsuku-llm update")
+        session.note(f"{receipt.release}: {gone}; to update: tsuku-llm update")
     if warning := own.freshness.warning(session.now):
         session.note(warning)
 
@@ -143,9 +143,9 @@ def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> No
     if why is None:
         return
     if not session.allow_revoked:
-        hint = "move on: tsuku-llm update; or add --allow-revoked"
+        hint = "update: tsuku-llm update; or add --allow-revoked"
         raise revoked(receipt.release, why, hint)
-    session.note(f"{receipt.release} is used all the same: {why.summary}")
+    session.note(f"{receipt.release} is used anyway:  {why.summary}")
 
 
 def _look(session: Session, name: str, *, verify: bool) -> Standing | None:

@@ -252,7 +252,7 @@ def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
     return TamperedInstall(
         f"{name} is not as it was installed",
         facts=facts,
-        hint="tsuku-llm install --force writes it anew",
+        hint="tsuku-llm install --force reinstalls it",
     )
 
 

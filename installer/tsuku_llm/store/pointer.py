@@ -53,7 +53,7 @@ def read_pointer(data: Path) -> Pointer:
         raise CorruptStore(
             f"{FILE} is not readable",
             facts=(f"path: {path}",),
-            hint="tsuku-llm install, or tsuku-llm use VERSION, writes it anew",
+            hint="tsuku-llm install, or tsuku-llm use VERSION, replaces it",
         )
     return Pointer(*names)
 

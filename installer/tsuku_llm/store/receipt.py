@@ -23,7 +23,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _LARGEST = 1 << 53
-_HINT = "tsuku-llm install --force writes it anew"
+_HINT = "tsuku-llm install --force reinstalls it"
 
 NOT_RECORDED = "whether it is was not recorded when it was installed"
 """The reason for "unattested" if the receipt is older than that field."""
@@ -232,7 +232,7 @@ def _records(
     def read(document: Mapping[str, Any], name: str) -> tuple[_T, ...]:
         items = _list(document, name)
         if not all(type(item) is dict for item in items):
-            raise _junk(f"{name} holds something else than objects")
+            raise _junk(f"{name} holds something other than objects")
         return tuple(
             kind(*[reader(item, key) for key, reader in readers.items()]) for item in items
         )
@@ -256,7 +256,7 @@ def _optional_texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def _texts(document: Mapping[str, Any], name: str) -> Mapping[str, str]:
     value = _mapping(document, name)
     if not all(type(text) is str for text in value.values()):
-        raise _junk(f"{name} holds something else than texts")
+        raise _junk(f"{name} holds something other than texts")
     return value
 
 

@@ -124,7 +124,7 @@ class Shelf:
 
     def _dangling(self, version: str) -> NoReturn:
         raise CorruptStore(
-            f"the active version {version} is not there",
+            f"the active version {version} does not exist",
             facts=(f"path: {self._versions / version}",),
             hint="run tsuku-llm install, or tsuku-llm rollback",
         )
