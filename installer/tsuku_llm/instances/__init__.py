@@ -4,18 +4,18 @@ This package does not know how a server is started. ``status`` and ``stop`` impo
 """
 
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.instances.idle import Activity, IdleWatch, sample_activity
+from tsuku_llm.instances.idle import IdleWatch, Sight, see
 from tsuku_llm.instances.log import follow_log, open_log, read_log, turn
 from tsuku_llm.instances.record import Record, State, checked_name
 from tsuku_llm.launch import StartReport, Verdict
 from tsuku_llm.process import Process
 
 __all__ = [
-    "Activity",
     "IdleWatch",
     "Instances",
     "Process",
     "Record",
+    "Sight",
     "StartReport",
     "State",
     "Verdict",
@@ -23,6 +23,6 @@ __all__ = [
     "follow_log",
     "open_log",
     "read_log",
-    "sample_activity",
+    "see",
     "turn",
 ]

@@ -29,7 +29,7 @@ connection is not in two samples and does not count as one that lasts.
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class Sight:
     """A sample of a server: its processor time so far in seconds, and its open connections."""
 
     processor: float
@@ -44,23 +44,23 @@ class IdleWatch:
         """Seconds until the next sample."""
         self._timeout = timeout
         self._last_work: float | None = None
-        self._before = Activity(0.0)
+        self._before = Sight(0.0)
 
-    def is_over(self, now: float, sample: Activity) -> bool:
+    def is_over(self, now: float, sight: Sight) -> bool:
         """Tell whether it is time to end the server: never while a client is connected.
 
         The time begins with the first sample.
         """
         # A connection counts as a request only if it is in two samples: see ``_OFTEN``.
-        worked = sample.processor - self._before.processor >= WORK
-        lasting = sample.connections & self._before.connections
+        worked = sight.processor - self._before.processor >= WORK
+        lasting = sight.connections & self._before.connections
         if self._last_work is None or worked or lasting:
             self._last_work = now
-        self._before = sample
-        return not sample.connections and now - self._last_work >= self._timeout
+        self._before = sight
+        return not sight.connections and now - self._last_work >= self._timeout
 
 
-def sample_activity(pid: int) -> Activity | None:
+def see(pid: int) -> Sight | None:
     """Take a sample of a process; None if it has ended or does not permit it."""
     import psutil  # noqa: PLC0415
 
@@ -71,6 +71,6 @@ def sample_activity(pid: int) -> Activity | None:
     except (psutil.Error, OSError):
         return None
     open_now = (each for each in found if each.status == psutil.CONN_ESTABLISHED)
-    return Activity(
+    return Sight(
         times.user + times.system, frozenset((each.laddr, each.raddr) for each in open_now)
     )

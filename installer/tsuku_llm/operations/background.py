@@ -32,7 +32,7 @@ from tsuku_llm.instances import (
     follow_log,
     open_log,
     read_log,
-    sample_activity,
+    see,
     turn,
 )
 from tsuku_llm.operations import vouching
@@ -186,8 +186,8 @@ class _Watch:
     def _idles(self, idle: IdleWatch) -> bool:
         """Return whether the server was idle for too long; False if it cannot be looked at."""
         server = self._record.server
-        sample = sample_activity(server.pid) if server else None
-        return sample is not None and idle.is_over(time.monotonic(), sample)
+        sight = see(server.pid) if server else None
+        return sight is not None and idle.is_over(time.monotonic(), sight)
 
 
 # --- the process that starts it ------------------------------------------------------------
