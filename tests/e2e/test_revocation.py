@@ -296,7 +296,7 @@ def test_T26_no_command_moves_to_a_revoked_version(company: Company, tmp_path: P
     assert user.run("use", "b1", "--allow-revoked").code == 0
     done = user.run("serve", "--allow-revoked", "--", "--list-devices")
     assert done.code == 0
-    assert "b1 is used anyway:  revoked by its publisher on 2026-11-22" in done.stderr
+    assert "b1 is used anyway: revoked by its publisher on 2026-11-22" in done.stderr
 
 
 def test_T27_a_revoked_release_is_shown_wherever_it_is_named(company: Company) -> None:

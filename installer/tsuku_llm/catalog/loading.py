@@ -165,7 +165,7 @@ class Catalog:
             except (TrustError, StoreError) as error:
                 first = first or error
                 reason = ": ".join((error.message, *error.facts[:1]))
-                tell(f"{_release_name(entry)} is skipped:  {reason}")
+                tell(f"{_release_name(entry)} is skipped: {reason}")
                 continue
             any_read = True
             yield entry, release

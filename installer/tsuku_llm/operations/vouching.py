@@ -145,7 +145,7 @@ def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> No
     if not session.allow_revoked:
         hint = "update: tsuku-llm update; or add --allow-revoked"
         raise revoked(receipt.release, why, hint)
-    session.note(f"{receipt.release} is used anyway:  {why.summary}")
+    session.note(f"{receipt.release} is used anyway: {why.summary}")
 
 
 def _look(session: Session, name: str, *, verify: bool) -> Standing | None:
