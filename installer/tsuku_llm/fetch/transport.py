@@ -267,8 +267,8 @@ class _Failures:
         if self._before_host:
             return Transient(
                 ProxyError(
-                    f"the answer of the proxy {host_of(self._proxy or '')} broke off"
-                    " or is not valid HTTP",
+                    f"the answer of the proxy {host_of(self._proxy or '')} is incomplete"
+                    " or not valid HTTP",
                     facts=(f"requested host: {self._host}", f"reason: {reason}"),
                     hint=_PROXY_HINT,
                 )
