@@ -38,9 +38,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     ids = "rows, growth, all; or docs (the page, from the last results), or timeline; else rows"
     parser.add_argument("ids", nargs="*", metavar="ID", help=ids)
-    parser.add_argument("--rounds", type=int, help="pairs of runs, not each row's own number")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw samples there")
-    parser.add_argument("--update-docs", action="store_true", help="renew tables, plots, history")
+    parser.add_argument("--rounds", type=int, help="pairs of runs, instead of each row's number")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw samples to FILE")
+    parser.add_argument("--update-docs", action="store_true", help="update tables, plots, history")
     arguments = parser.parse_args()
     if arguments.ids == ["docs"]:
         publish()

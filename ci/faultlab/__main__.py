@@ -54,15 +54,21 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ci/faults", description="Inject faults and print which rows survived."
     )
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="an id (A03) or an area (A); all")
     parser.add_argument("--list", action="store_true", help="run nothing: what each id stands for")
-    parser.add_argument("--quick", action="store_true", help="minutes: a sample of the sweeps")
     parser.add_argument(
-        "--one-in", type=int, default=1, metavar="N", help="every Nth point of the sweeps; all"
+        "rows", nargs="*", metavar="ROW", help="an id (A03) or an area (A); default: all"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
+    parser.add_argument("--quick", action="store_true", help="run a sample of the sweeps: minutes")
     parser.add_argument(
-        "--show", type=Path, nargs="+", metavar="FILE", help="run nothing: the table of these files"
+        "--one-in", type=int, default=1, metavar="N", help="run every Nth point of the sweeps; 1"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
+    parser.add_argument(
+        "--show",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="run nothing; print the table of these files",
     )
     return parser.parse_args()
 

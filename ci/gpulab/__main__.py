@@ -45,16 +45,22 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--gather", action="store_true", help="fill the folder, over a network")
-    parser.add_argument("--release", default="b10434", metavar="TAG", help="of the index; b10434")
     parser.add_argument(
-        "--layers", type=int, default=22, metavar="N", help="of the model; 22. With 1 it is tiny"
+        "--release", default="b10434", metavar="TAG", help="release of the index; b10434"
+    )
+    parser.add_argument(
+        "--layers",
+        type=int,
+        default=22,
+        metavar="N",
+        help="layers of the model; 22. With 1 it is tiny",
     )
     parser.add_argument(
         "--cuda", type=Path, metavar="TREE", help="a folder with a CUDA build of your own"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the report there, too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report to FILE")
     parser.add_argument(
-        "--hardware", type=Path, metavar="FILE", help="a recorded machine, to try the script out"
+        "--hardware", type=Path, metavar="FILE", help="use a recorded machine, to try the script"
     )
     return parser.parse_args()
 

@@ -53,7 +53,7 @@ class BackendFacts(NamedTuple):
     device_prefixes: tuple[str, ...] = ()
     plugin: str = ""
     hiding_variables: tuple[str, ...] = ()
-    first_look: str = "see whether the GPU's driver is installed"
+    first_look: str = "check that the GPU's driver is installed"
     packages: Mapping[str, Mapping[str, str]] = {}
     library_fixes: Mapping[str, str] = {}
 
@@ -69,7 +69,7 @@ TABLE = (
         device_prefixes=("cuda",),
         plugin="cuda",
         hiding_variables=("CUDA_VISIBLE_DEVICES",),
-        first_look="see whether nvidia-smi lists the GPU; in a container, pass it in (--gpus all)",
+        first_look="check that nvidia-smi lists the GPU; in a container, pass it in (--gpus all)",
         library_fixes={
             "libcuda": "install NVIDIA's driver; in a container, pass the GPU in (--gpus all)",
             "libcudart": _COMPANION,
@@ -85,7 +85,7 @@ TABLE = (
         device_prefixes=("rocm", "hip"),
         plugin="hip",
         hiding_variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-        first_look="see whether rocminfo lists the GPU and /dev/kfd may be opened (group render)",
+        first_look="check that rocminfo lists the GPU and you may open /dev/kfd (group render)",
         library_fixes={"libamdhip": _ROCM, "libhip": _ROCM, "librocblas": _ROCM},
     ),
     BackendFacts(
@@ -97,7 +97,7 @@ TABLE = (
         device_prefixes=("sycl",),
         plugin="sycl",
         hiding_variables=("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
-        first_look="see whether sycl-ls lists the GPU, and /dev/dri may be opened (group render)",
+        first_look="check that sycl-ls lists the GPU and you may open /dev/dri (group render)",
         packages={
             "libze_loader": {
                 "debian": "libze1",
@@ -123,7 +123,7 @@ TABLE = (
             "VK_LOADER_DRIVERS_DISABLE",
             "MESA_VK_DEVICE_SELECT",
         ),
-        first_look="see whether vulkaninfo --summary lists the GPU (package vulkan-tools)",
+        first_look="check that vulkaninfo --summary lists the GPU (package vulkan-tools)",
         packages={
             "libvulkan": {
                 "debian": "libvulkan1",
@@ -141,7 +141,7 @@ TABLE = (
         device_prefixes=("gpuopencl", "opencl"),
         plugin="opencl",
         hiding_variables=("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE", "OCL_ICD_VENDORS"),
-        first_look="see whether clinfo lists the GPU",
+        first_look="check that clinfo lists the GPU",
         packages={
             "libOpenCL": {
                 "debian": "ocl-icd-libopencl1",
@@ -160,7 +160,7 @@ TABLE = (
         device_prefixes=("openvino",),
         plugin="openvino",
         hiding_variables=("GGML_OPENVINO_DEVICE",),
-        first_look="see whether clinfo lists the GPU, and /dev/dri may be opened (group render)",
+        first_look="check that clinfo lists the GPU and you may open /dev/dri (group render)",
     ),
     BackendFacts(
         "metal",

@@ -36,7 +36,7 @@ _FILE = "standing.json"  # the name from before this module was renamed: stores 
 _REFRESHED = "refreshed.json"
 _FORMAT = 2
 _LIMIT = 8 << 20
-_CLOCK_HINT = "set this machine's clock; without it nobody can tell what has expired"
+_CLOCK_HINT = "set this machine's clock: without it, expiry cannot be checked"
 
 
 class Freshness(NamedTuple):
@@ -69,7 +69,7 @@ class Freshness(NamedTuple):
     def age(self, now: datetime) -> str:
         """Describe the age, for people."""
         if self.signed is None:
-            return f"of unknown age, good until {self.expires:%Y-%m-%d}"
+            return f"of unknown age, valid until {self.expires:%Y-%m-%d}"
         return f"signed on {self.signed:%Y-%m-%d} ({days(now - self.signed)})"
 
     def warning(self, now: datetime) -> str | None:
@@ -170,7 +170,7 @@ def write(data: Path, status: MetadataStatus) -> None:
         "revoked": revocations.plain(status.revoked),
         "offered": list(status.offered),
     }
-    with disk_errors("noting what the metadata says", folder):
+    with disk_errors("saving the status of the metadata", folder):
         make_folder(folder)
         # Several starts may write at the same time. The file is not replaced but overwritten: if it
         # gets damaged, ``read`` refuses it, and the next start verifies the metadata again.
@@ -195,7 +195,7 @@ def note_refresh(data: Path, repository: str, now: datetime) -> None:
     """Note that the repository gave a valid answer. Raises ``StoreError``."""
     folder = folder_of(data, repository)
     document = {"format": _FORMAT, "of": _copies(data, repository), "at": _text(now)}
-    with disk_errors("noting when the metadata was fetched", folder):
+    with disk_errors("saving when the metadata was fetched", folder):
         make_folder(folder)
         write_note(folder / _REFRESHED, records.encode(document))
 

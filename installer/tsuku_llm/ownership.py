@@ -84,7 +84,7 @@ def require_trusted_owner(path: Path, status: os.stat_result, *, alone: bool = F
     raise UnsafeLocation(
         f"{kind}{path.name} belongs to another user (uid {status.st_uid})",
         facts=(f"path: {path}",),
-        hint=f"run it as that user, or give it to you: {how} {os.geteuid()} {_quoted(path)}",
+        hint=f"run it as that user, or make it yours: {how} {os.geteuid()} {_quoted(path)}",
     )
 
 
@@ -141,7 +141,7 @@ def _require_unwritable(
     right = "go-w" if by_others and by_group else "o-w" if by_others else "g-w"
     who = "every user" if by_others else f"its group ({_group_name(status.st_gid)})"
     raise UnsafeLocation(
-        f"{who} can write to {path}, and so replace what lies there",
+        f"{who} can write to {path}, and so replace files there",
         facts=(f"mode: {stat.filemode(mode)}",),
         hint=f"run: chmod -R go-w {_quoted(all_of)}"
         if all_of

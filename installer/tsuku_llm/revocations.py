@@ -217,6 +217,6 @@ def remember(data: Path, repository: str, revocations: Iterable[Revocation]) -> 
     except CorruptStore:
         after = merged(revocations)
     document = {"format": _FORMAT, "revoked": plain(after)}
-    with disk_errors("remembering what was revoked", folder):
+    with disk_errors("saving the revocations", folder):
         make_folder(folder)
         replace_file(folder / FILE, records.encode(document))

@@ -400,7 +400,7 @@ def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
     )
     if capability in _TEGRA and capability not in (*cuda.sass, *cuda.ptx):
         # A Jetson's CUDA differs from the one that builds for arm64 servers contain.
-        text = f"{gpu.name}: a Jetson (compute capability {capability}) needs a build of its own"
+        text = f"{gpu.name}: a Jetson (compute capability {capability}) needs a separate build"
         return Reason("jetson", text)
     if any(sass_serves(entry, capability) for entry in cuda.sass):
         # Minor-version compatibility: SASS of 12.8 runs on every driver of CUDA 12.

@@ -105,7 +105,7 @@ def require_kept(
     for tag, what in lost.items():
         if tag not in dropping:
             raise PublishError(
-                f"{tag} is revoked, and {what}; to drop it all the same: --drop {tag}"
+                f"{tag} is revoked, and {what}; to drop it anyway: --drop {tag}"
             )
     return sorted(lost)
 

@@ -71,7 +71,7 @@ def test_a_folder_in_the_place_of_a_large_file_is_an_error(tmp_path: Path) -> No
         ("tar.gz", tar_gz([Tar(name="f", data=LARGE), Tar(name="g", data=LARGE)])),
         ("zip", zipped([Zip(name="f", data=LARGE), Zip(name="g", data=LARGE)])),
     ):
-        with pytest.raises(UnsafeArchive, match="taken by something that is no file"):
+        with pytest.raises(UnsafeArchive, match="used by something that is not a file"):
             unpack(io.BytesIO(data), artifact_for(data, kind), tmp_path / "t")
 
 

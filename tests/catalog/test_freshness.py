@@ -57,7 +57,7 @@ def test_M20_a_clock_before_the_signatures_is_named() -> None:
 def test_metadata_without_a_date_says_when_it_expires() -> None:
     undated = Freshness("official", None, SIGNED)
     assert undated.clock_problem(PAST) is None
-    assert "of unknown age, good until 2026-11-20" in str(undated.warning(SIGNED))
+    assert "of unknown age, valid until 2026-11-20" in str(undated.warning(SIGNED))
 
 
 @given(st.datetimes(timezones=st.just(timezone.utc)))

@@ -120,8 +120,8 @@ def test_the_text_says_what_runs_and_how_to_stop_it(home: Home) -> None:
     assert told.stdout.splitlines()[-1] == "stop it with: tsuku-llm stop --name default"
     assert told.stderr == ""
     assert home.run("stop").stdout == "default has ended\n"
-    assert home.run("status").stdout == "no server is in the background\n"
-    assert home.run("stop", "--all").stdout == "no server is in the background\n"
+    assert home.run("status").stdout == "no server runs in the background\n"
+    assert home.run("stop", "--all").stdout == "no server runs in the background\n"
 
 
 def test_a_second_start_names_the_server_that_has_the_name_or_the_port(home: Home) -> None:

@@ -117,7 +117,7 @@ def test_bad_usage_is_one_error(words: tuple[str, ...], program: Run, as_json: A
 def test_an_unknown_option_of_serve_hints_at_the_two_dashes(program: Run) -> None:
     result = program("serve", "-m", "x.gguf")
     assert result.code == 2
-    assert "goes after --" in result.stderr
+    assert "for tsuku-llm after --" in result.stderr
 
 
 def test_json_after_two_dashes_goes_to_the_server() -> None:
@@ -228,7 +228,7 @@ def test_the_envelope_accepts_every_type_of_a_report() -> None:
         "libc": {"name": "glibc", "version": None},
         "t": [1, None],
     }
-    with pytest.raises(TypeError, match="no form in JSON"):
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
         document("x", Answer({"x": object()}))
 
 

@@ -70,7 +70,7 @@ def test_the_server_gets_its_arguments_and_keeps_its_streams(
     assert result.code == 0
     assert result.stdout == "server --port 1 --json\n"
     assert result.stderr.splitlines() == [
-        "b100: no channel of repository official has it any more; to move on: tsuku-llm update",
+        "b100: no channel of repository official offers it any more; to update: tsuku-llm update",
         "requested=auto detected=[vulkan,cpu] selected=cpu",
         "said",
     ]

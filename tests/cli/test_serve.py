@@ -77,7 +77,7 @@ def test_require_gpu_refuses_a_build_for_the_processor(home: Path) -> None:
     done = serve(home, "--require-gpu")
     assert done.code == 8
     assert "it was started" not in done.stderr
-    assert "is a build for the processor" in done.stderr
+    assert "is a build for the CPU" in done.stderr
 
 
 def test_a_server_that_falls_back_to_the_processor_ends_with_8(home: Path) -> None:

@@ -159,7 +159,7 @@ def test_X06_a_tool_does_not_start_next_to_a_foreign_plugin(home: Path, folder: 
         (folder / name).write_bytes(b"evil")
         done = run(home, folder, "llama-cli")
         assert (done.code, done.stdout) == (6, "")
-        assert f"would load {name} from the folder" in done.stderr
+        assert f"would load {name} from the current folder" in done.stderr
         (folder / name).unlink()
     (folder / "ggml-model-q4.gguf").write_bytes(b"a model")
     assert run(home, folder, "llama-cli").code == 0
@@ -186,7 +186,7 @@ def test_which_prints_the_path_of_a_tool(installed: Installed, home: Path, folde
 def test_a_tools_arguments_go_after_two_dashes(home: Path, folder: Path) -> None:
     done = run(home, folder, "llama-cli", "-m", "x.gguf")
     assert done.code == 2
-    assert "goes after --" in done.stderr
+    assert "not for tsuku-llm after --" in done.stderr
     done = run(home, folder, "llama-cli", "--json")
     assert (done.code, done.document["error"]["code"]) == (2, "bad-usage")
 
@@ -203,4 +203,4 @@ def test_a_removed_working_folder_is_one_error(home: Path, folder: Path) -> None
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("error[bad-usage]: the folder that you are in")
+    assert done.stderr.startswith("error[bad-usage]: the current folder")

@@ -194,7 +194,7 @@ def test_T16_a_dry_run_masks_keys_and_shows_other_arguments() -> None:
 def test_two_ways_to_serve_are_refused(tmp_path: Path) -> None:
     done = printed(tmp_path, "serve", "--systemd-unit", "--detach")
     assert done.code == 2
-    assert "exclude each other" in done.stderr
+    assert "cannot be combined" in done.stderr
     assert printed(tmp_path, "serve", "--systemd-unit", "--name", "A/B").code == 2
 
 

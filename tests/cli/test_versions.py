@@ -346,7 +346,7 @@ def test_verify_names_changed_missing_and_foreign_files_at_once(
         "  not part of the build: libggml-evil.so\n"
         "  content changed: llama-server\n"
         f"  {unsigned('b100')}\n"
-        "  to mend it: tsuku-llm install --force --release b100 --backend cpu\n"
+        "  to repair it: tsuku-llm install --force --release b100 --backend cpu\n"
         f"{new.id}: intact, {unsigned('b200')}\n"
     )
     assert result.stderr == (
@@ -391,7 +391,7 @@ def test_a_version_without_a_receipt_is_named_by_list_and_verify(
     assert told["id"] == damaged.id
     result = program("verify")
     assert result.code == 5
-    assert f"to mend it: tsuku-llm uninstall {damaged.id}" in result.stdout
+    assert f"to repair it: tsuku-llm uninstall {damaged.id}" in result.stdout
 
 
 @pytest.mark.parametrize("spoil", ["pointer", "version"])
@@ -404,7 +404,7 @@ def test_list_works_if_nothing_can_be_active(spoil: str, store: Store, program: 
     result = program("list")
     assert (result.code, result.stderr) == (0, "")
     assert old.id in result.stdout
-    assert "not readable" in result.stdout or "is not there" in result.stdout
+    assert "not readable" in result.stdout or "does not exist" in result.stdout
     assert program("use", "b100").code == 0
     assert active(store) == old.id
 

@@ -174,7 +174,7 @@ def test_a_gpu_that_is_hardly_faster_gets_a_hint(
                 "err load_tensors:          CPU model buffer size = 1000.00 MiB",
                 "speed 4000 120",
             ),
-            "the server does not run on the GPU: vulkan was to use one",
+            "the server does not run on the GPU: vulkan should use one",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_the_next_variant_is_installed_and_started(lost: User) -> None:
     assert start["fallen_back_from"] == [
         {
             "variant": "vulkan",
-            "reason": "the server did not start: the Vulkan driver gave up in the middle of the "
+            "reason": "the server did not start: the Vulkan driver failed during the "
             "work (device lost)",
         }
     ]
@@ -148,7 +148,7 @@ def test_without_a_terminal_nothing_is_asked_or_done(words: tuple[str, ...], los
     done = lost.run("serve", *words)
     assert done.code == 7
     assert (
-        "error[backend-failed]: the server did not start: the Vulkan driver gave up" in done.stderr
+        "error[backend-failed]: the server did not start: the Vulkan driver failed" in done.stderr
     )
     assert len(lost.versions()) == 1
 
@@ -167,7 +167,7 @@ def test_on_a_terminal_the_user_is_asked(
     typed: bytes, code: int, versions: int, lost: User
 ) -> None:
     ended, said = run_on_terminal(typed, "serve", env=lost.env)
-    assert "Go on with cuda (a download of" in said
+    assert "Continue with cuda (a download of" in said
     assert (ended, len(lost.versions())) == (code, versions)
 
 
@@ -176,5 +176,5 @@ def test_without_a_network_the_first_failure_is_reported(shop: ReleaseServer, lo
         archive.unlink()
     done = lost.run("serve", "--fallback")
     assert done.code == 7
-    assert "no other variant can be had" in done.stderr
+    assert "no other variant can be installed" in done.stderr
     assert "device lost" in done.stderr

@@ -82,4 +82,4 @@ def test_T31_require_fresh_installs_nothing_without_an_answer(
     assert ended(late.run("install", "--require-fresh", "--offline", "--json")) == (2, "bad-usage")
     done = late.run("install", **ALWAYS)
     assert done.code == 0
-    assert "no newer metadata of test could be had" in done.stderr
+    assert "newer metadata of test could not be fetched" in done.stderr

@@ -78,7 +78,7 @@ def test_T20_a_revocation_stays_after_the_publisher_drops_it(company: Company) -
     refresh(user)
     done = started(user)
     assert refused(done) == FACTS
-    assert done.document["error"]["hint"] == "move on: tsuku-llm update; or add --allow-revoked"
+    assert done.document["error"]["hint"] == "update: tsuku-llm update; or add --allow-revoked"
 
 
 def test_T20_a_revocation_stays_after_the_release_left_the_channels(company: Company) -> None:
@@ -296,7 +296,7 @@ def test_T26_no_command_moves_to_a_revoked_version(company: Company, tmp_path: P
     assert user.run("use", "b1", "--allow-revoked").code == 0
     done = user.run("serve", "--allow-revoked", "--", "--list-devices")
     assert done.code == 0
-    assert "b1 is used all the same: revoked by its publisher on 2026-11-22" in done.stderr
+    assert "b1 is used anyway: revoked by its publisher on 2026-11-22" in done.stderr
 
 
 def test_T27_every_command_that_names_a_revoked_release_says_so(company: Company) -> None:
@@ -339,10 +339,10 @@ def test_T28_a_release_that_left_all_channels_is_reported_and_not_refused(
     publisher.channels(stable=["b3"])
     publisher.publish()
     refresh(user)
-    gone = "no channel of repository company has it any more"
+    gone = "no channel of repository company offers it any more"
     done = user.run("serve", "--", "--list-devices")
     assert done.code == 0
-    assert f"b2: {gone}; to move on: tsuku-llm update" in done.stderr
+    assert f"b2: {gone}; to update: tsuku-llm update" in done.stderr
     assert gone in user.run("list").stdout
     assert gone in user.run("doctor").stdout
     versions = user.run("list", "--json").document["data"]["versions"]

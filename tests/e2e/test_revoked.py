@@ -205,7 +205,7 @@ def test_a_removed_repository_does_not_prevent_a_start(owner: User) -> None:
     assert owner.run("repository", "remove", NAME).code == 0
     done = started(owner)
     assert done.code == 0
-    assert "nothing is known of revocations: there is no repository" in done.stderr
+    assert "the revocations are unknown: there is no repository" in done.stderr
     assert owner.run("serve", "--require-fresh", "--", "--list-devices").code != 0
 
 
@@ -214,7 +214,7 @@ def test_damaged_metadata_does_not_prevent_a_start(owner: User) -> None:
     (folder / "current").write_text("junk")
     done = started(owner)
     assert done.code == 0
-    assert "nothing is known of revocations" in done.stderr
+    assert "the revocations are unknown" in done.stderr
     assert owner.run("serve", "--require-fresh", "--", "--list-devices").code == 5
 
 

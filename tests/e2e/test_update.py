@@ -256,7 +256,7 @@ def test_a_start_checks_for_an_update_and_the_next_day_tells(
         assert found(owner)["release"] == "b2", "beside the server, which nobody kept waiting"
     assert "b2" not in start(owner), "once a day"
     a_day_passes(owner)
-    assert "b2 is there; to move to it: tsuku-llm update" in start(owner)
+    assert "b2 is there; to install it: tsuku-llm update" in start(owner)
     assert "b2 is there" not in start(owner)
     assert owner.run("update").code == 0
     a_day_passes(owner)

@@ -270,7 +270,7 @@ def test_an_endless_file_of_a_file_mirror_is_cut_at_the_limit(tmp_path: Path) ->
         pytest.raises(HostUnreachable) as caught,
     ):
         fetch(artifact, tmp_path / "p", network)
-    assert any("another size" in fact for fact in caught.value.facts)
+    assert any("size is not the signed one" in fact for fact in caught.value.facts)
 
 
 @pytest.mark.parametrize("odd", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
@@ -286,7 +286,7 @@ def test_a_file_mirror_reads_regular_files_only(
     artifact = artifact_at(f"{CLOSED}/x", b"other")
     with Clock().network(mirrors=mirrors) as network, pytest.raises(HostUnreachable) as caught:
         fetch(artifact, tmp_path / "p", network)
-    assert any("is no regular file" in fact for fact in caught.value.facts)
+    assert any("is not a regular file" in fact for fact in caught.value.facts)
 
 
 def test_metadata_of_a_file_repository_is_read(tmp_path: Path) -> None:

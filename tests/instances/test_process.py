@@ -69,10 +69,10 @@ def test_the_work_and_the_connections_of_a_process_are_seen() -> None:
     ) as child:
         assert child.stdout
         assert child.stdout.readline() == b"done\n"
-        sample = sample_activity(child.pid)
-        assert sample
-        assert sample.processor >= 0.1
-        assert len(sample.connections) == 2, "both ends are its own; the listening one is none"
+        sight = sample_activity(child.pid)
+        assert sight
+        assert sight.processor >= 0.1
+        assert len(sight.connections) == 2, "both ends are its own; the listening one is none"
         child.communicate()
     assert sample_activity(child.pid) is None
 

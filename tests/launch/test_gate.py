@@ -197,7 +197,7 @@ def test_X14_a_build_for_another_c_library_is_named(tmp_path: Path) -> None:
 
 def test_X14_a_missing_server_is_named(tmp_path: Path) -> None:
     error = refused(stand_in_script(tmp_path))
-    assert "not there" in error.message
+    assert "does not exist" in error.message
     assert str(tmp_path) in error.facts[0]
 
 

@@ -260,7 +260,7 @@ def test_colours_are_kept_if_stderr_is_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "named"),
     [
-        (lambda server: server.unlink(), "not there"),
+        (lambda server: server.unlink(), "does not exist"),
         (lambda server: server.chmod(0o644), "does not allow"),
         (lambda server: server.write_bytes(b"PK\x03\x04"), "processor architecture"),
         (

@@ -109,7 +109,7 @@ def test_T30_an_install_learns_of_a_revocation_since_the_last_refresh(
     revoke(shop, "b2")
     report = install(session)
     assert report.choice.release.release == "b1"
-    assert "b2 was revoked by its publisher; it is not taken" in told(session)
+    assert "b2 was revoked by its publisher; it is skipped" in told(session)
     with pytest.raises(Revoked, match="b2"):
         install(session, release="b2")
 
@@ -151,7 +151,7 @@ def test_T33_a_refresh_without_an_answer_does_not_make_metadata_recent(
     gone(shop)
     for number in (1, 2):
         asked_catalog(session)
-        assert told(session).count("no newer metadata of test could be had") == number
+        assert told(session).count("newer metadata of test could not be fetched") == number
 
 
 def test_T33_a_note_about_other_copies_does_not_make_metadata_recent(session: Session) -> None:
@@ -174,7 +174,7 @@ def test_without_an_answer_the_install_continues_and_tells_the_age(
     gone(shop)
     assert install(session).installed
     assert "there is no file timestamp.json" in told(session)
-    assert "going on with what was signed on 2026-11-20 (3 days ago)" in told(session)
+    assert "using the metadata signed on 2026-11-20 (3 days ago)" in told(session)
     assert f"to fetch it: tsuku-llm repository refresh {NAME}" in told(session)
 
 
@@ -197,7 +197,7 @@ def test_T31_a_host_that_never_answers_does_not_delay_an_install(
 ) -> None:
     found = asked_catalog(moved(session, silent), patience=0.2)
     assert found.entries
-    assert "no newer metadata of test could be had: 127.0.0.1:" in told(session)
+    assert "newer metadata of test could not be fetched: 127.0.0.1:" in told(session)
     assert "signed on 2026-11-20 (3 days ago)" in told(session)
 
 
@@ -208,7 +208,7 @@ def test_T31_an_install_waits_only_a_few_seconds() -> None:
 def test_T31_a_refresh_by_another_process_does_not_delay_an_install(session: Session) -> None:
     with session.store.lock(f"metadata-{NAME}"):
         assert asked_catalog(session, patience=0.1).entries
-    assert "no newer metadata of test could be had" in told(session)
+    assert "newer metadata of test could not be fetched" in told(session)
 
 
 def test_T31_require_fresh_refuses_without_an_answer(shop: FolderShop, session: Session) -> None:
@@ -219,7 +219,7 @@ def test_T31_require_fresh_refuses_without_an_answer(shop: FolderShop, session: 
     with pytest.raises(StaleMetadata, match="fresh metadata of test is required") as caught:
         install(strict)
     assert caught.value.exit_code == 5
-    assert caught.value.facts[-1] == "what is here was signed on 2026-11-20 (3 days ago)"
+    assert caught.value.facts[-1] == "the metadata here: signed on 2026-11-20 (3 days ago)"
     assert not strict.store.installed()
 
 
@@ -243,7 +243,7 @@ def test_T32_untrusted_metadata_is_reported_and_not_used(
     report = install(session)
     assert report.choice.release.release == "b2"
     assert "warning: the metadata that test serves " in told(session)
-    assert "nothing of it is used, going on with what was signed on 2026-11-20" in told(session)
+    assert "it is not used; using the metadata signed on 2026-11-20" in told(session)
     with pytest.raises(MetadataError):
         install(session._replace(require_fresh=True), force=True)
 
@@ -280,14 +280,14 @@ def test_offline_takes_archives_from_this_machine_only(session: Session, silent:
     assert install(alone).installed, "the mirror is a folder"
     assert install(alone._replace(mirrors=())).outcome == "unchanged"
     for mirrors in ((), (silent,)):
-        with pytest.raises(DownloadError, match="--offline asks no host") as caught:
+        with pytest.raises(DownloadError, match="--offline forbids a download") as caught:
             install(alone._replace(mirrors=mirrors), release="b1")
         assert not isinstance(caught.value, HostUnreachable), "which would lead to the index"
         assert "llm.mirror file:///FOLDER" in caught.value.hint
 
 
 def test_offline_and_required_fresh_metadata_exclude_each_other(session: Session) -> None:
-    with pytest.raises(UsageError, match="--offline asks no host"):
+    with pytest.raises(UsageError, match="--offline uses no network"):
         install(session._replace(offline=True, require_fresh=True))
 
 

@@ -40,7 +40,7 @@ def test_complete_downloads_are_not_counted_again() -> None:
 def test_without_a_list_the_files_are_no_smaller_than_their_archive() -> None:
     space = Space((artifact(30_000_000), artifact(10_000_000, 20_000_000)), (0, 0))
     assert space.needed == 40_000_000 + 50_000_000
-    assert space.facts[1] == "unpacking: at least 50.0 MB, exactly how much is unknown"
+    assert space.facts[1] == "unpacking: at least 50.0 MB, the exact size is unknown"
 
 
 def test_unknown_sizes_are_shown_as_unknown() -> None:
@@ -49,7 +49,7 @@ def test_unknown_sizes_are_shown_as_unknown() -> None:
     assert space.facts[:2] == ("download: unknown (the archives: unknown)", "unpacking: unknown")
     space = Space((artifact(None), artifact(1_000_000, 2_000_000)), (0, 0))
     assert space.needed == 3_000_000
-    assert space.facts[0].startswith("download: at least 1.0 MB, exactly how much is unknown")
+    assert space.facts[0].startswith("download: at least 1.0 MB, the exact size is unknown")
 
 
 def test_the_partial_file_of_an_earlier_run_counts(tmp_path: Path) -> None:

@@ -413,7 +413,7 @@ def test_situation_10_a_driver_that_breaks_is_not_chosen(
 
 def test_situation_10_a_server_with_a_hanging_driver_is_ended(tmp_path: Path) -> None:
     build = stand_in(tmp_path, devices=("hang",))
-    with pytest.raises(GateFailed, match="gave no answer within") as caught:
+    with pytest.raises(GateFailed, match="did not answer within") as caught:
         gate(build, ENVIRON, limit=3.0)
     assert "tsuku-llm config set llm.backend cpu" in str(caught.value.hint)
 

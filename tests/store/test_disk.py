@@ -233,7 +233,7 @@ def test_C10_a_damaged_pointer_is_refused_and_then_replaced(
 def test_a_repaired_pointer_keeps_the_version_to_roll_back_to(store: Store) -> None:
     old, new = install(store, "b100"), install(store, "b200")
     shutil.rmtree(new.path)
-    with pytest.raises(CorruptStore, match="is not there"):
+    with pytest.raises(CorruptStore, match="does not exist"):
         store.active()
     store.sweep()
     assert store.active() is None
@@ -306,7 +306,7 @@ def test_a_reinstall_with_another_request_changes_only_the_receipt(store: Store)
 def test_a_removed_version_cannot_be_activated(store: Store) -> None:
     installed = install(store, activate=False)
     store.remove(installed.id)
-    with pytest.raises(NotInstalled, match="not there"):
+    with pytest.raises(NotInstalled, match="no longer exists"):
         store.activate(installed)
     assert store.active() is None
 

@@ -671,7 +671,7 @@ def test_M26_terminating_must_be_a_boolean(
     assert simulator.targets.delegations.roles is not None
     simulator.targets.delegations.roles["nightly"].terminating = value
     simulator.sign()
-    assert "neither terminating nor not" in refusal(simulator, tmp_path)
+    assert "does not say whether it is terminating" in refusal(simulator, tmp_path)
 
 
 @pytest.mark.parametrize("where", ["threshold", "bins", "bits"])

@@ -59,7 +59,7 @@ class Spending:
         self._size += size
         if self._size > self._budget.size:
             limit = f"limit: {self._budget.size} bytes"
-            raise unsafe("it unpacks to more than it may", facts=(limit,))
+            raise unsafe("it unpacks to more bytes than allowed", facts=(limit,))
 
     def member(self) -> None:
         """Count a member; raise ``UnsafeArchive`` if there are too many."""
@@ -70,4 +70,4 @@ class Spending:
         """Refuse a number of members that a container announces before they are read."""
         if count > self._budget.members:
             limit = f"limit: {self._budget.members}"
-            raise unsafe("it has more members than it may", facts=(limit,))
+            raise unsafe("it has more members than allowed", facts=(limit,))

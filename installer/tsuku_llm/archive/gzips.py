@@ -114,12 +114,12 @@ def _content(file: BinaryIO) -> Iterator[bytes]:
         if not first:
             return
         rest = yield from inflated(
-            GZIP, first, source.more, "it is no gzip file, or a part of it is wrong"
+            GZIP, first, source.more, "it is not a gzip file, or it is damaged"
         )
         source.put_back(rest)
     source.skip_padding()
     if source.more():
-        raise unsafe("it has more gzip members than it may", facts=(f"limit: {_MOST_MEMBERS}",))
+        raise unsafe("it has more gzip members than allowed", facts=(f"limit: {_MOST_MEMBERS}",))
 
 
 class _Source:

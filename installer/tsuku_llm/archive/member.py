@@ -39,8 +39,8 @@ class Member:
 
 
 _HINT = (
-    "nothing was installed, and another download brings the same bytes: tell the publisher, "
-    "and take another variant or release (--backend, --release; see: tsuku-llm backends)"
+    "nothing was installed, and another download would bring the same bytes: tell the publisher, "
+    "and choose another variant or release (--backend, --release; see: tsuku-llm backends)"
 )
 """The hint for all refused archives: the digest is right, so the publisher signed these bytes."""
 

@@ -47,7 +47,7 @@ def checked_parts(name: str, *, folder: bool = False) -> Parts:
         raise unsafe("a member's name is too long", name)
     parts = tuple(text.split("/"))
     if len(parts) > DEEPEST:
-        raise unsafe("a member lies too deep", name)
+        raise unsafe("a member is nested too deep", name)
     for part in parts:
         reason = _why_not(part)
         if reason:
@@ -58,7 +58,7 @@ def checked_parts(name: str, *, folder: bool = False) -> Parts:
 _RULES: tuple[tuple[Callable[[str], object], str], ...] = (
     (
         lambda part: part in ("", ".", ".."),
-        "a member's path is absolute, empty or leads upwards",
+        "a member's path is absolute, empty or has a '..'",
     ),
     (
         lambda part: len(part.encode("utf-8", "surrogatepass")) > LONGEST_PART,
@@ -70,7 +70,7 @@ _RULES: tuple[tuple[Callable[[str], object], str], ...] = (
     ),
     (
         _FORBIDDEN.intersection,
-        "a member's name has a backslash, a colon or another character with a meaning",
+        "a member's name has a backslash, a colon or another special character",
     ),
     (
         lambda part: part[-1] in ". " or part[0] == " ",
@@ -121,7 +121,7 @@ class Names:
         if kind == "folder" and key not in self._known:
             self._folders += 1
             if self._folders > MOST_FOLDERS:
-                raise unsafe("it has more folders than it may", name)
+                raise unsafe("it has more folders than allowed", name)
         spelled, known = self._known.setdefault(key, (parts, kind))
         if spelled != parts:
             raise unsafe("two names differ only in case or in Unicode form", name)
@@ -153,10 +153,10 @@ class Names:
             spelled, kind = self._known.get(key, (None, None))
             # The spelling too: on a case-sensitive system, another spelling names no file.
             if spelled != target or kind not in ("file", "link"):
-                raise unsafe("a link does not lead to a file of the archive", name)
+                raise unsafe("a link does not point to a file of the archive", name)
             if kind == "file":
                 return
-        raise unsafe("links lead in a circle", name)
+        raise unsafe("links form a loop", name)
 
 
 def _resolved(link: Parts, target: str) -> Parts:
@@ -174,7 +174,7 @@ def _resolved(link: Parts, target: str) -> Parts:
         elif part == ".":
             continue
         elif reason := _why_not(part):
-            raise unsafe(f"a link leads out or has a bad target ({reason})", name)
+            raise unsafe(f"a link points outside the archive or has a bad target ({reason})", name)
         else:
             path.append(part)
     return tuple(path)

@@ -89,7 +89,7 @@ def arrange(
             if known is None:
                 moves[moved.path] = (archive.folder / item.path, moved)
             elif not _same(known, moved):
-                raise unsafe("two archives bring different files of one name", moved.path)
+                raise unsafe("two archives have different files of the same name", moved.path)
     _check_names([*present.values(), *(item for _, item in moves.values())])
     return found, moves
 

@@ -36,7 +36,7 @@ _REFUSED = {
     b"3": "a member is a device",
     b"4": "a member is a device",
     b"6": "a member is a fifo",
-    b"7": "a member has a type with a meaning of its own",
+    b"7": "a member has a special type",
     b"S": "a member is a sparse file",
     b"M": "a member continues another volume",
     b"V": "a member is a volume label",
@@ -94,7 +94,7 @@ def _member(reader: GzipReader, header: _Header) -> Iterator[Member]:
         content.skip()
         return
     if header.size:
-        raise unsafe("a member that is no file has content", name)
+        raise unsafe("a member that is not a file has content", name)
     if header.kind == b"5":
         yield Member(name=name, kind="folder")
     elif header.kind == b"2":
@@ -157,7 +157,7 @@ def _number(field: bytes) -> int:
             raise malformed("a header has a malformed number")
         value = int(digits or b"0", 8)
     if value > _LARGEST:
-        raise unsafe("a header has a number beyond all measure")
+        raise unsafe("a header has a number that is too large")
     return value
 
 

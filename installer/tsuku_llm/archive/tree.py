@@ -124,12 +124,12 @@ class Tree:
             new.update(chunk)
             size += len(chunk)
         if new.digest() != old.digest():
-            raise unsafe("two archives bring different files of one name", "/".join(parts))
+            raise unsafe("two archives have different files of the same name", "/".join(parts))
         return size, new.hexdigest()
 
     def _open_file(self, parts: Parts) -> int:
         path, at = self._place(parts)
-        taken = unsafe("a name is taken by something that is no file", "/".join(parts))
+        taken = unsafe("a name is used by something that is not a file", "/".join(parts))
         try:
             descriptor = os.open(path, _OLD_FILE, dir_fd=at)
         except OSError as error:
@@ -148,7 +148,9 @@ class Tree:
             except FileExistsError as error:
                 if _read_link(path, at) != target:
                     name = "/".join(parts)
-                    raise unsafe("two archives bring different things of one name", name) from error
+                    raise unsafe(
+                        "two archives have different entries of the same name", name
+                    ) from error
 
 
 def _read_link(path: str, at: int | None) -> str | None:

@@ -112,11 +112,11 @@ def _below_root(parts: Parts, member: Member, artifact: Artifact) -> Parts | Non
     root = tuple(artifact.root.split("/")) if artifact.root else ()
     if parts[: len(root)] == root:
         if len(parts) == len(root) and member.kind != "folder":
-            raise unsafe("the archive's top folder is no folder", member.name)
+            raise unsafe("the archive's top folder is not a folder", member.name)
         return parts[len(root) :]
     if artifact.format == "wheel" or (member.kind == "folder" and root[: len(parts)] == parts):
         return None
-    raise unsafe("a member lies outside the archive's top folder", member.name)
+    raise unsafe("a member is outside the archive's top folder", member.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def _extents(entries: list[Entry], start: int) -> dict[int, int]:
     offsets = sorted(entry.offset for entry in entries)
     # A prefix can be a program or a second archive, which another reader would find.
     if (offsets[0] if offsets else start) != 0:
-        raise unsafe("something stands before the first member")
+        raise unsafe("there are bytes before the first member")
     if len(set(offsets)) != len(offsets):
         raise unsafe("members overlap")
     # Not strict: an archive without a member has no offset, and still ``start``.
@@ -101,7 +101,7 @@ def _data_offset(file: BinaryIO, entry: Entry, end: int) -> int:
     # Only a descriptor may stand between the data and the next entry. Negative: an overlap.
     rest = end - data - entry.packed
     if rest and not (described and _is_descriptor(file, entry, data + entry.packed, rest)):
-        raise unsafe("members overlap, or something stands between them", entry.name)
+        raise unsafe("members overlap, or there are bytes between them", entry.name)
     return data
 
 
@@ -148,11 +148,11 @@ def _end(file: BinaryIO) -> tuple[int, int, int]:
     tail = file.read()
     found = tail.rfind(b"PK\5\6")
     if found < 0 or len(tail) - found < _EOCD.size:
-        raise malformed("it is no zip file, or its end is missing")
+        raise malformed("it is not a zip file, or its end is missing")
     _, disk, first, here, count, size, start, comment = _EOCD.unpack_from(tail, found)
     # The last signature must be the right one: in a comment it would hide another directory.
     if found + _EOCD.size + comment != len(tail):
-        raise unsafe("something stands behind the end of the archive")
+        raise unsafe("there are bytes after the end of the archive")
     end = tail_at + found
     if _MAX16 in (here, count) or _MAX32 in (size, start):
         return _end64(file, end)

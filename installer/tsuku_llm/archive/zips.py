@@ -44,7 +44,7 @@ def _member(packed: _Packed, spending: Spending) -> Member:
             raise unsafe("a folder has content or another type", entry.name)
         return Member(name=entry.name, kind="folder")
     if kind not in (0, stat.S_IFREG):
-        raise unsafe("a member is no regular file", entry.name)
+        raise unsafe("a member is not a regular file", entry.name)
 
     # Not a generator: the size is counted at once, by the thread that calls this, as the budget
     # has no lock. _Packed.content() holds the member to that size.
@@ -98,4 +98,4 @@ class _Packed:
         rest = yield from inflated(RAW, b"", self._more, "a member cannot be decompressed")
         # The stream ended before the member's packed size: the rest could be something hidden.
         if self._left or rest:
-            raise unsafe("a member has data behind its end", self.entry.name)
+            raise unsafe("a member has data after its end", self.entry.name)

@@ -34,7 +34,7 @@ def current_copy(folder: Path) -> Path | None:
         return None
     name = data.decode("ascii", "replace")
     copy = folder / "copies" / name
-    with disk_errors("looking at the copy of the metadata", folder):
+    with disk_errors("reading the copy of the metadata", folder):
         # The name comes from a file that may be damaged: it must not lead out of ``copies``.
         linked = any(each.is_symlink() for each in (copy, copy.parent))
     if linked or not _NAME.fullmatch(name):

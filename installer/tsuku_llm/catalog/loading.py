@@ -139,7 +139,7 @@ class Catalog:
         raise UnknownRequest(
             f"there is no release {release!r}",
             facts=(f"releases: {', '.join(map(_release_name, self.entries)) or 'none'}",),
-            hint="name one of them with --release, or leave it to the channel",
+            hint="name one of them with --release, or omit --release",
         )
 
     def is_readable(self, entry: ReleaseEntry) -> bool:
@@ -165,7 +165,7 @@ class Catalog:
             except (TrustError, StoreError) as error:
                 first = first or error
                 reason = ": ".join((error.message, *error.facts[:1]))
-                tell(f"{_release_name(entry)} is passed over: {reason}")
+                tell(f"{_release_name(entry)} is skipped: {reason}")
                 continue
             any_read = True
             yield entry, release

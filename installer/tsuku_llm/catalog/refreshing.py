@@ -159,7 +159,7 @@ def _update(
         raise MetadataError(
             f"the metadata that {repository.name} serves is not trusted",
             facts=(str(error)[:300],),
-            hint="try again later; if it stays, tell the repository's publisher",
+            hint="try again later; if the error remains, tell the repository's publisher",
         ) from error
 
 
@@ -192,8 +192,8 @@ def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> D
 def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:
     return StaleMetadata(
         f"the metadata that {repository.name} serves has expired",
-        facts=(fact, *_expired(roles), "what is installed still runs"),
-        hint="check this machine's clock; if it is right, somebody holds back newer metadata",
+        facts=(fact, *_expired(roles), "installed versions still run"),
+        hint="check this machine's clock; if it is right, someone withholds newer metadata",
     )
 
 
@@ -246,8 +246,8 @@ def _rollback(known: Loaded, here: Mapping[str, int], served: Mapping[str, int])
             f"versions here ({known.source}): {_version_text(here)}",
             f"versions served: {_version_text(served)}",
         ),
-        hint="a mirror may be behind, or somebody holds back newer metadata: try another network; "
-        "if it stays, tell the repository's publisher",
+        hint="a mirror may be outdated, or someone withholds newer metadata: try another network; "
+        "if the error remains, tell the repository's publisher",
     )
 
 

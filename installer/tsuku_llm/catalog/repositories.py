@@ -95,11 +95,11 @@ def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
     if name == OFFICIAL or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a repository",
-            facts=("lower-case letters, digits, - and _, 40 at most, and not 'official'",),
+            facts=("use at most 40 lower-case letters, digits, - and _; 'official' is reserved",),
         )
     if _added(data, name) is not None:
         raise UsageError(
-            f"there is a repository {name!r} already", hint=f"tsuku-llm repository remove {name}"
+            f"repository {name!r} exists already", hint=f"tsuku-llm repository remove {name}"
         )
     address = check_url(url)
     trust.check_root(root)
@@ -166,7 +166,7 @@ def _bad_url() -> UsageError:
 def _official(url: str) -> Repository:
     root = EMBEDDED.read("metadata/1.root.json")
     if root is None:
-        raise MetadataError("this package has no embedded root", hint="install tsuku-llm anew")
+        raise MetadataError("this package has no embedded root", hint="reinstall tsuku-llm")
     return Repository(OFFICIAL, _folder_url(url), root, EMBEDDED)
 
 

@@ -65,7 +65,7 @@ def other_root(whose: str, version: int, known: bytes, found: bytes) -> Metadata
             f"known: sha256 {hashlib.sha256(known).hexdigest()}",
             f"found: sha256 {hashlib.sha256(found).hexdigest()}",
         ),
-        hint="somebody may be using keys that were replaced: tell the repository's publisher",
+        hint="someone may use keys that were replaced: tell the repository's publisher",
     )
 
 

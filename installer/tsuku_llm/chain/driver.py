@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tsuku_llm.backends import AMD, INTEL, NVIDIA, VENDOR_DRIVER, backend_of_api, facts_of
-from tsuku_llm.chain.links import Fault, Link, LinkState, Stage, Subject
+from tsuku_llm.chain.links import Link, LinkState, Stage, Subject
 from tsuku_llm.hardware import Api, ApiState, Evidence, Hardware, Problem
 from tsuku_llm.selection import api_obstacle
 
@@ -46,7 +46,7 @@ def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, 
     )
 
 
-def _state(stage: Stage, faults: Mapping[Stage, Fault], *, held: bool) -> LinkState:
+def _state(stage: Stage, faults: Mapping[Stage, Problem], *, held: bool) -> LinkState:
     if stage in faults:
         return LinkState.BROKEN
     # Without evidence a link is unknown: a container may hide the bus and the modules.
@@ -101,7 +101,7 @@ def _stage_of(call: str) -> Stage:
 
 def _faults(
     backend: str, hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]
-) -> dict[Stage, Fault]:
+) -> dict[Stage, Problem]:
     """Collect the broken links and their faults; none if the API lists a hardware device."""
     reason = api_obstacle(api)
     if reason is None:
@@ -111,13 +111,9 @@ def _faults(
     # A problem of the whole machine explains the API's own one.
     problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
     if problem:
-        return {**found, _broken_by(problem, api): _as_fault(problem)}
-    unnamed = Fault(reason.slug, reason.text, _fix(hardware, api, adapters))
+        return {**found, _broken_by(problem, api): problem}
+    unnamed = Problem(reason.slug, reason.text, _fix(hardware, api, adapters))
     return {**found, _reached(api): unnamed}
-
-
-def _as_fault(problem: Problem) -> Fault:
-    return Fault(problem.slug, problem.text, problem.fix, transient=problem.transient)
 
 
 _OF_MACHINE = {"wsl-without-gpu": Stage.MODULE}
@@ -170,28 +166,32 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
 
 
 _OTHER = "choose another backend: tsuku-llm backends shows which fit"
-_RESTART = "restart the machine; if it stays, reinstall the GPU's driver"
-_SWITCHED_ON = "see that the GPU is switched on, and given to this container or virtual machine"
+_RESTART = "restart the machine; if the problem remains, reinstall the GPU's driver"
+_SWITCHED_ON = "check that the GPU is switched on, and passed to this container or virtual machine"
 
 
-def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Fault | None:
+def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Problem | None:
     """Return the fault if the backend can use none of the adapters as the kernel drives them."""
     # One adapter without a fault is enough.
     faults = [_not_driven(backend, adapter) for adapter in adapters]
     return None if None in faults else next(iter(faults), None)
 
 
-def _not_driven(backend: str, adapter: Adapter) -> Fault | None:
+def _not_driven(backend: str, adapter: Adapter) -> Problem | None:
     if adapter.driver is None:
         module = _MODULES.get(adapter.vendor, "its module")
         fix = f"sudo modprobe {module}; if that fails, {VENDOR_DRIVER}"
-        return Fault("no-kernel-driver", f"no kernel driver drives {adapter.name}", fix)
+        return Problem("no-kernel-driver", f"no kernel driver is bound to {adapter.name}", fix)
     if adapter.driver in ("vfio-pci", "pci-stub"):
-        text = f"{adapter.name} is set aside for a virtual machine ({adapter.driver})"
-        return Fault("gpu-set-aside", text, "take it back for the host, or run tsuku-llm in there")
+        text = f"{adapter.name} is reserved for a virtual machine ({adapter.driver})"
+        return Problem(
+            "gpu-set-aside",
+            text,
+            "give it back to the host, or run tsuku-llm in the virtual machine",
+        )
     if backend == "cuda" and adapter.driver == "nouveau":
-        text = f"{adapter.name} is driven by nouveau, which has no CUDA"
-        return Fault("nouveau", text, "install the NVIDIA driver, or use Vulkan")
+        text = f"{adapter.name} uses the driver nouveau, which does not support CUDA"
+        return Problem("nouveau", text, "install the NVIDIA driver, or use Vulkan")
     return None
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tsuku_llm.backends import facts_of
 from tsuku_llm.chain.driver import driver_links
-from tsuku_llm.chain.links import Chain, Fault, Link, LinkState, Listed, Stage, Subject
+from tsuku_llm.chain.links import Chain, Link, LinkState, Listed, Stage, Subject
 from tsuku_llm.errors import NotInstalled, TsukuError
-from tsuku_llm.hardware import Hardware
+from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Variant
 from tsuku_llm.selection import Reason, Selection, system_obstacle
 
@@ -37,7 +37,7 @@ def diagnose(
     return Chain(subject, (*driver, *after))
 
 
-def _broken(stage: Stage, fault: Fault, *evidence: str) -> Link:
+def _broken(stage: Stage, fault: Problem, *evidence: str) -> Link:
     return Link(stage, LinkState.BROKEN, evidence, fault)
 
 
@@ -49,7 +49,7 @@ def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> 
     if variant is None:
         text = f"there is no {subject.backend} build for {hardware.platform}"
         fix = _instead(subject, selection) or _OTHER_RELEASE
-        return _broken(Stage.REQUIREMENT, Fault("no-build", text, fix))
+        return _broken(Stage.REQUIREMENT, Problem("no-build", text, fix))
     if selection.candidate(variant.name):
         on = subject.gpu.name if subject.gpu else "the processor"
         return Link(Stage.REQUIREMENT, LinkState.OK, (f"{variant.name} fits {on}",))
@@ -57,7 +57,7 @@ def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> 
     if reason is None:
         return Link(Stage.REQUIREMENT, LinkState.UNKNOWN, (f"{variant.name} needs a device",))
     fix = _fix(subject, reason, selection)
-    return _broken(Stage.REQUIREMENT, Fault(reason.slug, reason.text, fix), variant.name)
+    return _broken(Stage.REQUIREMENT, Problem(reason.slug, reason.text, fix), variant.name)
 
 
 def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reason | None:
@@ -112,12 +112,13 @@ def _tree(subject: Subject, installed: str | TsukuError) -> Link:
         return _failed(Stage.TREE, installed)
     text = f"no build of {subject.wanted} is installed"
     fix = f"tsuku-llm install --backend {subject.wanted}"
-    return _broken(Stage.TREE, Fault(installed.slug, text, fix, NotInstalled))
+    fault = Problem(installed.slug, text, fix)
+    return Link(Stage.TREE, LinkState.BROKEN, fault=fault, error=NotInstalled)
 
 
 def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
     if listed is None:
-        return Link(Stage.LIST, LinkState.UNKNOWN, ("not asked, as no intact tree is there",))
+        return Link(Stage.LIST, LinkState.UNKNOWN, ("not asked: no intact build is installed",))
     if isinstance(listed, TsukuError):
         return _failed(Stage.LIST, listed)
     # Unknown and not broken: the server's wording of the name may differ from the driver's.
@@ -129,4 +130,5 @@ def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
 
 
 def _failed(stage: Stage, error: TsukuError) -> Link:
-    return _broken(stage, Fault(error.slug, error.message, error.hint, type(error)), *error.facts)
+    fault = Problem(error.slug, error.message, error.hint)
+    return Link(stage, LinkState.BROKEN, error.facts, fault, type(error))

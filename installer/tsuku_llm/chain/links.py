@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tsuku_llm.backends import NAMES, facts_of
 from tsuku_llm.errors import SelectionError, TsukuError
-from tsuku_llm.hardware import Api, Gpu, Hardware
+from tsuku_llm.hardware import Api, Gpu, Hardware, Problem
 from tsuku_llm.manifest import Variant
 from tsuku_llm.selection import Selection, best_gpu
 
@@ -34,28 +34,17 @@ class LinkState(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """The reason why a link is broken: one sentence and one fix; ``error`` is its class.
-
-    A ``transient`` fault goes away (a reboot, a GPU that wakes up), so it says nothing about
-    what the machine can do.
-    """
-
-    slug: str
-    text: str
-    fix: str
-    error: type[TsukuError] = SelectionError
-    transient: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Link:
-    """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken."""
+    """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken.
+
+    ``error`` is the class of the fault: it gives the exit code.
+    """
 
     stage: Stage
     state: LinkState
     evidence: tuple[str, ...] = ()
-    fault: Fault | None = None
+    fault: Problem | None = None
+    error: type[TsukuError] = SelectionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +87,14 @@ class Chain:
         return next((link for link in self.links if link.fault), None)
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> Problem | None:
         """The fault of the first broken link, which is the one to repair."""
         return self.broken.fault if self.broken else None
 
     @property
     def exit_code(self) -> int:
         """The exit code of the first fault's error class, or 0 without a fault."""
-        return self.fault.error.exit_code if self.fault else 0
+        return self.broken.error.exit_code if self.broken else 0
 
 
 # --- the choice of the subject ---------------------------------------------------------------

@@ -28,7 +28,7 @@ HELP = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_show_help,
-    help="Show this and do nothing.",
+    help="Show this help and exit.",
 )
 JSON = click.Option(
     ["--json"],
@@ -78,7 +78,7 @@ class Launching(Command):
         except click.NoSuchOption as error:
             raise UsageError(
                 error.format_message().rstrip("."),
-                hint=f"what is not for tsuku-llm itself goes after --: {self._example}",
+                hint=f"put arguments that are not for tsuku-llm after --: {self._example}",
             ) from error
 
 

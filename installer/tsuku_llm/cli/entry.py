@@ -132,7 +132,7 @@ def _bug(error: Exception) -> Answer:
     failure = Failure(
         "bug",
         f"{type(error).__name__}: {error}",
-        hint="this is a mistake in tsuku-llm: please report it with the lines above",
+        hint="this is a bug in tsuku-llm: please report it with the lines above",
     )
     return Answer(exit_code=BUG, failure=failure)
 

@@ -32,25 +32,27 @@ require_fresh = click.option(
 ask_first = click.option(
     "--require-fresh",
     flag_value="true",
-    help="Ask for newer signed metadata, and refuse to go on without an answer.",
+    help="Ask for newer signed metadata, and fail without an answer.",
 )
 offline = click.option(
-    "--offline", is_flag=True, help="Ask no host: metadata and archives only from this machine."
+    "--offline", is_flag=True, help="Use no network: only metadata and archives of this machine."
 )
 allow_revoked = click.option(
-    "--allow-revoked", is_flag=True, help="Take a release that its publisher has revoked."
+    "--allow-revoked", is_flag=True, help="Allow a release that its publisher has revoked."
 )
 name = click.option(
     "--name",
     metavar="NAME",
     default="default",
     show_default=True,
-    help="The server's name among those in the background.",
+    help="The name of the server in the background.",
 )
-release = click.option("--release", metavar="TAG", help="This release, such as b11429 or v0.6.0.")
+release = click.option(
+    "--release", metavar="TAG", help="Use this release, such as b11429 or v0.6.0."
+)
 hardware = click.option(
     "--hardware",
     type=FILE,
     metavar="FILE",
-    help="For the machine that probe --record wrote to FILE.",
+    help="Use the machine that probe --record wrote to FILE.",
 )

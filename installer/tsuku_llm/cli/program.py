@@ -17,24 +17,24 @@ PROGRAM = "tsuku-llm"
 
 COMMANDS = {
     "install": "Install the build of llama.cpp's server that fits this machine.",
-    "explain": "Say of each variant why it fits this machine or not.",
-    "backends": "Show every variant against this machine and what is installed.",
+    "explain": "Explain for each variant why it fits this machine or not.",
+    "backends": "Compare every variant with this machine and with what is installed.",
     "probe": "Show what this machine has.",
     "doctor": "Find the first broken link between the GPU and the server.",
     "serve": "Launch the installed llama-server.",
     "status": "Show the servers in the background.",
-    "logs": "Print what a server in the background has said.",
+    "logs": "Print the log of a server in the background.",
     "stop": "Stop a server in the background.",
     "run": "Run another tool of the build that serve starts.",
-    "bench": "Measure every variant that fits with a model of yours.",
-    "list": "List what is installed, or what can be.",
+    "bench": "Measure every variant that fits, with your own model.",
+    "list": "List installed versions, or releases on offer.",
     "which": "Print the path of the server that serve starts, or of another TOOL of its build.",
-    "update": "Move to the newest release of the channel.",
+    "update": "Update to the newest release of the channel.",
     "use": "Make an installed version the active one.",
-    "rollback": "Go back to the version that was active before.",
+    "rollback": "Go back to the previous active version.",
     "uninstall": "Remove installed versions.",
-    "prune": "Remove versions and leftovers that nobody needs any more.",
-    "verify": "Hash every installed file and name what was changed.",
+    "prune": "Remove versions and leftovers that are no longer needed.",
+    "verify": "Hash every installed file and report what has changed.",
     "config": "Read and change settings.",
     "repository": "Add, list and remove signed repositories.",
 }
@@ -76,7 +76,7 @@ VERSION = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="Show the version and do nothing.",
+    help="Show the version and exit.",
 )
 
 

@@ -75,7 +75,7 @@ def llm_table(document: Mapping[str, Any], path: Path) -> dict[str, object]:
     raise ConfigError(
         f"in the config file {path}, {TABLE} is not a table",
         facts=(f"it is {type(table).__name__} {redacted(repr(table))}"[:200],),
-        hint=f"write [{TABLE}] on a line of its own, and the settings under it",
+        hint=f"write [{TABLE}] on a separate line, and the settings under it",
     )
 
 

@@ -70,7 +70,7 @@ def _absolute(what: str, text: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
         raise ConfigError(
-            f"{what} is {text!r}, which is no absolute path",
+            f"{what} is {text!r}, which is not an absolute path",
             hint="set TSUKU_HOME to an absolute path, or unset it and have a home folder",
         )
     return path

@@ -96,7 +96,7 @@ class ExchangeDeadline(threading.local):
         self.coming -= size
         self.header_bytes -= size
         if self.header_bytes < 0:
-            raise httpcore.RemoteProtocolError("the headers have no end")
+            raise httpcore.RemoteProtocolError("the headers are too long")
 
     def ends(self, timeout: float | None) -> float:
         """Compute when a wait of at most ``timeout`` seconds must end.
@@ -240,7 +240,7 @@ class Stream(httpcore.NetworkStream):
     def _receive(self, buffer: memoryview, timeout: float | None) -> int:
         """Wait for the next bytes; return how many came, 0 at the end."""
         exchange = self._exchange
-        ends, late = exchange.ends(timeout), httpcore.ReadTimeout("the time is up")
+        ends, late = exchange.ends(timeout), httpcore.ReadTimeout("the time limit is over")
         while True:
             left = exchange.left(ends, late, exchange.answering())
             self._connection.settimeout(min(left, _SLICE))
@@ -270,7 +270,7 @@ class Stream(httpcore.NetworkStream):
         """Write the whole buffer."""
         exchange = self._exchange
         exchange.at_proxy = self._proxy_layers > 0
-        ends, late = exchange.ends(timeout), httpcore.WriteTimeout("the time is up")
+        ends, late = exchange.ends(timeout), httpcore.WriteTimeout("the time limit is over")
         rest = memoryview(buffer)
         try:
             while rest:  # one call may send less than all
@@ -299,7 +299,7 @@ class Stream(httpcore.NetworkStream):
         # One layer is done with this handshake; at the last one we talk to the host.
         behind = max(0, self._proxy_layers - 1)
         exchange.at_proxy = behind > 0
-        late = httpcore.ConnectTimeout("it does not answer in TLS")
+        late = httpcore.ConnectTimeout("it does not answer the TLS handshake")
         with contextlib.ExitStack() as failed:
             failed.callback(self.close)
             outer.settimeout(exchange.left(exchange.ends(timeout), late))

@@ -61,7 +61,7 @@ def side_by_side(
             wrong = next((each for each in found if isinstance(each, DigestMismatch)), None)
             if wrong is None:
                 raise
-            wrong.facts += (f"beside it: {error.message}",)
+            wrong.facts += (f"also failed: {error.message}",)
             raise wrong from error
         except BaseException:  # also Ctrl-C, and an error of the code that reads the streams
             # Otherwise the pool's exit would wait until the downloads are complete.

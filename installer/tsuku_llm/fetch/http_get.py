@@ -29,10 +29,10 @@ _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HINTS = {
     401: "the server wants credentials: put them into the mirror's URL",
     403: "the network or the server forbids it: try another network, or set llm.mirror",
-    404: "the file is gone from there: run tsuku-llm update, or check llm.mirror",
-    410: "the file is gone from there: run tsuku-llm update, or check llm.mirror",
+    404: "the file is no longer there: run tsuku-llm update, or check llm.mirror",
+    410: "the file is no longer there: run tsuku-llm update, or check llm.mirror",
     429: "too many downloads from this address: try again later, or set llm.mirror",
-    451: "it is blocked where you are: set llm.mirror",
+    451: "it is blocked at your location: set llm.mirror",
     511: "this network wants you to log in first: open a web page in a browser",
 }
 
@@ -70,7 +70,7 @@ def answered(
             status = response.status_code
             current = _redirected(current, response)
     raise HttpStatusError(
-        f"{host_of(url)} redirects again and again",
+        f"{host_of(url)} redirects too many times",
         status=status,
         facts=(f"url: {shown(url)}", f"last: {shown(str(current))}"),
         hint="the server is misconfigured: try later, or set llm.mirror",
@@ -185,7 +185,7 @@ def check_framing(response: httpx.Response, url: str) -> int | None:
     length = response.headers.get("content-length")
     if length is not None and "transfer-encoding" in response.headers:
         raise BodyError(
-            f"{host_of(url)} gives two lengths for one answer",
+            f"{host_of(url)} gives two different lengths in one answer",
             facts=(f"url: {shown(url)}",),
             hint="the server or a proxy is misconfigured: try later, or set llm.mirror",
         )

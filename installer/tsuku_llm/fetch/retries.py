@@ -91,12 +91,12 @@ class Pace:
         if self._received < self._limits.slowest * elapsed:
             raise Transient(
                 BodyError(
-                    f"{host_of(url)} sends next to nothing",
+                    f"{host_of(url)} sends too slowly",
                     facts=(
                         f"received: {self._received} bytes in {elapsed:.0f} seconds",
                         f"url: {shown(url)}",
                     ),
-                    hint="try again later, or set llm.mirror; what came is kept and resumed",
+                    hint="try again later, or set llm.mirror; the download will be resumed",
                 )
             )
         # The next window begins: a fast start must not excuse a drip later.

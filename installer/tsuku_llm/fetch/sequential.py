@@ -142,9 +142,9 @@ class _SequentialDownload:
                 hint="the server or a proxy alters what it sends: set llm.mirror",
             )
         return BodyError(
-            f"{host} has a file of another size than the signed one",
+            f"{host} has a file whose size is not the signed one",
             facts=facts,
-            hint="the file there was replaced, or something on the way alters it: set llm.mirror",
+            hint="the file there was replaced, or the network alters it: set llm.mirror",
         )
 
 
@@ -158,7 +158,7 @@ def _behind(chunks: Iterator[bytes], verified: int) -> Iterator[bytes]:
 
 def _not_the_rest(url: str) -> BodyError:
     return BodyError(
-        f"{host_of(url)} answers a request to resume with something else",
+        f"{host_of(url)} answers a request to resume with other bytes",
         facts=(f"url: {shown(url)}",),
         hint="run the command again: it starts from the beginning",
     )

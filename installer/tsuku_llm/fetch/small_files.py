@@ -40,7 +40,7 @@ def _once(url: str, limit: int, network: Network, deadline: float) -> bytes:
         encoding = response.headers.get("content-encoding", "identity")
         # Metadata is small and text; decompression of untrusted bytes is not worth its risks.
         if encoding != "identity":
-            raise _refused(url, f"it is encoded as {encoding[:40]!r}, which was not asked for")
+            raise _refused(url, f"it is encoded as {encoding[:40]!r}, which was not requested")
         if length is not None and length > limit:
             raise _refused(url, f"it has {length} bytes, and {limit} are allowed")
         data = _capped(response.iter_raw(), limit, url)
@@ -77,7 +77,9 @@ def local_chunks(url: str) -> Iterator[bytes]:
     try:
         with open(path, "rb", opener=_opened) as file:  # Path.open takes no opener
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DownloadError(f"{path} is no regular file", hint="put the file itself there")
+                raise DownloadError(
+                    f"{path} is not a regular file", hint="put the file itself there"
+                )
             while chunk := file.read(CHUNK):
                 yield chunk
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:

@@ -100,7 +100,7 @@ class VerifiedStream:
             if length <= 0:
                 return b""
             if self._descriptor is None:
-                raise Interrupted("the download was given up")
+                raise Interrupted("the download was cancelled")
             return read_at(self._descriptor, length, offset)
 
     def _wait(self, offset: int) -> None:

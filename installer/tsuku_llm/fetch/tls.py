@@ -13,10 +13,10 @@ _FILE, _FOLDER = "SSL_CERT_FILE", "SSL_CERT_DIR"
 _HINTS = (
     ("expired", "check the clock of this machine; if it is right, the server's owner must act"),
     ("not yet valid", "check the clock of this machine"),
-    ("mismatch", "something else answers under this name: a proxy, a portal or a wrong mirror"),
+    ("mismatch", "another server answers under this name: a proxy, a portal or a wrong mirror"),
     (
         "not valid for",
-        "something else answers under this name: a proxy, a portal or a wrong mirror",
+        "another server answers under this name: a proxy, a portal or a wrong mirror",
     ),
     (
         "self",
@@ -77,7 +77,7 @@ def certificate_error(error: ssl.SSLError, host: str) -> TlsError:
             f"the certificate of {host} is not trusted", facts=(f"reason: {reason}",), hint=hint
         )
     return TlsError(
-        f"no secure connection to {host} could be made",
+        f"no TLS connection to {host} could be made",
         facts=(f"reason: {error.reason or error}",),
-        hint="something between here and there may not speak TLS: check proxies and the URL",
+        hint="a proxy or a server on the way may not support TLS: check proxies and the URL",
     )

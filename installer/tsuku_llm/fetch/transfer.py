@@ -20,7 +20,7 @@ from tsuku_llm.fetch.stream import VerifiedStream
 from tsuku_llm.fetch.urls import file_name, host_of, shown
 from tsuku_llm.manifest import Artifact
 
-_ALTERED = "nothing was installed; if it happens again, somebody alters files on the way"
+_ALTERED = "nothing was installed; if it happens again, something on the network alters the files"
 
 
 class Transfer:
@@ -208,7 +208,7 @@ class Transfer:
             raise BodyError(
                 f"the download from {host_of(url)} took too long",
                 facts=(f"limit: {self.network.limits.total:.0f} seconds", f"url: {shown(url)}"),
-                hint="run the command again: what came is kept and resumed",
+                hint="run the command again: the partial download is kept and resumed",
             )
 
     # --- errors ----------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Transfer:
                 f"url: {shown(url)}",
                 *self._encoded,
             ),
-            hint="run the command again: what came is kept and resumed",
+            hint="run the command again: the partial download is kept and resumed",
         )
 
     @property
@@ -265,7 +265,7 @@ class Transfer:
         """
         if not self.encoding:
             return ()
-        return (f"it came encoded as {self.encoding!r}, which was not asked for",)
+        return (f"it came encoded as {self.encoding!r}, which was not requested",)
 
 
 def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:

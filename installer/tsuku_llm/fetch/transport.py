@@ -255,7 +255,7 @@ class _Failures:
         if self._before_host:
             error = ProxyError(
                 f"the proxy {host_of(self._proxy or '')} does not answer",
-                facts=(f"it was asked for: {self._host}", f"proxy: {shown(self._proxy or '')}"),
+                facts=(f"requested host: {self._host}", f"proxy: {shown(self._proxy or '')}"),
                 hint=_PROXY_HINT,
             )
             return Transient(error) if self._known else error
@@ -271,15 +271,15 @@ class _Failures:
         if self._before_host:
             return Transient(
                 ProxyError(
-                    f"the answer of the proxy {host_of(self._proxy or '')} broke off"
-                    " or is no proper HTTP",
-                    facts=(f"it was asked for: {self._host}", f"reason: {reason}"),
+                    f"the answer of the proxy {host_of(self._proxy or '')} is incomplete"
+                    " or not valid HTTP",
+                    facts=(f"requested host: {self._host}", f"reason: {reason}"),
                     hint=_PROXY_HINT,
                 )
             )
         return Transient(
             BodyError(
-                f"the answer of {self._host} broke off or is no proper HTTP",
+                f"the answer of {self._host} is incomplete or not valid HTTP",
                 facts=(f"url: {shown(self._url)}", f"reason: {reason}", *self._way),
                 hint="check the connection; a partial download is kept and resumed",
             )

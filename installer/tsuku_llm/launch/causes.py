@@ -102,7 +102,7 @@ TABLE = (
         "damaged-library",
         r"(?P<library>[^\s:]+): (?:invalid ELF header|file too short|undefined symbol: )"
         r"|Symbol not found: \S+\s+Referenced from: (?:<[^>]*> )?(?P<library_dyld>[^\n]+)",
-        "the library {library} is damaged or of another release",
+        "the library {library} is damaged or from another release",
         _REINSTALL,
     ),
     # --- what the server says ---
@@ -110,7 +110,8 @@ TABLE = (
         "port-in-use",
         r"couldn't bind (?:HTTP server socket|to server socket)[,:]? "
         r"hostname[:=] ?(?P<host>[^\s,]+),? port[:=] ?(?P<port>\d+)",
-        "nothing can listen on {host} port {port}: it is in use, not allowed or not this machine's",
+        "nothing can listen on {host} port {port}: it is in use or not allowed, "
+        "or the address is not this machine's",
         "stop what uses it, or choose another with --port",
     ),
     # The same without a port, as for a Unix socket.
@@ -131,7 +132,7 @@ TABLE = (
         "model-unreadable",
         r"(?:gguf|load)[^\n]*failed to open (?:GGUF file )?'?(?P<model>[^'\n]+?)'?:?"
         r" \(?Permission",
-        "the model {model} may not be read",
+        "this user may not read the model {model}",
         "check its permissions and those of its folders",
     ),
     # Versions that do not print the system's reason.
@@ -193,15 +194,15 @@ TABLE = (
     Cause(
         "vulkan-device-lost",
         r"ErrorDeviceLost|DeviceLostError|VK_ERROR_DEVICE_LOST",
-        "the Vulkan driver gave up in the middle of the work (device lost)",
+        "the Vulkan driver failed during the work (device lost)",
         "update the GPU's driver; a smaller batch (-ub 256) often avoids it",
         CPU_OVERRIDE,
     ),
     Cause(
         "driver-asleep",
         r"failed to initialize (?:CUDA|ROCm): (?P<said>unknown error|system not yet initialized)",
-        "the GPU's driver does not come up ({said}): often after a suspend, or right after boot",
-        "load its kernel module anew (sudo modprobe -r nvidia_uvm; sudo modprobe nvidia_uvm), "
+        "the GPU's driver does not start ({said}), often after a suspend or right after boot",
+        "reload its kernel module (sudo modprobe -r nvidia_uvm; sudo modprobe nvidia_uvm), "
         "or reboot",
         CPU_OVERRIDE,
     ),
@@ -216,7 +217,7 @@ TABLE = (
     Cause(
         "out-of-gpu-memory",
         r"allocating (?P<size>[\d.]+ MiB) on device[^\n]*out of memory",
-        "the GPU has not enough free memory ({size} more were asked for)",
+        "there is not enough free memory on the GPU ({size} were requested)",
         _SMALLER,
         CPU_OVERRIDE,
     ),
@@ -224,7 +225,7 @@ TABLE = (
     Cause(
         "out-of-memory",
         r"cpu_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<size>\d+)",
-        "the machine has not enough free memory ({size} bytes more were asked for)",
+        "there is not enough free memory on this machine ({size} bytes were requested)",
         _SMALLER,
     ),
     Cause(
@@ -237,7 +238,7 @@ TABLE = (
     Cause(
         "out-of-gpu-memory",
         r"(?:allocation of size|buffer of size) (?P<size>\d+)(?: failed)?",
-        "not enough free memory ({size} bytes more were asked for)",
+        "not enough free memory ({size} bytes were requested)",
         _SMALLER,
         CPU_OVERRIDE,
     ),
@@ -245,7 +246,7 @@ TABLE = (
         "out-of-gpu-memory",
         r"ErrorOutOfDeviceMemory|(?:CUDA|HIP|ROCm) error: out of memory"
         r"|unable to allocate \S+ buffer|kIOGPUCommandBufferCallbackErrorOutOfMemory",
-        "the GPU has not enough free memory",
+        "there is not enough free memory on the GPU",
         _SMALLER,
         CPU_OVERRIDE,
     ),
@@ -259,7 +260,7 @@ TABLE = (
         "device-gone",
         r"invalid device: (?P<device>\S+)",
         "the server does not see the device {device}",
-        "see what tsuku-llm probe finds; a driver that waits for a reboot looks like this",
+        "look at the output of tsuku-llm probe; a driver that waits for a reboot looks like this",
         CPU_OVERRIDE,
     ),
 )
@@ -304,7 +305,7 @@ NT_STATUS = {
     ),
     0xC0000139: Diagnosis(
         "damaged-library",
-        "a DLL is of another release (0xC0000139)",
+        "a DLL is from another release (0xC0000139)",
         _REINSTALL,
         CPU_OVERRIDE,
     ),

@@ -94,7 +94,7 @@ _BAD_IMAGE = (193, 216)
 
 _NOEXEC = Diagnosis(
     "noexec",
-    "it lies on a file system that is mounted noexec",
+    "it is on a file system that is mounted noexec",
     "move the store to a file system mounted without noexec (TSUKU_HOME)",
 )
 _NOT_EXECUTABLE = Diagnosis(
@@ -103,7 +103,7 @@ _NOT_EXECUTABLE = Diagnosis(
     "check the permissions of the file and its folders, and the system's security policy",
 )
 _NO_SERVER = Diagnosis(
-    "server-missing", "the file is not there", "install it again: tsuku-llm install --force"
+    "server-missing", "the file does not exist", "install it again: tsuku-llm install --force"
 )
 _NO_INTERPRETER = Diagnosis(
     "musl",

@@ -114,12 +114,14 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
     if code is None:
         return Diagnosis(
             "timed-out",
-            f"it gave no answer within {limit:g} seconds",
-            "a driver that hangs looks like this: reboot, or update it",
+            f"it did not answer within {limit:g} seconds",
+            "a driver may hang: reboot, or update it",
             CPU_OVERRIDE,
         )
     ended = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-    unknown = Diagnosis("unknown", f"it {ended}", "see what tsuku-llm probe finds", CPU_OVERRIDE)
+    unknown = Diagnosis(
+        "unknown", f"it {ended}", "look at the output of tsuku-llm probe", CPU_OVERRIDE
+    )
     return diagnose(code, text, distribution=distribution()) or unknown
 
 
@@ -132,7 +134,7 @@ def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
     known = diagnose(0, listing.text, distribution=distribution())
-    cause = known.cause if known else f"its {build.backend} backend did not come up"
+    cause = known.cause if known else f"its {build.backend} backend did not start"
     fix = known.fix if known else facts_of(build.backend).first_look
     return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)
 

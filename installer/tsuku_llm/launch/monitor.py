@@ -161,7 +161,7 @@ class StartMonitor:
 def _silent_cpu(report: StartReport) -> SilentCpu:
     """Make the error for a server that is not on a GPU, with every sign of that."""
     return SilentCpu(
-        f"the server does not run on the GPU: {report.selected} was to use one",
+        f"the server does not run on the GPU: {report.selected} should use one",
         facts=tuple(
             f"{sign.name}: {sign.evidence}"
             for sign in report.signals

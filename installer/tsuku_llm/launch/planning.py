@@ -191,7 +191,7 @@ def require_no_plugins(folder: Path) -> None:
     """
     if sys.platform != "win32" and folder.stat().st_mode & stat.S_IWOTH:
         raise UnsafeLocation(
-            f"every user can put a plugin for the tool into {folder}",
+            f"every user can write a plugin for the tool into {folder}",
             facts=(f"mode: {stat.filemode(folder.stat().st_mode)}",),
             hint="change to a folder of your own, and give paths of files from there",
         )
@@ -201,7 +201,7 @@ def require_no_plugins(folder: Path) -> None:
         return
     if found:
         raise UnsafeLocation(
-            f"the tool would load {found[0]} from the folder that you are in",
+            f"the tool would load {found[0]} from the current folder",
             facts=(f"folder: {folder}",),
             hint="change to another folder, and give paths of files from there",
         )

@@ -55,7 +55,7 @@ def measure(host: str, port: int) -> Speed:
         raise LaunchError(
             "the server could not be measured",
             facts=(f"{type(error).__name__}: {error}",),
-            hint="see whether it answers with tsuku-llm serve",
+            hint="check that it answers with tsuku-llm serve",
         ) from error
 
 

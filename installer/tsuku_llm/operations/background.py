@@ -325,7 +325,7 @@ def _ended(instances: Instances, record: Record, grace: float) -> bool:
         if not _goes(process, _KILL, _KILLED_LIMIT):
             raise StillRunning(
                 f"process {process.pid} of the server {record.name} does not end",
-                facts=("it was killed, and is still there: a driver call holds it",),
+                facts=("it was killed, but still exists: a driver call blocks it",),
                 hint="restart the machine, or its GPU driver",
             )
     return False

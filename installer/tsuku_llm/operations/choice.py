@@ -144,7 +144,7 @@ def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
                 f"take {entry.release}, the newest that is not revoked: "
                 f"tsuku-llm install --release {entry.release}{where}"
             )
-    return "no other release of its channel is good: wait for the next one, tsuku-llm update"
+    return "no other release of its channel can be used: wait for the next one, tsuku-llm update"
 
 
 def _named(catalog: Catalog, release: str) -> ReleaseEntry:
@@ -169,7 +169,7 @@ def _not_revoked(
         return entries, ()
     bad = {entry.release: why for entry in entries if (why := catalog.revocation(entry))}
     for release, why in bad.items():
-        session.note(f"{release} was {why.summary}; it is not taken")
+        session.note(f"{release} was {why.summary}; it is skipped")
     if len(bad) == len(entries):
         raise Revoked(
             f"every release of channel {channel} was revoked by its publisher",

@@ -100,7 +100,7 @@ def _with_listed_device(build: Build, devices: tuple[ListedDevice, ...]) -> Buil
 
 def _silence(listing: DeviceListing) -> str:
     if listing.code is None:
-        return "the build does not list its devices in time: a driver that hangs looks like this"
+        return "the build does not list its devices in time: a driver may hang"
     if listing.code:
         return f"the build ends with code {listing.code} when it is asked for its devices"
     return "the build's list of devices cannot be read"

@@ -65,7 +65,7 @@ def next_version(
     try:
         return _next(session, notes, preferred, failed, gpu_only=gpu_only)
     except TsukuError as error:
-        session.note(f"no other variant can be had: {error.message}")
+        session.note(f"no other variant can be installed: {error.message}")
         return None
 
 
@@ -107,6 +107,6 @@ def _agreed(
     name, size = candidate.variant.name, candidate.variant.download_size
     cost = "" if found else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
     if session.fallback == "auto":
-        session.note(f"{last.variant} failed: {last.reason}; going on with {name}{cost}")
+        session.note(f"{last.variant} failed: {last.reason}; continuing with {name}{cost}")
         return True
-    return session.ask(f"{last.variant} failed: {last.reason}. Go on with {name}{cost}?")
+    return session.ask(f"{last.variant} failed: {last.reason}. Continue with {name}{cost}?")

@@ -94,7 +94,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
         # Raises if no build of the index fits.
         _ = other.selection.selected
     except (SelectionError, TrustError, StoreError) as nothing:
-        error.facts += (f"channel {INDEX_CHANNEL} cannot stand in: {nothing.message}",)
+        error.facts += (f"channel {INDEX_CHANNEL} cannot be used instead: {nothing.message}",)
         raise error from nothing
     session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
     return other

@@ -113,9 +113,9 @@ def uninstall(session: Session, names: Sequence[str], *, everything: bool = Fals
 def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     """Remove all versions but the active one, the one before it, and ``keep`` more.
 
-    The ``keep`` versions are those installed last. What a running server uses stays. If nothing is
-    active, every readable version stays. With ``legacy``, this also removes what tsuku's earlier
-    addon left below ``TSUKU_HOME``; otherwise it only names that.
+    The ``keep`` versions are those installed last. Versions that a running server uses stay. If
+    nothing is active, every readable version stays. With ``legacy``, this also removes what tsuku's
+    earlier addon left below ``TSUKU_HOME``; otherwise it only names that.
     """
     store = session.store
     store.sweep()

@@ -121,7 +121,7 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
 def _asked(session: Session, patience: float) -> Catalog:
     if session.offline and session.require_fresh:
         raise UsageError(
-            "--offline asks no host, and fresh metadata is required",
+            "--offline uses no network, but fresh metadata is required",
             hint="leave out one of them; see: tsuku-llm config get llm.require_fresh",
         )
     try:
@@ -163,8 +163,8 @@ def _required(session: Session, known: Freshness) -> Catalog:
         return refresh(session)
     except DownloadError as error:
         raise StaleMetadata(
-            f"fresh metadata of {known.repository} is required, and it could not be fetched",
-            facts=(error.message, *error.facts, f"what is here was {known.age(session.now)}"),
+            f"fresh metadata of {known.repository} is required, but could not be fetched",
+            facts=(error.message, *error.facts, f"the metadata here: {known.age(session.now)}"),
             hint=error.hint,
         ) from error
 
@@ -172,11 +172,11 @@ def _required(session: Session, known: Freshness) -> Catalog:
 def _told(error: TsukuError, known: Freshness, now: datetime) -> str:
     """Say why there is only the known metadata, and how old it is."""
     reason = "; ".join((error.message, *error.facts))
-    going_on = f"going on with what was {known.age(now)}"
+    going_on = f"using the metadata {known.age(now)}"
     if isinstance(error, TrustError):
-        return f"warning: {reason}; nothing of it is used, {going_on}"
+        return f"warning: {reason}; it is not used; {going_on}"
     return (
-        f"no newer metadata of {known.repository} could be had: {reason}; {going_on}: "
+        f"newer metadata of {known.repository} could not be fetched: {reason}; {going_on}: "
         "a newer release or a revocation may be missing; "
         f"to fetch it: tsuku-llm repository refresh {known.repository}"
     )

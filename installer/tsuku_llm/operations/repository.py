@@ -98,7 +98,7 @@ def add(
     roles = trust.check_root(data).roles
     alone = [role for role in ("root", "targets") if roles[role].threshold == 1]
     if alone:
-        session.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
+        session.note(f"one key alone can sign its {' and '.join(alone)}: 2 of 3 are safer")
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
@@ -119,7 +119,7 @@ def _require_fingerprint(root: bytes, wanted: str) -> None:
         raise UsageError(
             "a fingerprint is a SHA-256: 64 hexadecimal digits",
             facts=(f"given: {wanted!r}",),
-            hint="ask the owner of the repository for it, by another way than for its root.json",
+            hint="ask the owner of the repository for it, separately from its root.json",
         )
     if found != expected:
         raise DigestMismatch(

@@ -109,4 +109,4 @@ def _figure(count: int, *, exact: bool) -> str:
     shown = f"{count / 1e6:.1f} MB"
     if exact:
         return shown
-    return f"at least {shown}, exactly how much is unknown" if count else "unknown"
+    return f"at least {shown}, the exact size is unknown" if count else "unknown"

@@ -23,8 +23,8 @@ from tsuku_llm.store.receipt import Receipt
 class ReleaseStatus(NamedTuple):
     """The news about an installed release.
 
-    ``gone`` says that no channel has it any more, or that its repository was removed. It is None if
-    the release is still offered, or if nothing is known.
+    ``gone`` says that no channel offers it any more, or that its repository was removed. It is
+    None if the release is still offered, or if nothing is known.
     """
 
     revocation: Revocation | None = None
@@ -69,7 +69,7 @@ class SignedStatus(NamedTuple):
         if receipt.repository not in self.configured:
             return f"its repository {receipt.repository} was removed"
         if own and receipt.release not in own.offered:
-            return f"no channel of repository {receipt.repository} has it any more"
+            return f"no channel of repository {receipt.repository} offers it any more"
         return None
 
 
@@ -117,7 +117,7 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
     except (SelectionError, TrustError, StoreError) as error:
         if session.require_fresh:
             raise
-        session.note(f"nothing is known of revocations: {error.message}")
+        session.note(f"the revocations are unknown: {error.message}")
     if own and session.require_fresh:
         own.freshness.require(session.now)
     found = signed_status(session, verify=True, given={name: own} if own else None)
@@ -125,7 +125,7 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
     if own is None:
         return
     if gone := found.of(receipt).gone:
-        session.note(f"{receipt.release}: {gone}; to move on: tsuku-llm update")
+        session.note(f"{receipt.release}: {gone}; to update: tsuku-llm update")
     if warning := own.freshness.warning(session.now):
         session.note(warning)
 
@@ -145,9 +145,9 @@ def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> 
     if why is None:
         return
     if not session.allow_revoked:
-        hint = "move on: tsuku-llm update; or add --allow-revoked"
+        hint = "update: tsuku-llm update; or add --allow-revoked"
         raise revoked(receipt.release, why, hint)
-    session.note(f"{receipt.release} is used all the same: {why.summary}")
+    session.note(f"{receipt.release} is used anyway: {why.summary}")
 
 
 def _status_of(session: Session, name: str, *, verify: bool) -> MetadataStatus | None:

@@ -95,7 +95,7 @@ class VersionStart(NamedTuple):
         # A CPU build cannot do what --require-gpu asks for.
         if self.how.require_gpu and installed.receipt.backend == "cpu":
             raise SilentCpu(
-                f"a GPU is required, and {installed.id} is a build for the processor",
+                f"a GPU is required, but {installed.id} is a build for the CPU",
                 hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
             )
         # From here on other processes cannot remove this version; the server inherits the
@@ -207,7 +207,7 @@ class VersionStart(NamedTuple):
         refusal = refusal_in(plan.argv, plan.env)
         if refusal and self.how.require_gpu:
             raise SilentCpu(
-                "a GPU is required, and the arguments keep the server from it",
+                "a GPU is required, but the arguments prevent its use",
                 facts=(refusal,),
                 hint="leave it out, or leave out --require-gpu",
             )

@@ -88,7 +88,7 @@ class Session(NamedTuple):
 
     def _waiting(self, holder: Holder | None) -> None:
         if holder:
-            self.note(f"waiting for another tsuku-llm ({holder}), which is at work on the same")
+            self.note(f"waiting for another tsuku-llm ({holder}), which works on the same")
         else:
             self.note("waiting for a lock that another process holds")
 
@@ -99,7 +99,7 @@ def working_folder() -> Path:
         return Path.cwd()
     except OSError as error:
         raise UsageError(
-            "the folder that you are in cannot be used",
+            "the current folder cannot be used",
             facts=(str(error),),
             hint="change to another folder",
         ) from error

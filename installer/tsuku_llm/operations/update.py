@@ -194,7 +194,7 @@ def _require_lasting(report: UpdateReport) -> None:
     )
     if problems and leaves_gpu:
         raise SelectionError(
-            "the GPU cannot be used for now, so the update would put the server on the processor",
+            "the GPU cannot be used at the moment, so the update would move the server to the CPU",
             facts=tuple(problem.text for problem in problems),
             hint=problems[0].fix,
         )

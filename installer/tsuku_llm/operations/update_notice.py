@@ -81,7 +81,7 @@ def offer_update(session: Session, installed: str) -> None:
         os.utime(mark, (session.now.timestamp(),) * 2)
         if offer := kept_offer(session, installed):
             version = f" ({offer.version})" if offer.version else ""
-            session.note(f"{offer.release}{version} is there; to move to it: tsuku-llm update")
+            session.note(f"{offer.release}{version} is there; to install it: tsuku-llm update")
         # A daemon thread: the end of the server does not wait for it. It only reads the session, so
         # it needs no lock.
         Thread(target=_look, args=(session,), daemon=True).start()

@@ -21,7 +21,7 @@ class Inventory:
     """The content of the store.
 
     ``previous`` is the version that ``rollback`` goes back to. ``told`` holds what is known of each
-    version, by id: that it was revoked, or that no channel has it any more. ``damaged`` maps the
+    version, by id: that it was revoked, or that no channel offers it any more. ``damaged`` maps the
     names of unusable versions to the reason. ``unusable`` says why nothing is active although
     something should be. ``foreign`` are files that this program did not make: it never removes
     them.
@@ -95,7 +95,7 @@ def found(shelf: StoreReader, version: str) -> Installed:
     """Return the version of a resolved id. Raises ``CorruptStore`` if it is damaged."""
     installed = shelf.find(version)
     if installed is None:
-        raise shelf.damaged().get(version) or NotInstalled(f"{version} is not there any more")
+        raise shelf.damaged().get(version) or NotInstalled(f"{version} no longer exists")
     return installed
 
 

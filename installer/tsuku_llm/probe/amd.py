@@ -156,7 +156,7 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
 def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem | None:
     error = answers.missing_dependency(answer)
     if error:
-        text = f"AMD's HIP runtime is there but does not load: {error}"
+        text = f"AMD's HIP runtime is installed but does not load: {error}"
         return Problem("rocm-library-broken", text, "reinstall ROCm's runtime packages")
     if not targets:
         return None

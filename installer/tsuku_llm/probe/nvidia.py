@@ -177,7 +177,7 @@ def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     if error:
         return Problem(
             "cuda-library-broken",
-            f"NVIDIA's libcuda is there but does not load: {error}",
+            f"NVIDIA's libcuda is installed but does not load: {error}",
             "reinstall the NVIDIA driver's packages",
         )
     # No sign of an NVIDIA GPU: a missing driver is not a problem.
@@ -240,7 +240,7 @@ def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
         return _MODULE
     return Problem(
         "cuda-no-device",
-        "NVIDIA's driver is installed and finds no device",
+        "NVIDIA's driver is installed but finds no device",
         "check that the GPU is switched on and not given to a virtual machine",
     )
 
@@ -257,7 +257,7 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
     )
 
 
-_RESTART = "restart the machine; if it stays, update or reinstall the NVIDIA driver"
+_RESTART = "restart the machine; if the problem remains, update or reinstall the NVIDIA driver"
 _CONTAINER = Problem(
     "container-without-gpu",
     "this container sees an NVIDIA GPU but was not given its driver",

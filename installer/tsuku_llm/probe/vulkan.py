@@ -184,7 +184,7 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
 def _loader_problem(answer: DriverAnswer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
     error = answers.missing_dependency(answer)
     if error:
-        text = f"the Vulkan loader is there but does not load: {error}"
+        text = f"the Vulkan loader is installed but does not load: {error}"
         return Problem("vulkan-loader-broken", text, "reinstall libvulkan1 (or vulkan-loader)")
     if not files:
         return None
@@ -265,7 +265,7 @@ _NO_ICD = Problem(
 )
 _NO_DEVICE = Problem(
     "vulkan-no-device",
-    "Vulkan drivers are installed and none of them finds a device",
+    "Vulkan drivers are installed, but none of them finds a device",
     "install the driver of this machine's GPU",
 )
 _SOFTWARE = "install the Vulkan driver of this machine's GPU, if it has one"

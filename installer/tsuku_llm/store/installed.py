@@ -43,12 +43,12 @@ def read_version(path: Path) -> Installed | None:
     if content is None:
         return None
     receipt = Receipt.from_json(content)
-    with disk_errors("looking at an installed version", path):
+    with disk_errors("reading an installed version", path):
         is_link = path.is_symlink()
     # A folder that was copied, renamed or linked here has a receipt that does not match its name.
     if receipt.id != path.name or is_link:
         raise CorruptStore(
-            f"{path.name} is not the version that it seems to be",
+            f"{path.name} is not the version that its name says",
             facts=(f"path: {path}", f"its receipt is of {receipt.id}"),
             hint="tsuku-llm install --force installs it again",
         )

@@ -294,7 +294,7 @@ def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:
     if holder is None:
         return LockTimeout(
             "a lock is held by another process",
-            facts=(f"lock: {path}", "the process left no note: it may be no tsuku-llm"),
+            facts=(f"lock: {path}", "the process left no note: it may not be tsuku-llm"),
             hint=f"see who has it open: fuser -v '{path}'",
         )
     hint = "wait for it, then run it again"
@@ -303,8 +303,8 @@ def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:
         pid = holder.process.pid
         hint = f"wait for it, or end it: kill {pid}"
         if _is_stopped(pid):
-            facts.append(f"it is stopped; kill -CONT {pid} lets it go on")
-    message = f"another tsuku-llm ({holder}) is still at work"
+            facts.append(f"it is stopped; kill -CONT {pid} lets it continue")
+    message = f"another tsuku-llm ({holder}) is still running"
     return LockTimeout(message, facts=tuple(facts), hint=hint)
 
 

@@ -55,7 +55,7 @@ class StoreReader:
         found = self.find(version)
         if found is None:
             raise CorruptStore(
-                f"the active version {version} is not there",
+                f"the active version {version} does not exist",
                 facts=(f"path: {self._versions / version}",),
                 hint="run tsuku-llm install, or tsuku-llm rollback",
             )

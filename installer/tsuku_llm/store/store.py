@@ -176,7 +176,7 @@ class Store(StoreReader):
     def _publish(self, staging: Staging, receipt: Receipt) -> Installed:
         """Rename it into place, unless another process that ignored our lock was first."""
         target = self._made(self._versions) / receipt.id
-        with disk_errors(f"putting {receipt.id} in its place", self._versions):
+        with disk_errors(f"renaming {receipt.id} into its place", self._versions):
             # A damaged version, or a foreign folder of this name: move it out of the way.
             if os.path.lexists(target) and not self._intact(receipt):
                 self._discard(receipt.id)
@@ -205,7 +205,7 @@ class Store(StoreReader):
             # read and our write. The caller also holds the version's lock, so neither ``remove``
             # nor ``prune`` removes the version meanwhile.
             if self.find(installed.id) is None:
-                raise NotInstalled(f"{installed.id} is not there any more")
+                raise NotInstalled(f"{installed.id} no longer exists")
             write_pointer(self.data, pointer_or_none(self.data).moved_to(installed.id))
 
     def use(self, installed: Installed) -> None:
@@ -243,7 +243,7 @@ class Store(StoreReader):
         # out servers: none runs from it now, and none can start from it until we are done.
         with self.lock(version), try_exclusive(path) as unused:
             if not os.path.lexists(path):
-                raise NotInstalled(f"{version} is not there any more")
+                raise NotInstalled(f"{version} no longer exists")
             if not unused:
                 raise InUse(
                     f"a running server uses {version}", facts=users_of(path), hint="stop it first"
@@ -308,7 +308,7 @@ class Store(StoreReader):
         Foreign files, in the version or in its place, are set aside before.
         """
         path = self._versions / name
-        with disk_errors(f"setting aside what is foreign in {name}", self._versions):
+        with disk_errors(f"moving foreign files out of {name}", self._versions):
             set_aside(self.data, name)
         if not os.path.lexists(path):
             return

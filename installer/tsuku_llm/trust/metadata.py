@@ -27,7 +27,7 @@ ROLES = ("root", "timestamp", "snapshot", "targets")
 """The roles that every repository has; targets may delegate to more roles."""
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-HINT = "nothing of it is used; if it stays so, tell the publisher of the repository"
+HINT = "it is not used; if the error remains, tell the publisher of the repository"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 RELATIVE_PATH = r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*"
@@ -246,9 +246,9 @@ def _delegation_objections(delegations: Delegations) -> Iterator[str]:
         yield from _name_objections(name)
         # Every text is true to Python, also "false".
         if not isinstance(role.terminating, bool):
-            yield f"its delegation to {name[:60]!a} is neither terminating nor not"
+            yield f"its delegation to {name[:60]!a} does not say whether it is terminating"
 
 
 def _name_objections(name: object) -> Iterator[str]:
     if not isinstance(name, str) or len(quote(name, safe="")) > _LONGEST_PATH:
-        yield f"it delegates to a role whose name is no text or too long: {str(name)[:60]!a}"
+        yield f"it delegates to a role whose name is not text or too long: {str(name)[:60]!a}"

@@ -29,7 +29,7 @@ def command(
     repository: str | None,
     hardware: Path | None,
 ) -> Answer:
-    """Show every variant against this machine and what is installed."""
+    """Compare every variant with this machine and with what is installed."""
     with open_session(console, looking=True, channel=channel, repository=repository) as session:
         matrix = backends(session, release=release, hardware_file=hardware)
     return Answer(render.data(matrix), render.lines(matrix))

@@ -20,16 +20,21 @@ from tsuku_llm.operations.bench import Report, bench
 
 @click.command("bench", cls=Launching, example="tsuku-llm bench -m MODEL.gguf -- -ngl 20")
 @click.option(
-    "-m", "--model", type=options.FILE, required=True, metavar="FILE", help="A model in GGUF."
+    "-m",
+    "--model",
+    type=options.FILE,
+    required=True,
+    metavar="FILE",
+    help="The path of a GGUF model.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1, 100),
     default=3,
     show_default=True,
-    help="How often each variant is measured; medians are shown.",
+    help="How often to measure each variant; medians are shown.",
 )
-@click.option("--yes", is_flag=True, help="Install variants that fit and are not there.")
+@click.option("--yes", is_flag=True, help="Install variants that fit but are not installed.")
 @click.option("--save", is_flag=True, help="Write the fastest into the config file.")
 @click.option("--svg", type=options.FILE, metavar="FILE", help="Write the chart into FILE.")
 @options.ask_first
@@ -50,7 +55,7 @@ def command(  # noqa: PLR0913
     allow_revoked: bool,
     arguments: tuple[str, ...],
 ) -> Answer:
-    """Measure every variant that fits with a model of yours.
+    """Measure every variant that fits, with your own model.
 
     ARGUMENTS are the server's own, the same for every variant; put -- before them.
     """
@@ -79,5 +84,5 @@ def _saved(console: Console, report: Report) -> str:
 
     set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.word)
     if os.environ.get("TSUKU_LLM_BACKEND"):
-        console.note("TSUKU_LLM_BACKEND is set, and counts before the config file")
+        console.note("TSUKU_LLM_BACKEND is set and overrides the config file")
     return report.word

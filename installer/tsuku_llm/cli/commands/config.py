@@ -23,7 +23,7 @@ def command() -> None:
 @click.argument("key")
 @click.pass_obj
 def get(console: Console, key: str) -> Answer:
-    """Print the value of a setting that is in force."""
+    """Print a setting's value in force."""
     name = config.key_named(key).name
     settings = config.load(_paths(), os.environ, looking=True)
     for warning in settings.warnings:
@@ -39,7 +39,7 @@ def get(console: Console, key: str) -> Answer:
 @click.argument("value")
 @click.pass_obj
 def set_(console: Console, key: str, value: str) -> Answer:
-    """Write a setting into the config file; comments in it stay."""
+    """Write a setting into the config file; comments are kept."""
     from tsuku_llm.config.editing import set_value  # noqa: PLC0415
 
     paths = _paths()
@@ -52,7 +52,7 @@ def set_(console: Console, key: str, value: str) -> Answer:
 @command.command("unset")
 @click.argument("key")
 def unset(key: str) -> Answer:
-    """Take a setting out of the config file."""
+    """Remove a setting from the config file."""
     from tsuku_llm.config.editing import unset_value  # noqa: PLC0415
 
     paths = _paths()
@@ -62,7 +62,7 @@ def unset(key: str) -> Answer:
 
 @command.command("list")
 def list_() -> Answer:
-    """List every setting, its value in force, and where that comes from."""
+    """List every setting with its value in force and the value's source."""
     # looking: another user's file is left out with a warning instead of an error.
     settings = config.load(_paths(), os.environ, looking=True)
     return Answer(render.data(settings), render.lines(settings))
@@ -70,7 +70,7 @@ def list_() -> Answer:
 
 @command.command("path")
 def path() -> Answer:
-    """Print the path of the config file, be it there or not."""
+    """Print the path of the config file, even if it does not exist."""
     paths = _paths()
     return Answer({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
 

@@ -31,7 +31,7 @@ def command(  # noqa: PLR0913
     repository: str | None,
     hardware: Path | None,
 ) -> Answer:
-    """Say of each variant why it fits this machine or not."""
+    """Explain for each variant why it fits this machine or not."""
     with open_session(
         console, looking=True, backend=backend, channel=channel, repository=repository
     ) as session:

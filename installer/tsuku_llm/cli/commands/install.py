@@ -21,10 +21,12 @@ from tsuku_llm.operations.install import install
 @options.ask_first
 @options.offline
 @options.allow_revoked
-@click.option("--dry-run", is_flag=True, help="Show what would be installed, and touch no network.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be installed, without using the network."
+)
 # install asks no question so far: the option is accepted and has no effect.
 @click.option("--yes", is_flag=True, expose_value=False, help="Answer every question with yes.")
-@click.option("--force", is_flag=True, help="Install again what is installed.")
+@click.option("--force", is_flag=True, help="Install again, even if it is installed.")
 @click.pass_obj
 def command(  # noqa: PLR0913
     console: Console,

@@ -15,11 +15,11 @@ from tsuku_llm.operations.versions import inventory
 
 
 @click.command("list", cls=Command)
-@click.option("--available", is_flag=True, help="The releases of the signed manifest instead.")
+@click.option("--available", is_flag=True, help="List the releases of the signed manifest instead.")
 @options.setting("repository")
 @click.pass_obj
 def command(console: Console, *, available: bool, repository: str | None) -> Answer:
-    """List what is installed, or what can be."""
+    """List installed versions, or releases on offer."""
     with open_session(console, looking=True, repository=repository) as session:
         return _available(session) if available else _installed(session)
 

@@ -17,12 +17,12 @@ from tsuku_llm.operations.background import log_of
 
 @click.command("logs", cls=Command)
 @options.name
-@click.option("-f", "--follow", is_flag=True, help="Go on until the server ends.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the server ends.")
 @click.pass_obj
 def command(console: Console, *, name: str, follow: bool) -> Answer:
-    """Print what a server in the background has said."""
+    """Print the log of a server in the background."""
     if follow and console.json:
-        raise UsageError("--follow and --json exclude each other", hint="leave one of them out")
+        raise UsageError("--follow and --json cannot be combined", hint="omit one of them")
     with open_session(console, looking=True) as session:
         # An iterator: a log of any length is printed as it is read.
         said = log_of(session, name, follow=follow)

@@ -18,14 +18,14 @@ from tsuku_llm.operations.maintenance import prune
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Keep N more versions, those installed last.",
+    help="Also keep the N versions that were installed last.",
 )
-@click.option("--legacy", is_flag=True, help="Also remove what tsuku's earlier addon left.")
+@click.option("--legacy", is_flag=True, help="Also remove the files of tsuku's earlier addon.")
 @click.pass_obj
 def command(console: Console, *, keep: int, legacy: bool) -> Answer:
-    """Remove versions and leftovers that nobody needs any more.
+    """Remove versions and leftovers that are no longer needed.
 
-    The active version and the one before it stay, and so does what a running server uses.
+    The active version, the one before it and every version in use stay.
     """
     with open_session(console) as session:
         report = prune(session, keep=keep, legacy=legacy)

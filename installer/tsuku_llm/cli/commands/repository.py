@@ -31,16 +31,16 @@ def command() -> None:
     type=options.FILE,
     metavar="FILE",
     required=True,
-    help="Its root of trust, a root.json that was had from its owner by a safe way.",
+    help="The root of trust: a root.json that its owner gave you in a safe way.",
 )
 @click.option(
     "--fingerprint",
     metavar="SHA256",
-    help="What the SHA-256 of FILE must be, as its owner said by another way.",
+    help="The SHA-256 that FILE must have, as its owner told you separately.",
 )
 @click.pass_obj
 def add(console: Console, *, name: str, url: str, root: Path, fingerprint: str | None) -> Answer:
-    """Add a repository; install takes from it with --repository NAME."""
+    """Add a repository; install uses it with --repository NAME."""
     with open_session(console) as session:
         repository = operations.add(session, name, url, root, fingerprint)
     described = operations.root_of(repository)
@@ -72,7 +72,7 @@ def list_(console: Console) -> Answer:
 @click.argument("name")
 @click.pass_obj
 def remove(console: Console, *, name: str) -> Answer:
-    """Remove a repository and its root of trust; what was installed from it stays."""
+    """Remove a repository and its root of trust; installed versions stay."""
     with open_session(console) as session:
         operations.remove(session, name)
     return Answer({"name": name}, (f"removed {name}",))

@@ -17,7 +17,7 @@ from tsuku_llm.operations.maintenance import rollback
 @options.allow_revoked
 @click.pass_obj
 def command(console: Console, *, allow_revoked: bool) -> Answer:
-    """Go back to the version that was active before."""
+    """Go back to the previous active version."""
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
     return Answer(render.active_data(installed), render.active_lines(installed))

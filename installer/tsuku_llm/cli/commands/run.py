@@ -39,8 +39,8 @@ def command(  # noqa: PLR0913
     # The tool replaces this process and writes to stdout itself.
     if console.json and not dry_run:
         raise UsageError(
-            "the tool's output is no JSON document of ours",
-            hint="leave out --json, or add --dry-run; what is for the tool goes after --",
+            "--json does not apply to the tool's output",
+            hint="omit --json, or add --dry-run; put arguments for the tool after --",
         )
     with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
         if dry_run:

@@ -23,18 +23,18 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
     first = context.meta.setdefault("tsuku_llm.way", parameter) if wanted else parameter
     if first is not parameter:
         raise UsageError(
-            f"{first.opts[0]} and {parameter.opts[0]} exclude each other",
-            hint="leave one of them out",
+            f"{first.opts[0]} and {parameter.opts[0]} cannot be combined",
+            hint="omit one of them",
         )
     return wanted
 
 
 @click.command("serve", cls=Launching, example="tsuku-llm serve -- -m MODEL.gguf")
-@click.option("--require-gpu", is_flag=True, help="End with exit code 8 where the GPU is not used.")
+@click.option("--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used.")
 @click.option(
     "--fallback/--no-fallback",
     default=None,
-    help="Go on with the next variant where a backend fails, or do not; else llm.fallback.",
+    help="Whether to continue with the next variant if a backend fails; else llm.fallback.",
 )
 @click.option("--verify", is_flag=True, help="Hash every installed file first.")
 @click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
@@ -43,7 +43,7 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
     "replace",
     is_flag=True,
     callback=_exclusive,
-    help="Become the server, for systemd and containers; --json has nothing to say then.",
+    help="Replace this process by the server, for systemd and containers; not with --json.",
 )
 @click.option(
     "--detach",
@@ -56,7 +56,7 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
     "unit",
     is_flag=True,
     callback=_exclusive,
-    help="Print a unit of systemd that serves so for this user, and start nothing.",
+    help="Print a systemd unit for this user with these options, and start nothing.",
 )
 @click.option("--supervised", is_flag=True, callback=_exclusive, hidden=True)
 @options.name
@@ -89,7 +89,7 @@ def command(  # noqa: PLR0913
     console: Console = context.obj
     # After exec this program can no longer print a document.
     if replace and console.json and not dry_run:
-        raise UsageError("--exec and --json exclude each other", hint="leave one of them out")
+        raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
     how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
     with open_session(
         console,

@@ -18,18 +18,18 @@ from tsuku_llm.operations.background import servers
 
 
 @click.command("status", cls=Command)
-@click.option("--prometheus", is_flag=True, help="As metrics in Prometheus' text format.")
+@click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus' text format.")
 @click.option(
     "--output",
     type=options.FILE,
     metavar="FILE",
-    help="Put the metrics into FILE in one step, for a node exporter's textfile collector.",
+    help="Replace FILE with the metrics in one step, for a node exporter's textfile collector.",
 )
 @click.pass_obj
 def command(console: Console, *, prometheus: bool, output: Path | None) -> Answer:
     """Show the servers in the background."""
     if output and not prometheus:
-        raise UsageError("--output is for metrics", hint="add --prometheus")
+        raise UsageError("--output is only for metrics", hint="add --prometheus")
     with open_session(console, looking=True) as session:
         found = servers(session)
     if not prometheus:

@@ -15,12 +15,12 @@ from tsuku_llm.operations.background import stop, stop_all
 
 @click.command("stop", cls=Command)
 @options.name
-@click.option("--all", "everything", is_flag=True, help="Every server in the background.")
+@click.option("--all", "everything", is_flag=True, help="Stop every server in the background.")
 @click.pass_obj
 def command(console: Console, *, name: str, everything: bool) -> Answer:
     """Stop a server in the background.
 
-    One that does not end in time is killed.
+    A server that does not end in time is killed.
     """
     # looking: a server must be stoppable even if another user could write to our folders.
     with open_session(console, looking=True) as session:

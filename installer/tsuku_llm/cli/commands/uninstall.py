@@ -14,13 +14,13 @@ from tsuku_llm.operations.maintenance import uninstall
 
 @click.command("uninstall", cls=Command)
 @click.argument("versions", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every version, damaged ones included.")
+@click.option("--all", "everything", is_flag=True, help="Remove every version, also damaged ones.")
 @click.pass_obj
 def command(console: Console, *, versions: tuple[str, ...], everything: bool) -> Answer:
     """Remove installed versions.
 
     VERSIONS are ids as list shows them, or a release or variant that only one of them has.
-    What a running server uses stays.
+    Versions that a running server uses stay.
     """
     with open_session(console) as session:
         report = uninstall(session, versions, everything=everything)

@@ -15,14 +15,14 @@ from tsuku_llm.operations.update import check_update, update
 
 
 @click.command("update", cls=Command)
-@click.option("--check", is_flag=True, help="Only say what an update would change.")
+@click.option("--check", is_flag=True, help="Only show what an update would change.")
 @options.setting("channel")
 @options.setting("repository")
 @click.pass_obj
 def command(
     console: Console, *, check: bool, channel: str | None, repository: str | None
 ) -> Answer:
-    """Move to the newest release of the channel."""
+    """Update to the newest release of the channel."""
     with open_session(console, channel=channel, repository=repository) as session:
         if check:
             checked = check_update(session)

@@ -16,7 +16,7 @@ from tsuku_llm.operations.verify import verify
 @click.argument("versions", nargs=-1)
 @click.pass_obj
 def command(console: Console, *, versions: tuple[str, ...]) -> Answer:
-    """Hash every installed file and name what was changed.
+    """Hash every installed file and report what has changed.
 
     VERSIONS are ids as list shows them, or a release or variant that only one of them has;
     without any, all are hashed.

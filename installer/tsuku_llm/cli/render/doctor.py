@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tsuku_llm.chain.links import Chain, Fault, Link, Stage
+from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import Failure
 from tsuku_llm.cli.render.choice import decision, head
 from tsuku_llm.cli.render.hardware import named
@@ -49,7 +49,7 @@ def failure(chain: Chain) -> Failure | None:
     link, fault = chain.broken, chain.fault
     if link is None or fault is None:
         return None
-    return Failure(fault.error.slug, _broken(link, fault), link.evidence, fault.fix)
+    return Failure(link.error.slug, _broken(link, fault), link.evidence, fault.fix)
 
 
 def lines(examination: Examination) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def _verdict(chain: Chain) -> tuple[str, ...]:
     return (f"first broken: {_broken(chain.broken, chain.fault)}", f"fix: {chain.fault.fix}")
 
 
-def _broken(link: Link, fault: Fault) -> str:
+def _broken(link: Link, fault: Problem) -> str:
     return f"{_name(link.stage)}{' (temporary)' if fault.transient else ''}: {fault.text}"
 
 

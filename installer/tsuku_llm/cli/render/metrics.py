@@ -32,7 +32,7 @@ class _Servers(Collector):
         self._records = records
 
     def collect(self) -> Iterable[Metric]:
-        info = InfoMetricFamily(_PREFIX, "What the start of the server turned out to be.")
+        info = InfoMetricFamily(_PREFIX, "Facts about the start of the server.")
         for record in self._records:
             info.add_metric([], _labels(record))
         yield info
@@ -86,7 +86,7 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
         lambda record: record.state in (ServerState.RUNNING, ServerState.UNWATCHED),
     ),
     "on_gpu": (
-        "Whether the server computes on a GPU; absent where that is not known.",
+        "Whether the server computes on a GPU; absent if unknown.",
         _of_report(_on_gpu),
     ),
     "start_time_seconds": (

@@ -44,7 +44,7 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
         f"added {repository.name}: {redacted(repository.url)}",
         f"  its root {root.version} has the fingerprint (SHA-256) {root.fingerprint}",
         *table(rows),
-        "compare the fingerprint with what the repository's owner says by another way",
+        "compare the fingerprint with the one that the repository's owner gives you separately",
     )
 
 

@@ -33,5 +33,5 @@ def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     """Return what is known of each release, and how to leave a revoked one, for people."""
     lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
     if any(each.revocation for each in told.values()):
-        return (*lines, "a revoked release is not started; to move on: tsuku-llm update")
+        return (*lines, "a revoked release is not started; to replace it: tsuku-llm update")
     return lines

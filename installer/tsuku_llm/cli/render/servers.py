@@ -43,7 +43,7 @@ def record_data(record: Record) -> dict[str, Any]:
 
 def lines(found: Servers) -> tuple[str, ...]:
     """Return every server for people."""
-    nothing = () if found.records else ("no server is in the background",)
+    nothing = () if found.records else ("no server runs in the background",)
     return (
         *nothing,
         *(text for record in found.records for text in _paragraph(record)),
@@ -72,7 +72,7 @@ _STOPPED = {
 def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
     """Return what was stopped, for people."""
     told = tuple(_STOPPED[each.outcome].format(each.name) for each in stopped)
-    return told or ("no server is in the background",)
+    return told or ("no server runs in the background",)
 
 
 def line(record: Record) -> str:

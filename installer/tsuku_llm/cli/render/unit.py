@@ -17,7 +17,7 @@ _TEMPLATE = """\
 # Made by: tsuku-llm serve --systemd-unit
 # Save it as ~/.config/systemd/user/{unit}.service, then:
 #   systemctl --user daemon-reload && systemctl --user enable --now {unit}
-# To have it without being logged in: loginctl enable-linger
+# To run it while you are not logged in: loginctl enable-linger
 
 [Unit]
 Description=llama.cpp server {name}, launched by tsuku-llm
@@ -30,7 +30,7 @@ WorkingDirectory={folder}
 {environment}ExecStart={line}
 Restart=on-failure
 RestartSec=5
-# Not mended by another try: usage, nothing that fits, trust, store, launch, no GPU.
+# Not repaired by a restart: usage, nothing that fits, trust, store, launch, no GPU.
 RestartPreventExitStatus=2 3 5 6 7 8
 TimeoutStopSec=15
 

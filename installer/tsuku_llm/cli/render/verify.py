@@ -45,7 +45,7 @@ def _lines(verdict: VersionCheck) -> Iterator[str]:
     yield from (f"  {difference}" for difference in verdict.differences)
     if verdict.unsigned:
         yield f"  {_compared(verdict)}"
-    yield f"  to mend it: {verdict.repair}"
+    yield f"  to repair it: {verdict.repair}"
 
 
 def _is_unsigned(verdict: VersionCheck) -> bool:
