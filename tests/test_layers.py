@@ -101,20 +101,18 @@ HEAVY = frozenset(
 """Libraries that ``serve``, ``list`` and ``which`` do without."""
 
 LIGHT = (
-    "cli",
+    "cli.main",
     "cli.entry",
-    "cli.commands.list",
-    "cli.commands.logs",
-    "cli.commands.run",
     "cli.commands.serve",
-    "cli.commands.status",
-    "cli.commands.stop",
-    "cli.commands.which",
+    "cli.commands.servers",
+    "cli.commands.versions",
     "cli.session",
     "config",
     "launch",
+    "operations.background",
     "operations.serve",
     "operations.tools",
+    "operations.versions",
     "store",
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""

@@ -162,7 +162,7 @@ def test_metadata(wheel: Path) -> None:
 def test_the_command_is_an_entry_point(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         text = opened.read(f"tsuku_llm-{__version__}.dist-info/entry_points.txt").decode()
-    assert text.split() == ["[console_scripts]", "tsuku-llm", "=", "tsuku_llm.cli:main"]
+    assert text.split() == ["[console_scripts]", "tsuku-llm", "=", "tsuku_llm.cli.main:main"]
 
 
 def test_the_manifest_is_found_in_a_zipped_wheel(wheel: Path, source: Path) -> None:

@@ -33,13 +33,13 @@ HELP = click.Option(
 JSON = click.Option(
     ["--json"],
     is_flag=True,
-    expose_value=False,  # read from the arguments before they are parsed: errors need it too
+    expose_value=False,  # ``program.wants_json`` reads it first: errors need it too
     help="Print one JSON document on stdout, and nothing else there.",
 )
 
 
-WORDS = "tsuku_llm.words"
-"""The key under which a context keeps the words given to a launching command."""
+ARGV = "tsuku_llm.argv"
+"""The key under which a context keeps the arguments given to a launching command."""
 
 
 class Command(click.Command):
@@ -70,9 +70,9 @@ class Launching(Command):
         self._example = example
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as they are, and say where an option belongs that is not ours."""
-        # ``serve --detach`` starts this program again with the same words.
-        ctx.meta[WORDS] = tuple(args)
+        """Keep the arguments as they are, and say where an option belongs that is not ours."""
+        # ``serve --detach`` starts this program again with the same arguments.
+        ctx.meta[ARGV] = tuple(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -9,15 +9,12 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from tsuku_llm.cli import own_words, streams
+from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import Answer, Answered, Failure, document
 from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.program import invoke, wants_json
 from tsuku_llm.errors import StoreError, TsukuError
-
-if TYPE_CHECKING:
-    from tsuku_llm.host import Host
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 and the number of SIGINT."""
@@ -31,31 +28,15 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM as an exception, so that unfinished work is cleaned up on the way out."""
 
 
-def run(argv: Sequence[str], host: Host | None = None) -> int:
-    """Do what the arguments say and return the exit code; an error never leaves this function.
-
-    ``host`` is this machine, if its drivers were already asked before the imports.
-    """
-    console = Console(json=wants_json(argv), host=host)
+def run(argv: Sequence[str]) -> int:
+    """Do what the arguments say and return the exit code; an error never leaves this function."""
+    console = Console(json=wants_json(argv))
     try:
         with termination_unwinds():
             return _run_as_json(argv, console) if console.json else _run_as_text(argv, console)
     except StoreError as error:  # the answer could not be written
         _tell(Failure.of(error))
         return error.exit_code
-
-
-def wants_json(argv: Sequence[str]) -> bool:
-    """Return whether ``--json`` is among our arguments, even if the rest is wrong."""
-    return "--json" in own_words(argv)
-
-
-def serves_plainly(argv: Sequence[str]) -> bool:
-    """Return whether this is the start that units, containers and most people use.
-
-    It has nothing to parse, and importing the parser takes as long as everything else.
-    """
-    return own_words(argv) in (["serve"], ["serve", "--exec"])
 
 
 def _run_as_text(argv: Sequence[str], console: Console) -> int:
@@ -88,11 +69,11 @@ def _tell(failure: Failure) -> None:
 
 def _answer(argv: Sequence[str], console: Console) -> Answer:
     try:
-        return _invoke(argv, console)
+        return invoke(argv, console)
     except Answered as answered:
         return answered.answer
     except TsukuError as error:
-        return _failed(error)
+        return Answer(exit_code=error.exit_code, failure=Failure.of(error))
     except KeyboardInterrupt as stop:
         # Ctrl-C and SIGTERM.
         code = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
@@ -100,20 +81,6 @@ def _answer(argv: Sequence[str], console: Console) -> Answer:
     except Exception as error:  # noqa: BLE001
         # An error that is not ours: a JSON document and a report are better than a traceback alone.
         return _bug(error)
-
-
-def _invoke(argv: Sequence[str], console: Console) -> Answer:
-    if serves_plainly(argv):
-        from tsuku_llm.cli.serving import serve_plainly  # noqa: PLC0415
-
-        return serve_plainly(argv, console)
-    from tsuku_llm.cli.program import invoke  # noqa: PLC0415
-
-    return invoke(argv, console)
-
-
-def _failed(error: TsukuError) -> Answer:
-    return Answer(exit_code=error.exit_code, failure=Failure.of(error))
 
 
 def _bug(error: Exception) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 import click
 
@@ -15,33 +16,47 @@ from tsuku_llm.errors import UsageError
 
 PROGRAM = "tsuku-llm"
 
-COMMANDS = {
-    "install": "Install the build of llama.cpp's server that fits this machine.",
-    "explain": "Say of each variant why it fits this machine or not.",
-    "backends": "Show every variant against this machine and what is installed.",
-    "probe": "Show what this machine has.",
-    "doctor": "Find the first broken link between the GPU and the server.",
-    "serve": "Launch the installed llama-server.",
-    "status": "Show the servers in the background.",
-    "logs": "Print what a server in the background has said.",
-    "stop": "Stop a server in the background.",
-    "run": "Run another tool of the build that serve starts.",
-    "bench": "Measure every variant that fits with a model of yours.",
-    "list": "List what is installed, or what can be.",
-    "which": "Print the path of the server that serve starts, or of another TOOL of its build.",
-    "update": "Move to the newest release of the channel.",
-    "use": "Make an installed version the active one.",
-    "rollback": "Go back to the version that was active before.",
-    "uninstall": "Remove installed versions.",
-    "prune": "Remove versions and leftovers that nobody needs any more.",
-    "verify": "Hash every installed file and name what was changed.",
-    "config": "Read and change settings.",
-    "repository": "Add, list and remove signed repositories; pack builds for one's own.",
-}
-"""Each command and its summary. This way ``--help`` imports none of them.
 
-A command's module in ``commands`` has the command's name and defines it as ``command``.
-"""
+class LazyCommand(NamedTuple):
+    """A command in the help of the program: its module in ``commands``, and its summary."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "install": LazyCommand(
+        "install", "Install the build of llama.cpp's server that fits this machine."
+    ),
+    "explain": LazyCommand("explain", "Say of each variant why it fits this machine or not."),
+    "backends": LazyCommand(
+        "explain", "Show every variant against this machine and what is installed."
+    ),
+    "probe": LazyCommand("explain", "Show what this machine has."),
+    "doctor": LazyCommand("explain", "Find the first broken link between the GPU and the server."),
+    "serve": LazyCommand("serve", "Launch the installed llama-server."),
+    "status": LazyCommand("servers", "Show the servers in the background."),
+    "logs": LazyCommand("servers", "Print what a server in the background has said."),
+    "stop": LazyCommand("servers", "Stop a server in the background."),
+    "run": LazyCommand("serve", "Run another tool of the build that serve starts."),
+    "bench": LazyCommand("bench", "Measure every variant that fits with a model of yours."),
+    "list": LazyCommand("versions", "List what is installed, or what can be."),
+    "which": LazyCommand(
+        "versions",
+        "Print the path of the server that serve starts, or of another TOOL of its build.",
+    ),
+    "update": LazyCommand("install", "Move to the newest release of the channel."),
+    "use": LazyCommand("versions", "Make an installed version the active one."),
+    "rollback": LazyCommand("versions", "Go back to the version that was active before."),
+    "uninstall": LazyCommand("versions", "Remove installed versions."),
+    "prune": LazyCommand("versions", "Remove versions and leftovers that nobody needs any more."),
+    "verify": LazyCommand("versions", "Hash every installed file and name what was changed."),
+    "config": LazyCommand("config", "Read and change settings."),
+    "repository": LazyCommand(
+        "repository", "Add, list and remove signed repositories; pack builds for one's own."
+    ),
+}
+"""All commands, so that ``--help`` imports none of them; NAME is ``NAME_command`` in its module."""
 
 
 class Program(Group):
@@ -52,17 +67,18 @@ class Program(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command."""
+        """Import a command, as click's documentation has it for lazily loaded subcommands."""
         if cmd_name not in COMMANDS:
             return None
         # Only names from the table come here: no other module can be imported this way.
-        command: click.Command = import_module(f"tsuku_llm.cli.commands.{cmd_name}").command
+        module = import_module(f"tsuku_llm.cli.commands.{COMMANDS[cmd_name].module}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table as it is; click would import every command for its summary."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, each.summary) for name, each in COMMANDS.items()])
 
 
 def _show_version(_: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
@@ -87,6 +103,24 @@ program = Program(
         )
     ],
 )
+
+
+# Parses any arguments of ours, right or wrong, and keeps only ``--json``.
+_JSON_ONLY = click.Command(
+    PROGRAM,
+    params=[click.Option(["--json"], is_flag=True), click.Argument(["rest"], nargs=-1)],
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+)
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Return whether ``--json`` is among our arguments, even if the rest is wrong.
+
+    click stops at the first mistake, and an error is printed as the user wants it, too.
+    """
+    context = _JSON_ONLY.make_context(PROGRAM, list(argv), resilient_parsing=True)
+    return bool(context.params["json"])
 
 
 def invoke(argv: Sequence[str], console: Console) -> Answer:

@@ -32,16 +32,19 @@ def open_session(
     console: Console,
     *,
     looking: bool = False,
+    probes: bool = False,
     allow_revoked: bool = False,
     offline: bool = False,
     **flags: str | None,
 ) -> Iterator[Session]:
     """Open the session of this run; ``flags`` have the names of the settings in ``[llm]``.
 
-    A command that changes nothing and runs nothing that is installed sets ``looking``. Any other
-    command is refused if another user could replace what it writes, runs or obeys. Raises
-    ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be parsed, and
-    ``UsageError`` or ``SnapshotError`` for a simulated machine that is forbidden or unreadable.
+    A command that asks the drivers sets ``probes``: they are asked at once, and answer while the
+    command imports what it needs. A command that changes nothing and runs nothing that is installed
+    sets ``looking``. Any other command is refused if another user could replace what it writes,
+    runs or obeys. Raises ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be
+    parsed, and ``UsageError`` or ``SnapshotError`` for a simulated machine that is forbidden or
+    unreadable.
     """
     paths = Paths.from_environ(os.environ)
     if not looking:
@@ -49,25 +52,46 @@ def open_session(
         metadata = paths.data / "metadata"
         for folder in (paths.data, paths.state, metadata, *believed_folders(paths.data)):
             check_path(folder)
-    chosen = {f"llm.{word}": value for word, value in flags.items()}
+    chosen = {f"llm.{key}": value for key, value in flags.items()}
     settings = load(paths, os.environ, chosen, looking=looking)
     for warning in settings.warnings:
         console.note(f"warning: {warning}")
-    try:
-        session = _session(console, paths, settings, allow_revoked=allow_revoked)
-        yield session._replace(offline=offline)
-    finally:
-        # Also after an error: otherwise the bar stays on the screen.
-        console.progress.close()
+    with _machine(console, probes=probes) as host:
+        try:
+            session = _session(console, host, paths, settings, allow_revoked=allow_revoked)
+            yield session._replace(offline=offline)
+        finally:
+            # Also after an error: otherwise the bar stays on the screen.
+            console.progress.close()
 
 
-def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoked: bool) -> Session:
+@contextmanager
+def _machine(console: Console, *, probes: bool) -> Iterator[Host]:
+    """Give the recorded machine of a test, or this one; ``probes`` asks its drivers at once."""
+    if simulated := _simulated(console):
+        yield simulated
+    elif probes:
+        from tsuku_llm.operations.ahead import AskedHost  # noqa: PLC0415 - few commands probe
+
+        host = AskedHost()
+        try:
+            yield host
+        finally:
+            # End the child that asks, also if the command failed before it used the answers.
+            host.close()
+    else:
+        yield LocalHost()
+
+
+def _session(
+    console: Console, host: Host, paths: Paths, settings: Settings, *, allow_revoked: bool
+) -> Session:
     channel, repository = settings.setting("llm.channel"), settings.setting("llm.repository")
     return Session(
         data=paths.data,
         state=paths.state,
         environ=os.environ,
-        host=_host(console),
+        host=host,
         now=datetime.now(timezone.utc),
         note=console.note,
         progress=console.progress,
@@ -96,11 +120,11 @@ def _fallback(console: Console, settings: Settings) -> str:
     return "off" if settings.fallback == "ask" and not console.can_ask else settings.fallback
 
 
-def _host(console: Console) -> Host:
-    """Return this machine, or the recorded one for a test, with a note that it is simulated."""
+def _simulated(console: Console) -> Host | None:
+    """Return the recorded machine for a test, with a note that it is simulated; None without."""
     file = os.environ.get(FAKE_HARDWARE)
     if not file:
-        return console.host or LocalHost()
+        return None
     # A service can set this, so that a forgotten variable of a test never decides what it runs.
     if os.environ.get(STRICT, "0") not in ("", "0"):
         raise UsageError(

@@ -37,7 +37,7 @@ from tsuku_llm.operations.output import put
 @options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(  # noqa: PLR0913
+def bench_command(  # noqa: PLR0913
     console: Console,
     *,
     model: Path,
@@ -75,7 +75,7 @@ def _is_wanted(console: Console, report: Report) -> bool:
 
 def _saved(console: Console, report: Report) -> str:
     """Write the fastest into the config file; print a note if the environment overrides it."""
-    from tsuku_llm.config.editing import set_value  # noqa: PLC0415 - few save
+    from tsuku_llm.config.editing import set_value
 
     set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.word)
     if os.environ.get("TSUKU_LLM_BACKEND"):

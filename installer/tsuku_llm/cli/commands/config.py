@@ -14,11 +14,11 @@ from tsuku_llm.cli.render import settings as render
 
 
 @click.group("config", cls=Group)
-def command() -> None:
+def config_command() -> None:
     """Read and change settings."""
 
 
-@command.command("get")
+@config_command.command("get")
 @click.argument("key")
 @click.pass_obj
 def get(console: Console, key: str) -> Answer:
@@ -33,13 +33,13 @@ def get(console: Console, key: str) -> Answer:
     return Answer(data, (config.text_of(setting.value),))
 
 
-@command.command("set")
+@config_command.command("set")
 @click.argument("key")
 @click.argument("value")
 @click.pass_obj
 def set_(console: Console, key: str, value: str) -> Answer:
     """Write a setting into the config file; comments in it stay."""
-    from tsuku_llm.config.editing import set_value  # noqa: PLC0415
+    from tsuku_llm.config.editing import set_value
 
     paths = _paths()
     # Before the file is changed.
@@ -48,18 +48,18 @@ def set_(console: Console, key: str, value: str) -> Answer:
     return _changed(paths, key)
 
 
-@command.command("unset")
+@config_command.command("unset")
 @click.argument("key")
 def unset(key: str) -> Answer:
     """Take a setting out of the config file."""
-    from tsuku_llm.config.editing import unset_value  # noqa: PLC0415
+    from tsuku_llm.config.editing import unset_value
 
     paths = _paths()
     unset_value(paths.config_file, key)
     return _changed(paths, key)
 
 
-@command.command("list")
+@config_command.command("list")
 def list_() -> Answer:
     """List every setting, its value in force, and where that comes from."""
     # looking: another user's file is left out with a warning instead of an error.
@@ -67,7 +67,7 @@ def list_() -> Answer:
     return Answer(render.data(settings), render.lines(settings))
 
 
-@command.command("path")
+@config_command.command("path")
 def path() -> Answer:
     """Print the path of the config file, be it there or not."""
     paths = _paths()
@@ -81,8 +81,8 @@ def _paths() -> config.Paths:
 def _check_exists(console: Console, key: str, value: str) -> None:
     """Refuse a backend that no release has; only for ``llm.backend`` this loads the manifest."""
     if key == "llm.backend":
-        from tsuku_llm.cli.session import open_session  # noqa: PLC0415
-        from tsuku_llm.operations.choice import check_backend  # noqa: PLC0415
+        from tsuku_llm.cli.session import open_session
+        from tsuku_llm.operations.choice import check_backend
 
         with open_session(console) as session:
             check_backend(session, value)

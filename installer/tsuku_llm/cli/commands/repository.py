@@ -11,7 +11,7 @@ from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import Answer
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render import available
+from tsuku_llm.cli.render import installed
 from tsuku_llm.cli.render import packing as packed
 from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
@@ -20,11 +20,11 @@ from tsuku_llm.operations import repository as operations
 
 
 @click.group("repository", cls=Group)
-def command() -> None:
+def repository_command() -> None:
     """Add, list and remove signed repositories; pack builds for one's own."""
 
 
-@command.command("add")
+@repository_command.command("add")
 @click.argument("name")
 @click.argument("url")
 @click.option(
@@ -50,17 +50,17 @@ def add(console: Console, *, name: str, url: str, root: Path, fingerprint: str |
     )
 
 
-@command.command("refresh")
+@repository_command.command("refresh")
 @click.argument("name", default=OFFICIAL)
 @click.pass_obj
 def refresh(console: Console, *, name: str) -> Answer:
     """Fetch the signed metadata of a repository, the official one unless NAME is given."""
     with open_session(console) as session:
         catalog = operations.fetch_metadata(session, name)
-    return Answer(available.data(catalog), available.lines(catalog))
+    return Answer(installed.available_data(catalog), installed.available_lines(catalog))
 
 
-@command.command("list")
+@repository_command.command("list")
 @click.pass_obj
 def list_(console: Console) -> Answer:
     """List the repositories."""
@@ -69,7 +69,7 @@ def list_(console: Console) -> Answer:
     return Answer(render.list_data(repositories), render.lines(repositories))
 
 
-@command.command("remove")
+@repository_command.command("remove")
 @click.argument("name")
 @click.pass_obj
 def remove(console: Console, *, name: str) -> Answer:
@@ -79,7 +79,7 @@ def remove(console: Console, *, name: str) -> Answer:
     return Answer({"name": name}, (f"removed {name}",))
 
 
-@command.command("pack")
+@repository_command.command("pack")
 @click.argument("build", type=options.FILE)
 @click.argument("release", type=options.FILE)
 @click.option(

@@ -7,9 +7,8 @@ from typing import Any
 
 from tsuku_llm.chain import Chain, Fault, Link, Place
 from tsuku_llm.cli.answer import Failure
-from tsuku_llm.cli.render.choice import decision, head
-from tsuku_llm.cli.render.hardware import named
-from tsuku_llm.cli.render.revoked import told_data, told_lines
+from tsuku_llm.cli.render.choice import decision, head, named_problem
+from tsuku_llm.cli.render.installed import told_data, told_lines
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.doctor import Examination
@@ -61,7 +60,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
         f"from the GPU to the server, for {_subject(chain)}:",
         *table(rows),
         *_verdict(chain),
-        *(f"also {named(problem)}" for problem in _others(examination)),
+        *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told_lines(examination.told),
     )
 
