@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.folder_shop import NOW, FolderShop
 from support.release_server import NAME
 from support.repository import ISSUED, RepositorySimulator, release_document
+from support.sessions import changed
 
 from tsuku_llm import standing
 from tsuku_llm.errors import (
@@ -104,7 +105,7 @@ def revoke(shop: FolderShop, tag: str) -> None:
 
 
 def told(session: Session) -> str:
-    return "\n".join(session.note)  # type: ignore[arg-type]  # Notes are a list
+    return "\n".join(session.user.note)  # type: ignore[arg-type]  # Notes are a list
 
 
 def test_T30_a_revocation_since_the_last_refresh_counts_at_the_install(
@@ -139,7 +140,7 @@ def test_recent_metadata_is_taken_as_it_is(shop: FolderShop, session: Session) -
     revoke(shop, "b2")
     assert [entry.release for entry in asked_catalog(session).entries] == ["b2", "b1"]
     assert not asked_catalog(session).standing().revoked
-    next_day = session._replace(now=LATER + RECENT)
+    next_day = changed(session, now=LATER + RECENT)
     assert [each.release for each in asked_catalog(next_day).standing().revoked] == ["b2"]
     assert not told(session)
 
@@ -160,9 +161,9 @@ def test_T33_a_look_without_an_answer_does_not_make_metadata_recent(
 
 def test_T33_a_note_about_other_copies_does_not_make_metadata_recent(session: Session) -> None:
     asked_catalog(session)
-    assert standing.refreshed(session.data, NAME) == LATER
-    (standing.folder_of(session.data, NAME) / "current").write_text("0" * 16)
-    assert standing.refreshed(session.data, NAME) is None
+    assert standing.refreshed(session.paths.data, NAME) == LATER
+    (standing.folder_of(session.paths.data, NAME) / "current").write_text("0" * 16)
+    assert standing.refreshed(session.paths.data, NAME) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"null", b"[]", b'{"format": 1}', b"\0" * 9, b"[" * 9999])
@@ -170,8 +171,8 @@ def test_C10_a_damaged_note_of_the_last_answer_counts_as_none(
     session: Session, damage: bytes
 ) -> None:
     asked_catalog(session)
-    (standing.folder_of(session.data, NAME) / "refreshed.json").write_bytes(damage)
-    assert standing.refreshed(session.data, NAME) is None
+    (standing.folder_of(session.paths.data, NAME) / "refreshed.json").write_bytes(damage)
+    assert standing.refreshed(session.paths.data, NAME) is None
 
 
 def test_without_an_answer_the_age_is_told_and_the_install_goes_on(
@@ -193,7 +194,7 @@ def silent() -> Iterator[str]:
 
 def moved(session: Session, url: str) -> Session:
     """The session, after its repository's address was changed."""
-    file = standing.folder_of(session.data, NAME) / "repository.json"
+    file = standing.folder_of(session.paths.data, NAME) / "repository.json"
     file.write_text(f'{{"format": 1, "url": "{url}"}}')
     return session
 
@@ -221,7 +222,7 @@ def test_T31_required_metadata_is_asked_for_and_refused_without_an_answer(
     shop: FolderShop, session: Session
 ) -> None:
     """Recent metadata is no excuse."""
-    strict = session._replace(require_fresh=True)
+    strict = session.with_settings(require_fresh=True)
     asked_catalog(strict)
     gone(shop)
     with pytest.raises(StaleMetadata, match="fresh metadata of test is required") as caught:
@@ -253,7 +254,7 @@ def test_T32_metadata_that_is_not_trusted_is_told_and_not_used(
     assert "warning: the metadata that test serves " in told(session)
     assert "nothing of it is used, going on with what was signed on 2026-11-20" in told(session)
     with pytest.raises(MetadataError):
-        install(session._replace(require_fresh=True), force=True)
+        install(session.with_settings(require_fresh=True), force=True)
 
 
 def test_T32_an_answer_that_is_not_trusted_does_not_make_metadata_recent(
@@ -266,11 +267,11 @@ def test_T32_an_answer_that_is_not_trusted_does_not_make_metadata_recent(
 
 
 def test_a_clock_that_was_set_back_is_told(session: Session) -> None:
-    back = session._replace(now=ISSUED - 3 * RECENT)
+    back = changed(session, now=ISSUED - 3 * RECENT)
     assert asked_catalog(back).entries
     assert "the clock was set back" in told(session)
     with pytest.raises(ClockBehind):
-        asked_catalog(back._replace(require_fresh=True))
+        asked_catalog(changed(back, require_fresh=True))
 
 
 # --- without a network --------------------------------------------------------------------------
@@ -278,7 +279,7 @@ def test_a_clock_that_was_set_back_is_told(session: Session) -> None:
 
 def test_offline_asks_nobody_for_metadata(shop: FolderShop, session: Session) -> None:
     revoke(shop, "b2")
-    alone = session._replace(offline=True, refresh="always")
+    alone = changed(session, offline=True, refresh="always")
     assert not asked_catalog(alone).standing().revoked
     assert not told(session)
 
@@ -286,17 +287,17 @@ def test_offline_asks_nobody_for_metadata(shop: FolderShop, session: Session) ->
 def test_offline_takes_archives_from_this_machine_only(session: Session, silent: str) -> None:
     alone = session._replace(offline=True)
     assert install(alone).installed, "the mirror is a folder"
-    assert install(alone._replace(mirrors=())).outcome == "unchanged"
+    assert install(changed(alone, mirror=())).outcome == "unchanged"
     for mirrors in ((), (silent,)):
         with pytest.raises(DownloadError, match="--offline asks no host") as caught:
-            install(alone._replace(mirrors=mirrors), release="b1")
+            install(changed(alone, mirror=mirrors), release="b1")
         assert not isinstance(caught.value, HostUnreachable), "which would lead to the index"
         assert "llm.mirror file:///FOLDER" in caught.value.hint
 
 
 def test_offline_and_required_fresh_metadata_exclude_each_other(session: Session) -> None:
     with pytest.raises(UsageError, match="--offline asks no host"):
-        install(session._replace(offline=True, require_fresh=True))
+        install(changed(session, offline=True, require_fresh=True))
 
 
 def test_a_repository_that_could_not_be_fetched_yet_is_asked_at_the_install(
@@ -320,14 +321,16 @@ def test_what_is_said_to_do_about_a_missing_release_file_mends_it(
     session: Session,
 ) -> None:
     """A refresh keeps a copy again whose release files are not all there."""
-    (file,) = standing.folder_of(session.data, NAME).glob("copies/*/targets/releases/*.b2.json")
+    (file,) = standing.folder_of(session.paths.data, NAME).glob(
+        "copies/*/targets/releases/*.b2.json"
+    )
     for damage in (file.unlink, lambda: file.write_bytes(b"junk")):
         damage()
         with pytest.raises((MetadataError, DigestMismatch)) as caught:
-            install(session._replace(refresh="never"), release="b2")
+            install(session.with_settings(refresh="never"), release="b2")
         assert caught.value.hint == f"run: tsuku-llm repository refresh {NAME}"
         refresh(session)
-        assert install(session._replace(refresh="never"), release="b2").installed
+        assert install(session.with_settings(refresh="never"), release="b2").installed
 
 
 def test_no_hint_about_metadata_names_a_mirror_of_archives(
@@ -340,7 +343,7 @@ def test_no_hint_about_metadata_names_a_mirror_of_archives(
         assert "llm.mirror" not in caught.value.hint
         assert caught.value.hint.endswith("tsuku-llm repository list")
     with pytest.raises(DownloadError) as caught:
-        refresh(session._replace(repository=None, repository_url=silent), patience=0.1)
+        refresh(session.with_settings(repository=None, repository_url=silent), patience=0.1)
     assert "llm.repository_url URL" in caught.value.hint
 
 

@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
     | {"selection", "snapshot"}
-    | {"_version", "child", "disk", "durable", "instances", "local", "ownership", "standing"}
-    | {"revocations", "store", "trust"},
+    | {"_version", "child", "config", "disk", "durable", "instances", "local", "ownership"}
+    | {"revocations", "standing", "store", "trust"},
     "config": frozenset({"disk", "durable", "errors", "ownership"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "host", "instances", "local", "operations"}
@@ -122,6 +123,13 @@ SHARED_BY_SOURCES = {"channel", "elf", "icd", "reply", "search", "surroundings"}
 
 ABOVE_SOURCES = {"conclusion", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
+
+WRITES_SETTINGS = {"tsuku_llm.config.keys.redacted", "tsuku_llm.config.keys.text_of"}
+"""The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
+
+WITH_CODE = {"__init__", "archive", "catalog", "chain", "fetch", "instances", "launch", "packing"}
+WITH_CODE |= {"probe", "store", "trust"}
+"""The packages whose ``__init__`` has more than a docstring."""
 
 MAY_PRINT = ("cli", "probe.worker")
 MAY_EXIT = ("cli", "probe.worker", "__main__")
@@ -311,6 +319,33 @@ def test_a_source_of_facts_does_not_know_another() -> None:
         if f"{found.target}.".startswith(f"tsuku_llm.{other}.")
     ]
     assert not crossed
+
+
+def test_what_renders_answers_imports_value_types_only() -> None:
+    others = [
+        f"{name} imports {found.target}"
+        for name, module in MODULES.items()
+        if within(name, ("cli.render",))
+        for found in imports(module)
+        if unit_of(found.target) not in (None, "cli")
+        and found.target not in WRITES_SETTINGS
+        and not is_class(found.target)
+    ]
+    assert not others
+
+
+def is_class(target: str) -> bool:
+    module, _, name = target.rpartition(".")
+    return isinstance(getattr(import_module(module), name, None), type)
+
+
+def test_a_package_has_a_docstring_and_no_code() -> None:
+    full = {name for name, module in MODULES.items() if module.is_package and has_code(module)}
+    assert full <= WITH_CODE
+
+
+def has_code(module: Module) -> bool:
+    return any(not isinstance(node, ast.Expr) for node in module.tree.body)
 
 
 def test_the_light_commands_import_nothing_heavy() -> None:

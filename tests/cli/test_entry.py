@@ -15,7 +15,7 @@ from support.program import Result, environment, run_program
 
 from tsuku_llm import __version__
 from tsuku_llm.cli import entry
-from tsuku_llm.cli.answer import Answer, Failure, document
+from tsuku_llm.cli.answer import CommandResult, ReportedError, document
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import COMMANDS, wants_json
@@ -140,7 +140,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     """Make the command ``config`` raise: a command of a test's own in its place."""
 
     def install(error: BaseException) -> None:
-        def body() -> Answer:
+        def body() -> CommandResult:
             raise error
 
         monkeypatch.setattr(
@@ -211,11 +211,11 @@ def test_a_bug_has_a_traceback_and_says_what_to_do(
 
 
 def test_the_envelope_takes_what_reports_are_made_of() -> None:
-    answer = Answer(
+    answer = CommandResult(
         {
             "path": Path("/a"),
             "kind": GpuKind.DISCRETE,
-            "failures": [Failure("c", "m")],
+            "failures": [ReportedError("c", "m")],
             "libc": Libc("glibc", None),
             "t": (1, None),
         }
@@ -229,7 +229,7 @@ def test_the_envelope_takes_what_reports_are_made_of() -> None:
         "t": [1, None],
     }
     with pytest.raises(TypeError, match="no form in JSON"):
-        document("x", Answer({"x": object()}))
+        document("x", CommandResult({"x": object()}))
 
 
 # --- bad surroundings, in a real process -------------------------------------------------

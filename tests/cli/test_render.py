@@ -12,7 +12,7 @@ from support import machines
 from support.stored import make_receipt
 
 from tsuku_llm import catalog
-from tsuku_llm.cli.answer import Answer, document
+from tsuku_llm.cli.answer import CommandResult, document
 from tsuku_llm.cli.render import choice as choice_render
 from tsuku_llm.cli.render import install as install_render
 from tsuku_llm.cli.render import installed as installed_render
@@ -38,7 +38,7 @@ def chosen(hardware: Hardware, backend: str = "auto") -> Choice:
 
 
 def as_document(data: Any) -> Any:
-    return json.loads(document("x", Answer(data)))["data"]
+    return json.loads(document("x", CommandResult(data)))["data"]
 
 
 def installed() -> Installed:

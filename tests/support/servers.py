@@ -6,12 +6,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from support.builds import stand_in
+from support.sessions import make_session
 from support.stored import install
 
 from tsuku_llm.host import LocalHost
 from tsuku_llm.launch import Leash, StartReport
 from tsuku_llm.operations.serve import serve
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Machine, Session
 from tsuku_llm.operations.start import Serving
 from tsuku_llm.store import Installed, Store
 
@@ -80,13 +81,5 @@ class Starter:
         self.on_note()
 
     def _session(self) -> Session:
-        return Session(
-            data=self.data,
-            state=self.data / "state",
-            environ=self.environ,
-            host=LocalHost(None, self.environ),
-            now=NOW,
-            note=self._note,
-            progress=None,  # type: ignore[arg-type]  # nothing is fetched
-            fallback=self.fallback,
-        )
+        machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
+        return make_session(self.data, machine, note=self._note, fallback=self.fallback)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tsuku_llm.cli import streams
-from tsuku_llm.cli.answer import Answer, Failure
+from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.errors import LaunchError
@@ -20,19 +20,21 @@ from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import Serving
 
 
-def detach(session: Session, name: str, argv: Sequence[str]) -> Answer:
+def detach(session: Session, name: str, argv: Sequence[str]) -> CommandResult:
     """Start a supervisor; answer when its server is ready, or when it did not start."""
     line = serve_again(argv, instead_of="--detach", options=("--supervised", "--json"))
     said, code = background.start(line)
     # The supervisor said that its server is ready, and runs on without us.
     if code is None:
         record = background.server(session, name)
-        return Answer(render.record_data(record), render.started_lines(record))
+        return CommandResult(render.record_data(record), render.started_lines(record))
     failure = _failure(said, code)
-    return Answer(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
+    return CommandResult(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
 
 
-def supervise(console: Console, session: Session, arguments: Sequence[str], how: Serving) -> Answer:
+def supervise(
+    console: Console, session: Session, arguments: Sequence[str], how: Serving
+) -> CommandResult:
     """Be the supervisor: say that the server is ready, or at the end that it never was."""
 
     def ready() -> None:
@@ -41,36 +43,38 @@ def supervise(console: Console, session: Session, arguments: Sequence[str], how:
         streams.say(console.stdout, json.dumps({"ready": how.name}) + "\n")
 
     code = background.watch_over(session, arguments, how, ready)
-    failure = Failure("server-exit", f"the server ended with exit code {code}")
-    return Answer({"server_exit_code": code}, exit_code=code, failure=failure if code else None)
+    failure = ReportedError("server-exit", f"the server ended with exit code {code}")
+    return CommandResult(
+        {"server_exit_code": code}, exit_code=code, failure=failure if code else None
+    )
 
 
-def unit(session: Session, name: str, argv: Sequence[str]) -> Answer:
+def unit(session: Session, name: str, argv: Sequence[str]) -> CommandResult:
     """Return the text of a systemd unit that serves with these arguments; secrets go to a file."""
     at = argv.index("--") + 1 if "--" in argv else len(argv)
     # Only ours: the server's arguments may hold secrets, and ``handover`` separates them.
     line = serve_again(argv[:at], instead_of="--systemd-unit", options=("--exec",))
-    given = handover(argv[at:], session.environ)
+    given = handover(argv[at:], session.machine.environ)
     credentials = None
     if given.secret:
         content = render.environment_file(given.secret)
         credentials = keep_credentials(session, name, given.secret, content)
-        session.note(
+        session.user.note(
             f"{', '.join(given.secret)}: not in the unit; it loads {credentials}, "
             "which only you can read"
         )
     text = render.unit_text(checked_name(name), line, given, working_folder(), credentials)
     data = {"unit": text, "credentials": credentials}
-    return Answer(data, tuple(text.splitlines()), exact=True)
+    return CommandResult(data, tuple(text.splitlines()), exact=True)
 
 
-def _failure(said: Mapping[str, Any], code: int) -> Failure:
+def _failure(said: Mapping[str, Any], code: int) -> ReportedError:
     """Return the supervisor's error, or a general one if it was killed before it could report."""
     error = said.get("error")
     if error:
-        return Failure(error["code"], error["message"], tuple(error["facts"]), error["hint"])
+        return ReportedError(error["code"], error["message"], tuple(error["facts"]), error["hint"])
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return Failure(
+    return ReportedError(
         "launch-failed",
         f"the supervisor {how} before the server was ready",
         hint="see: tsuku-llm logs",

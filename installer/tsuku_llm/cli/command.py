@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tsuku_llm.cli.answer import Answer, Answered
+from tsuku_llm.cli.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
 
@@ -14,12 +14,12 @@ from tsuku_llm.errors import UsageError
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
     if wanted:
         text = context.get_help()
-        show(Answer({"help": text}, tuple(text.splitlines())))
+        show(CommandResult({"help": text}, tuple(text.splitlines())))
 
 
-def show(answer: Answer) -> NoReturn:
+def show(answer: CommandResult) -> NoReturn:
     """End the command early with an answer; ``--json`` wraps it like any other."""
-    raise Answered(answer)
+    raise EarlyExit(answer)
 
 
 HELP = click.Option(
@@ -43,7 +43,7 @@ ARGV = "tsuku_llm.argv"
 
 
 class Command(click.Command):
-    """A command that takes ``--json`` and returns an ``Answer``."""
+    """A command that takes ``--json`` and returns a ``CommandResult``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tsuku_llm.cli import streams
-from tsuku_llm.cli.answer import Answer, Answered, Failure, document
+from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, document
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.program import invoke, wants_json
 from tsuku_llm.errors import StoreError, TsukuError
@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
         with termination_unwinds():
             return _run_as_json(argv, console) if console.json else _run_as_text(argv, console)
     except StoreError as error:  # the answer could not be written
-        _tell(Failure.of(error))
+        _tell(ReportedError.of(error))
         return error.exit_code
 
 
@@ -62,38 +62,40 @@ def _run_as_json(argv: Sequence[str], console: Console) -> int:
     return answer.exit_code
 
 
-def _tell(failure: Failure) -> None:
+def _tell(failure: ReportedError) -> None:
     for line in failure.lines():
         streams.note(sys.stderr, line)
 
 
-def _answer(argv: Sequence[str], console: Console) -> Answer:
+def _answer(argv: Sequence[str], console: Console) -> CommandResult:
     try:
         return invoke(argv, console)
-    except Answered as answered:
+    except EarlyExit as answered:
         return answered.answer
     except TsukuError as error:
-        return Answer(exit_code=error.exit_code, failure=Failure.of(error))
+        return CommandResult(exit_code=error.exit_code, failure=ReportedError.of(error))
     except KeyboardInterrupt as stop:
         # Ctrl-C and SIGTERM.
         code = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
-        return Answer(exit_code=code, failure=Failure("interrupted", "stopped on request"))
+        return CommandResult(
+            exit_code=code, failure=ReportedError("interrupted", "stopped on request")
+        )
     except Exception as error:  # noqa: BLE001
         # An error that is not ours: a JSON document and a report are better than a traceback alone.
         return _bug(error)
 
 
-def _bug(error: Exception) -> Answer:
+def _bug(error: Exception) -> CommandResult:
     import traceback  # noqa: PLC0415
 
     for line in "".join(traceback.format_exception(error)).splitlines():
         streams.note(sys.stderr, line)
-    failure = Failure(
+    failure = ReportedError(
         "bug",
         f"{type(error).__name__}: {error}",
         hint="this is a mistake in tsuku-llm: please report it with the lines above",
     )
-    return Answer(exit_code=BUG, failure=failure)
+    return CommandResult(exit_code=BUG, failure=failure)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 
 from tsuku_llm import __version__
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, show
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
@@ -83,7 +83,7 @@ class Program(Group):
 
 def _show_version(_: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
     if wanted:
-        show(Answer({"version": __version__}, (f"{PROGRAM} {__version__}",)))
+        show(CommandResult({"version": __version__}, (f"{PROGRAM} {__version__}",)))
 
 
 program = Program(
@@ -123,13 +123,13 @@ def wants_json(argv: Sequence[str]) -> bool:
     return bool(context.params["json"])
 
 
-def invoke(argv: Sequence[str], console: Console) -> Answer:
+def invoke(argv: Sequence[str], console: Console) -> CommandResult:
     """Parse the arguments and run the command that they name. Raises ``UsageError``."""
     # Without arguments show the help, and exit with 0.
     arguments = list(argv) or ["--help"]
     try:
         with program.make_context(PROGRAM, arguments, obj=console) as context:
-            answer: Answer = program.invoke(context)
+            answer: CommandResult = program.invoke(context)
     except click.ClickException as error:
         # The context has noted the command by now, so the JSON document can name it.
         raise _as_usage_error(error) from error

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.console import Console
-from tsuku_llm.config import Paths, Settings, load
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import load
 from tsuku_llm.errors import UsageError
 from tsuku_llm.local import LocalHost
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Machine, Session, User
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import believed_folders
 
@@ -53,20 +54,30 @@ def open_session(
         for folder in (paths.data, paths.state, metadata, *believed_folders(paths.data)):
             check_path(folder)
     chosen = {f"llm.{key}": value for key, value in flags.items()}
-    settings = load(paths, os.environ, chosen, looking=looking)
-    for warning in settings.warnings:
+    configuration = load(paths, os.environ, chosen, looking=looking)
+    for warning in configuration.warnings:
         console.note(f"warning: {warning}")
-    with _machine(console, probes=probes) as host:
+    settings = configuration.settings
+    # Without a terminal nobody can answer.
+    if settings.fallback == "ask" and not console.can_ask:
+        settings = settings._replace(fallback="off")
+    with _host(console, probes=probes) as host:
         try:
-            session = _session(console, host, paths, settings, allow_revoked=allow_revoked)
-            yield session._replace(offline=offline)
+            yield Session(
+                paths,
+                settings,
+                Machine(host, datetime.now(timezone.utc), os.environ),
+                User(console.note, console.progress, console.ask),
+                offline=offline,
+                allow_revoked=allow_revoked,
+            )
         finally:
             # Also after an error: otherwise the bar stays on the screen.
             console.progress.close()
 
 
 @contextmanager
-def _machine(console: Console, *, probes: bool) -> Iterator[Host]:
+def _host(console: Console, *, probes: bool) -> Iterator[Host]:
     """Give the recorded machine of a test, or this one; ``probes`` asks its drivers at once."""
     if simulated := _simulated(console):
         yield simulated
@@ -81,43 +92,6 @@ def _machine(console: Console, *, probes: bool) -> Iterator[Host]:
             host.close()
     else:
         yield LocalHost()
-
-
-def _session(
-    console: Console, host: Host, paths: Paths, settings: Settings, *, allow_revoked: bool
-) -> Session:
-    channel, repository = settings.setting("llm.channel"), settings.setting("llm.repository")
-    return Session(
-        data=paths.data,
-        state=paths.state,
-        environ=os.environ,
-        host=host,
-        now=datetime.now(timezone.utc),
-        note=console.note,
-        progress=console.progress,
-        backend=settings.backend,
-        prefer=settings.prefer,
-        # None tells an operation that the user did not choose: it may then choose itself.
-        channel=settings.channel if channel.chosen else None,
-        repository=settings.repository if repository.chosen else None,
-        repository_url=settings.repository_url,
-        mirrors=settings.mirrors,
-        idle_timeout=settings.idle_timeout,
-        lock_timeout=settings.lock_timeout,
-        tsuku_home=paths.home,
-        backend_chosen=settings.setting("llm.backend").chosen,
-        refresh=settings.refresh,
-        require_fresh=settings.require_fresh,
-        allow_revoked=allow_revoked,
-        update_check=settings.update_check,
-        ask=console.ask,
-        fallback=_fallback(console, settings),
-    )
-
-
-def _fallback(console: Console, settings: Settings) -> str:
-    """Return the setting for fallbacks; without a terminal, "ask" means "off"."""
-    return "off" if settings.fallback == "ask" and not console.can_ask else settings.fallback
 
 
 def _simulated(console: Console) -> Host | None:

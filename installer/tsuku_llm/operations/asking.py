@@ -44,15 +44,15 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
     yet, raises the errors of ``refresh``.
     """
     catalog = _asked(session, patience) if ask else load_catalog(session)
-    if session.require_fresh:
-        catalog.freshness.require(session.now)
-    if warning := catalog.freshness.warning(session.now):
-        session.note(warning)
+    if session.settings.require_fresh:
+        catalog.freshness.require(session.machine.now)
+    if warning := catalog.freshness.warning(session.machine.now):
+        session.user.note(warning)
     return catalog
 
 
 def _asked(session: Session, patience: float) -> Catalog:
-    if session.offline and session.require_fresh:
+    if session.offline and session.settings.require_fresh:
         raise UsageError(
             "--offline asks no host, and fresh metadata is required",
             hint="leave out one of them; see: tsuku-llm config get llm.require_fresh",
@@ -60,19 +60,21 @@ def _asked(session: Session, patience: float) -> Catalog:
     try:
         known = load_catalog(session)
     except MetadataError:
-        if session.offline or session.refresh == "never":
+        if session.offline or session.settings.refresh == "never":
             raise
         return refresh(session)  # with its full time limit: nothing else can be used
-    if session.require_fresh:
+    if session.settings.require_fresh:
         return _required(session, known.freshness)
-    refreshed = standing.refreshed(session.data, known.repository.name)
-    if session.offline or not is_due(session.refresh, known.freshness, refreshed, session.now):
+    refreshed = standing.refreshed(session.paths.data, known.repository.name)
+    if session.offline or not is_due(
+        session.settings.refresh, known.freshness, refreshed, session.machine.now
+    ):
         return known
     try:
         # There is metadata to go on with: a host that is slow or down must not stop an install.
         return refresh(session, patience=patience)
     except (DownloadError, TrustError, StoreError) as error:
-        session.note(_told(error, known.freshness, session.now))
+        session.user.note(_told(error, known.freshness, session.machine.now))
         return known
 
 
@@ -97,7 +99,11 @@ def _required(session: Session, known: Freshness) -> Catalog:
     except DownloadError as error:
         raise StaleMetadata(
             f"fresh metadata of {known.repository} is required, and it could not be fetched",
-            facts=(error.message, *error.facts, f"what is here was {known.age(session.now)}"),
+            facts=(
+                error.message,
+                *error.facts,
+                f"what is here was {known.age(session.machine.now)}",
+            ),
             hint=error.hint,
         ) from error
 

@@ -101,7 +101,7 @@ class Report:
         return self.results[0]
 
     @property
-    def word(self) -> str:
+    def backend(self) -> str:
         """The value of ``llm.backend`` that selects the fastest variant.
 
         It is the backend, or the variant's name if several measured variants have this backend.
@@ -130,7 +130,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     LaunchError if nothing could be measured, and KeyboardInterrupt.
     """
     # Each variant is measured as it is: never fall back to another one.
-    session = session._replace(backend="auto", fallback="off")
+    session = session.with_settings(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
     choice = choice_beside(session, readable(session.shelf.active), catalog)
@@ -140,7 +140,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
         # Each round begins with another variant: the first one finds the machine cooler.
         for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:
             if course.failure is None:
-                session.note(f"round {number + 1} of {rounds}: {course.variant}")
+                session.user.note(f"round {number + 1} of {rounds}: {course.variant}")
                 _visit(session, course, ("-m", str(model), *arguments))
     return _report(model, rounds, courses, skipped)
 
@@ -189,7 +189,9 @@ def _installed_on_consent(
 ) -> Installed | Skipped:
     name, size = candidate.variant.name, candidate.variant.download_size
     cost = f" ({size / 1e6:,.0f} MB)" if size else ""
-    if not session.ask(f"{name} fits too and is not installed. Install it{cost} to measure it?"):
+    if not session.user.ask(
+        f"{name} fits too and is not installed. Install it{cost} to measure it?"
+    ):
         return Skipped(name, "not installed; --yes installs it", size)
     try:
         return install_beside(session, choice, candidate)
@@ -215,7 +217,7 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
 
     gpu = course.installed.receipt.backend != "cpu"
     how = Serving(name="bench", require_gpu=gpu, sink=told, leash=leash)
-    memory = Memory(session.state, launch.driver_fingerprint(session.environ))
+    memory = Memory(session.paths.state, launch.driver_fingerprint(session.machine.environ))
     start = Start(_alike(session), (*_BEFORE, *words, *_AFTER), how, course.installed, memory, ())
     with tempfile.TemporaryFile() as said:
         try:
@@ -233,8 +235,13 @@ def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
 
 def _alike(session: Session) -> Session:
     """Return the session without settings that would reach one variant and not another."""
-    environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
-    return session._replace(environ=environ, update_check=False, note=lambda _: None)
+    environ = {
+        name: value for name, value in session.machine.environ.items() if not name.startswith(_OURS)
+    }
+    return session.with_settings(update_check=False)._replace(
+        machine=session.machine._replace(environ=environ),
+        user=session.user._replace(note=lambda _: None),
+    )
 
 
 @contextmanager

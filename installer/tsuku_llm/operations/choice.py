@@ -46,9 +46,9 @@ class Choice:
 
 def repository_of(session: Session) -> Repository:
     """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
-    name = session.repository or OFFICIAL
-    url = session.repository_url if name == OFFICIAL else None
-    return catalogs.repository(session.data, name, url)
+    name = session.settings.repository or OFFICIAL
+    url = session.settings.repository_url if name == OFFICIAL else None
+    return catalogs.repository(session.paths.data, name, url)
 
 
 def load_catalog(session: Session) -> Catalog:
@@ -56,9 +56,9 @@ def load_catalog(session: Session) -> Catalog:
     repository = repository_of(session)
     # Another repository may have revoked the same archives: its word counts as well.
     learn(session, but=repository.name)
-    catalog = catalogs.load(repository, session.data)
+    catalog = catalogs.load(repository, session.paths.data)
     for note in catalog.notes:
-        session.note(note)
+        session.user.note(note)
     return catalog
 
 
@@ -83,16 +83,16 @@ def choose(
     only one.
     """
     catalog = catalog or load_catalog(session)
-    hardware = hardware or probe(session.host)
+    hardware = hardware or probe(session.machine.host)
     if release:
         entry = _named(catalog, release)
-        named = session.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
+        named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
         return _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
-    channel = channel or session.channel or DEFAULT_CHANNEL
+    channel = channel or session.settings.channel or DEFAULT_CHANNEL
     entries, avoided = _not_revoked(session, catalog, channel)
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
-    for found in catalog.readable(entries, session.note):
+    for found in catalog.readable(entries, session.user.note):
         # A release without a build for this platform does not end the search.
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, found, hardware)
@@ -142,7 +142,7 @@ def _not_revoked(
         return entries, ()
     bad = {entry.release: why for entry in entries if (why := catalog.revocation(entry))}
     for release, why in bad.items():
-        session.note(f"{release} was {why.summary}; it is not taken")
+        session.user.note(f"{release} was {why.summary}; it is not taken")
     if len(bad) == len(entries):
         raise Revoked(
             f"every release of channel {channel} was revoked by its publisher",
@@ -161,7 +161,9 @@ def _compared(
     hardware: Hardware,
 ) -> Choice:
     entry, release = found
-    selection = select(release, hardware, Request(session.backend, session.prefer))
+    selection = select(
+        release, hardware, Request(session.settings.backend, session.settings.prefer)
+    )
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
 
@@ -169,7 +171,7 @@ def _compared(
 def _tell_skipped(session: Session, skipped: list[str], taken: ReleaseEntry) -> None:
     if skipped:
         newer = ", ".join(skipped)
-        session.note(f"{taken.release} is the newest that fits this machine, not {newer}")
+        session.user.note(f"{taken.release} is the newest that fits this machine, not {newer}")
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:
@@ -179,18 +181,18 @@ def tell_temporary(session: Session, choice: Choice) -> None:
     """
     for problem in choice.hardware.all_problems:
         if problem.transient:
-            session.note(f"temporary: {problem.text}; {problem.fix}")
+            session.user.note(f"temporary: {problem.text}; {problem.fix}")
 
 
-def check_backend(session: Session, word: str) -> None:
+def check_backend(session: Session, backend: str) -> None:
     """Refuse a value of ``llm.backend`` that no release has for this platform.
 
     Raises ``UnknownRequest``, whose facts list what exists, and ``TrustError`` if every release is
     unreadable.
     """
-    platform = platform_key(session.host)
+    platform = platform_key(session.machine.host)
     catalog = load_catalog(session)
-    releases = catalog.readable(catalog.entries, session.note)
+    releases = catalog.readable(catalog.entries, session.user.note)
     found = (release.platforms.get(platform) for _, release in releases)
     names = {variant.name for each in found if each for variant in each.variants}
-    require_known(word, sorted(names))
+    require_known(backend, sorted(names))

@@ -41,6 +41,11 @@ class Handover(NamedTuple):
     told: Mapping[str, str]
     secret: Mapping[str, str]
 
+    @staticmethod
+    def variable(place: int) -> str:
+        """Return the name of the variable whose value replaces the secret word at ``place``."""
+        return f"TSUKU_UNIT_WORD_{place}"
+
 
 def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
     """Separate the secrets of a start from what may be shown.
@@ -61,7 +66,7 @@ def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
             kept.append(option)
         elif variable is None:
             kept += [option, None] if option else [None]
-            secret[variable_of(len(kept) - 1)] = value
+            secret[Handover.variable(len(kept) - 1)] = value
         elif variable == _API_KEY:
             keys.append(value)
         else:
@@ -69,11 +74,6 @@ def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
     if keys:  # llama.cpp accepts several keys, separated by commas
         secret[_API_KEY] = ",".join(keys)
     return Handover(tuple(kept), told, secret)
-
-
-def variable_of(place: int) -> str:
-    """Return the name of the variable whose value replaces the secret word at ``place``."""
-    return f"TSUKU_UNIT_WORD_{place}"
 
 
 def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], content: str) -> Path:
@@ -87,7 +87,7 @@ def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], co
                 f"{variable} has a character that systemd does not pass on",
                 hint="take another key, or let the server read a file: --api-key-file FILE",
             )
-    folder = session.state / "credentials"
+    folder = session.paths.state / "credentials"
     path = folder / f"{checked_name(name)}.env"
     # Close the folder before the file is in it: other users can never open the file.
     make_folder(folder, private=True)

@@ -70,7 +70,7 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
     from tsuku_llm.probe import probe  # noqa: PLC0415
     from tsuku_llm.selection import API_OF_BACKEND, api_obstacle  # noqa: PLC0415
 
-    api = probe(session.host).api(API_OF_BACKEND[backend])
+    api = probe(session.machine.host).api(API_OF_BACKEND[backend])
     if api.problem:
         return (api.problem.text,), api.problem.fix
     obstacle = api_obstacle(api)

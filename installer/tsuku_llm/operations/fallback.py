@@ -30,14 +30,14 @@ def remembered(
     If another version is returned, the list says which one it replaces, and why.
     """
     failure = memory.failure(preferred.id)
-    if failure is None or session.fallback == "off":
+    if failure is None or session.settings.fallback == "off":
         return preferred, []
     with suppress(TsukuError):
         # The version that ran instead may have been removed meanwhile.
         instead = session.shelf.find(failure.instead)
         if instead and not (gpu_only and instead.receipt.backend == "cpu"):
             failed = launch.FallenBack(preferred.receipt.variant, failure.reason)
-            session.note(
+            session.user.note(
                 f"{failed.variant} failed on these drivers: {failed.reason}; "
                 f"using {instead.receipt.variant} until they or the release change"
             )
@@ -59,12 +59,12 @@ def next_version(
     the next variant cannot be installed (no network, no space), print a note and return None: the
     caller reports the first failure.
     """
-    if session.fallback == "off":
+    if session.settings.fallback == "off":
         return None
     try:
         return _next(session, memory, preferred, failed, gpu_only=gpu_only)
     except TsukuError as error:
-        session.note(f"no other variant can be had: {error.message}")
+        session.user.note(f"no other variant can be had: {error.message}")
         return None
 
 
@@ -101,7 +101,7 @@ def choice_beside(
     if preferred is None:
         return choose(session, catalog=catalog)
     # The settings may name another channel by now; the release belongs to this one.
-    session = session._replace(channel=preferred.receipt.channel)
+    session = session.with_settings(channel=preferred.receipt.channel)
     try:
         return choose(session, release=preferred.receipt.release, catalog=catalog)
     except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
@@ -124,10 +124,10 @@ def _agreed(
     """Return whether to go on with the candidate: the settings decide, or the user."""
     name, size = candidate.variant.name, candidate.variant.download_size
     cost = "" if found else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
-    if session.fallback == "auto":
-        session.note(f"{last.variant} failed: {last.reason}; going on with {name}{cost}")
+    if session.settings.fallback == "auto":
+        session.user.note(f"{last.variant} failed: {last.reason}; going on with {name}{cost}")
         return True
-    return session.ask(f"{last.variant} failed: {last.reason}. Go on with {name}{cost}?")
+    return session.user.ask(f"{last.variant} failed: {last.reason}. Go on with {name}{cost}?")
 
 
 def _install(session: Session, choice: Choice, candidate: Candidate) -> Installed:

@@ -112,7 +112,7 @@ def install(
         return install_choice(session, choice, force=force)
     except (HostUnreachable, ProxyError, TlsError) as error:
         # The user asked for exactly this: a build from elsewhere would be a surprise.
-        if session.channel or release:
+        if session.settings.channel or release:
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)
@@ -140,7 +140,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
     except (SelectionError, TrustError, StoreError) as nothing:
         error.facts += (f"channel {INDEX_CHANNEL} cannot stand in: {nothing.message}",)
         raise error from nothing
-    session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
+    session.user.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
     return other
 
 
@@ -167,7 +167,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
             # The first failure is about the best variant: its hint helps most.
             first = first or error
             failed[candidate.variant.name] = error.message
-            session.note(f"{candidate.variant.name}: {error.message}")
+            session.user.note(f"{candidate.variant.name}: {error.message}")
     raise SelectionError(
         "every variant that fits this machine failed to start",
         facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),
@@ -411,15 +411,15 @@ def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[lis
     session, store = attempt.session, attempt.store
     space = Space(artifacts, [fetch.present(artifact, store.partials) for artifact in artifacts])
     # Check now: otherwise a full disk would show only at the end of a long download.
-    require_space(session.data, space.needed, space.facts)
+    require_space(session.paths.data, space.needed, space.facts)
     with (
         fetch.Network(
-            session.environ,
-            mirrors=session.mirrors,
+            session.machine.environ,
+            mirrors=session.settings.mirror,
             offline=session.offline,
-            on_wait=session.note,
+            on_wait=session.user.note,
         ) as network,
-        fetch.delivered(artifacts, store.partials, network, session.progress) as arrivals,
+        fetch.delivered(artifacts, store.partials, network, session.user.progress) as arrivals,
     ):
         yield arrivals
 
@@ -458,7 +458,7 @@ def _gate(attempt: _Attempt, tree: Path, server: str) -> str | None:
     check_path(tree)  # again, as unpacking takes time: never run another user's file
     variant, gpu = attempt.candidate.variant, attempt.candidate.gpu
     build = launch.Build(tree, server, variant.backend, variant.arguments)
-    report = launch.gate(build, attempt.session.environ, expected=gpu.name if gpu else None)
+    report = launch.gate(build, attempt.session.machine.environ, expected=gpu.name if gpu else None)
     return report.device
 
 
@@ -497,7 +497,7 @@ def _receipt(attempt: _Attempt, built: _Built, device: str | None) -> Receipt:
             for item in built.contents
             if isinstance(item, archive.UnpackedLink)
         ),
-        installed_at=attempt.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        installed_at=attempt.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         tsuku_llm=__version__,
         unattested=release.unattested,
     )

@@ -41,7 +41,7 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
     installed = wanted(session.shelf, session)
     build = build_of(installed)
-    plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.environ)
+    plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.machine.environ)
     return _shown(session, installed, plan)
 
 
@@ -55,9 +55,9 @@ def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Plann
 def _shown(session: Session, installed: Installed, plan: launch.Plan) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     for line in vouching.known(session, verify=False).of(installed.receipt).lines:
-        session.note(f"{installed.receipt.release}: {line}")
+        session.user.note(f"{installed.receipt.release}: {line}")
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
-    removed = tuple(sorted(session.environ.keys() - plan.env.keys()))
+    removed = tuple(sorted(session.machine.environ.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     return Planned(installed.id, installed.receipt.line, argv, plan.cwd, shown, removed)

@@ -34,11 +34,11 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     store, seconds = session.store, fetch.Limits().metadata
     if patience is not None:
         seconds = min(seconds, patience)
-        waits = [each for each in (patience, session.lock_timeout) if each is not None]
-        store = session._replace(lock_timeout=min(waits)).store
+        timeout = min(patience, session.settings.lock_timeout)
+        store = session.with_settings(lock_timeout=timeout).store
     learn(session, but=repository.name)
     try:
-        with fetch.Network(session.environ, on_wait=session.note) as network:
+        with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
             # Two processes must not write the copies of one repository at the same time. A short
             # patience covers the wait for the lock; without one, the network has all its time.
             began = network.clock()
@@ -46,7 +46,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
                 deadline = (network.clock() if patience is None else began) + seconds
                 found = catalogs.refresh(
                     repository,
-                    session.data,
+                    session.paths.data,
                     lambda url, limit: fetch.get(url, limit, network, deadline),
                     alone=locked,
                 )
@@ -57,9 +57,9 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     except (TlsError, MetadataError):
         _require_clock(session, repository)
         raise
-    found.freshness.require_clock(session.now)
+    found.freshness.require_clock(session.machine.now)
     with suppress(StoreError):  # a missing note only makes the next install ask again
-        standing.note_refresh(session.data, repository.name, session.now)
+        standing.note_refresh(session.paths.data, repository.name, session.machine.now)
     return found
 
 
@@ -75,7 +75,7 @@ def _elsewhere(repository: Repository) -> str:
 def _require_clock(session: Session, repository: Repository) -> None:
     """Raise ``ClockBehind`` if a wrong clock explains why certificates or metadata are refused."""
     try:
-        known = catalogs.load(repository, session.data)
+        known = catalogs.load(repository, session.paths.data)
     except (TrustError, StoreError):
         return
-    known.freshness.require_clock(session.now)
+    known.freshness.require_clock(session.machine.now)

@@ -82,7 +82,7 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     """
     store = session.store
     store.sweep()
-    home = session.tsuku_home
+    home = session.paths.home
     pruned = store.prune(_youngest(store, keep), legacy_home=home if legacy else None)
     return Cleaned(pruned, find_legacy(home) if home else (), store.foreign())
 

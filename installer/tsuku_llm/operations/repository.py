@@ -87,14 +87,14 @@ def add(
     if fingerprint is not None:
         _require_fingerprint(data, fingerprint)
     session.store.adopt()
-    repository = catalogs.add_repository(session.data, name, url, data)
+    repository = catalogs.add_repository(session.paths.data, name, url, data)
     _tell_thresholds(session, data)
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
-        session.note(f"its metadata could not be fetched yet: {error.message}")
+        session.user.note(f"its metadata could not be fetched yet: {error.message}")
     except TrustError as error:
-        catalogs.remove_repository(session.data, name)
+        catalogs.remove_repository(session.paths.data, name)
         # The root did not sign this metadata: it is the wrong root or the wrong URL. Expired
         # metadata and a wrong clock have hints of their own.
         if type(error) is MetadataError:
@@ -124,31 +124,31 @@ def _tell_thresholds(session: Session, root: bytes) -> None:
     roles = trust.check_root(root).roles
     alone = [name for name in ("root", "targets") if roles[name].threshold == 1]
     if alone:
-        session.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
+        session.user.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
 
 
 def fetch_metadata(session: Session, name: str) -> Catalog:
     """Download the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
-    return refresh(session._replace(repository=name))
+    return refresh(session.with_settings(repository=name))
 
 
 def repositories(session: Session) -> tuple[Known, ...]:
     """Return the official and the added repositories, each with the state of its metadata here."""
-    return tuple(_known(session, each) for each in catalogs.repositories(session.data))
+    return tuple(_known(session, each) for each in catalogs.repositories(session.paths.data))
 
 
 def _known(session: Session, repository: Repository) -> Known:
     try:
-        catalog = catalogs.load(repository, session.data)
+        catalog = catalogs.load(repository, session.paths.data)
     except TrustError as error:
         return Known(repository, None, None, error.message, fingerprint_of(repository.root))
     freshness = catalog.freshness
-    expired = ", expired" if freshness.expired(session.now) else ""
-    state = f"{catalog.source}, {freshness.age(session.now)}{expired}"
+    expired = ", expired" if freshness.expired(session.machine.now) else ""
+    state = f"{catalog.source}, {freshness.age(session.machine.now)}{expired}"
     fingerprint = fingerprint_of(repository.root)
     return Known(repository, catalog.source, freshness, state, fingerprint)
 
 
 def remove(session: Session, name: str) -> None:
     """Forget a repository and its metadata; versions installed from it stay."""
-    catalogs.remove_repository(session.data, name)
+    catalogs.remove_repository(session.paths.data, name)

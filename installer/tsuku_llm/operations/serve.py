@@ -24,7 +24,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     ``require_gpu``, ``SilentCpu``.
     """
     preferred = wanted(session.shelf, session)
-    memory = Memory(session.state, launch.driver_fingerprint(session.environ))
+    memory = Memory(session.paths.state, launch.driver_fingerprint(session.machine.environ))
     installed, failed = remembered(session, memory, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
@@ -61,17 +61,17 @@ def wanted(shelf: Shelf, session: Session) -> Installed:
     The user's choice is never replaced by another backend that happens to be installed. Raises
     ``NotInstalled``.
     """
-    active = shelf.active()
-    if active and meets(active.receipt, session.backend):
+    active, backend = shelf.active(), session.settings.backend
+    if active and meets(active.receipt, backend):
         return active
     for installed in shelf.installed():
-        if meets(installed.receipt, session.backend):
+        if meets(installed.receipt, backend):
             return installed
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     raise NotInstalled(
-        f"the backend {session.backend} is requested, and {active.receipt.variant} is installed",
-        hint=f"run: tsuku-llm install --backend {session.backend}",
+        f"the backend {backend} is requested, and {active.receipt.variant} is installed",
+        hint=f"run: tsuku-llm install --backend {backend}",
     )
 
 

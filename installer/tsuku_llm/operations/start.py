@@ -58,12 +58,15 @@ class Start(NamedTuple):
             # Check under the hold, so that what was checked is what starts.
             shelf.check(installed, full=self.how.verify)
             vouch(self.session, installed.receipt)
-            self.session.note(installed.receipt.line)
+            self.session.user.note(installed.receipt.line)
             check = check_devices(
-                build_of(installed), installed.id, self.memory, self.session.environ
+                build_of(installed), installed.id, self.memory, self.session.machine.environ
             )
             plan = launch.plan(
-                check.build, self.arguments, cwd=working_folder(), environ=self.session.environ
+                check.build,
+                self.arguments,
+                cwd=working_folder(),
+                environ=self.session.machine.environ,
             )
             self._require_devices(check, plan)
             return self._run(check, plan, () if held is None else (held,))
@@ -127,7 +130,7 @@ class Start(NamedTuple):
             name=self.how.name,
             release=receipt.release,
             version=self.installed.id,
-            requested=self.session.backend,
+            requested=self.session.settings.backend,
             detected=receipt.detected,
             selected=receipt.variant,
             verification="hash" if self.how.verify else "fingerprint",
@@ -135,7 +138,7 @@ class Start(NamedTuple):
             pid=os.getpid(),
             host="127.0.0.1",
             port=None,
-            started_at=self.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            started_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             fallen_back_from=self.failed,
         )
 
@@ -153,7 +156,7 @@ class Start(NamedTuple):
         Raises ``SilentCpu``.
         """
         if check.complaint:
-            self.session.note(f"warning: {check.complaint}")
+            self.session.user.note(f"warning: {check.complaint}")
         refusal = launch.refusal_in(plan.argv, plan.env)
         if refusal and self.how.require_gpu:
             raise SilentCpu(
@@ -169,12 +172,12 @@ class Start(NamedTuple):
             facts=(*facts, *check.facts),
             hint=f"{fix or check.problem.fix}; or run on the CPU: {launch.CPU_OVERRIDE}",
         )
-        if self.how.require_gpu or (self.session.fallback != "off" and not self.insist):
+        if self.how.require_gpu or (self.session.settings.fallback != "off" and not self.insist):
             raise error
         self._warn(error)
 
     def _warn(self, error: SilentCpu) -> None:
-        self.session.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+        self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
 
 
 def _nobody(_report: launch.StartReport) -> None:

@@ -35,7 +35,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
         launch.require_no_plugins(plan.cwd)
-        session.note(installed.receipt.line)
+        session.user.note(installed.receipt.line)
         return launch.replace(plan, keep=() if held is None else (held,))
 
 
@@ -44,7 +44,7 @@ def plan_of(
 ) -> launch.Plan:
     """Return the plan to become ``tool``. Raises ``NotInstalled``."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
-    return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)
+    return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.machine.environ)
 
 
 def path_of(session: Session, tool: str) -> Path:

@@ -103,7 +103,7 @@ def update(session: Session) -> InstallReport:
         _require_lasting(report)
         tell_temporary(session, report.choice)
         if report.replaced:
-            session.note(f"{report.installed.receipt.variant} is replaced: {report.replaced}")
+            session.user.note(f"{report.installed.receipt.variant} is replaced: {report.replaced}")
         return install_choice(session, report.choice)
     candidate = report.choice.selection.selected
     session.store.sweep()
@@ -116,10 +116,11 @@ def update(session: Session) -> InstallReport:
 
 def _as_installed(session: Session, receipt: Receipt) -> Session:
     """Return the session with the choices that were made for the installed version."""
-    return session._replace(
-        repository=session.repository or receipt.repository,
-        channel=session.channel or receipt.channel,
-        backend=session.backend if session.backend_chosen else receipt.requested,
+    settings = session.settings
+    return session.with_settings(
+        repository=settings.repository or receipt.repository,
+        channel=settings.channel or receipt.channel,
+        backend=settings.backend if "backend" in settings.chosen else receipt.requested,
     )
 
 

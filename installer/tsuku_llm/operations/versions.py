@@ -54,7 +54,7 @@ def inventory(session: Session) -> Inventory:
         previous=readable(shelf.previous),
         damaged=shelf.damaged(),
         unusable=unusable,
-        legacy=find_legacy(session.tsuku_home) if session.tsuku_home else (),
+        legacy=find_legacy(session.paths.home) if session.paths.home else (),
         told={each.id: known.of(each.receipt) for each in versions} if known else {},
         foreign=shelf.foreign(),
     )
@@ -110,9 +110,9 @@ def _tell_if_not_served(session: Session, installed: Installed) -> None:
 
     from tsuku_llm.operations.serve import meets  # noqa: PLC0415 - list and verify launch nothing
 
-    if not meets(installed.receipt, session.backend):
-        session.note(
-            f"llm.backend is {session.backend}, so serve does not start it; "
+    if not meets(installed.receipt, session.settings.backend):
+        session.user.note(
+            f"llm.backend is {session.settings.backend}, so serve does not start it; "
             "to change that: tsuku-llm config unset llm.backend"
         )
 

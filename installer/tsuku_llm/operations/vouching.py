@@ -80,10 +80,10 @@ def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | Non
     note is verified; the result is noted for the next start.
     """
     # Revocations are kept for good: later metadata that lacks one does not lift it.
-    held, damaged = revocations.read_all(session.data)
+    held, damaged = revocations.read_all(session.paths.data)
     for error in damaged:
-        session.note(error.message)
-    names = standing.configured(session.data)
+        session.user.note(error.message)
+    names = standing.configured(session.paths.data)
     standings = dict(given or {})
     for name in names:
         if name not in standings and (found := _look(session, name, verify=verify)):
@@ -95,7 +95,7 @@ def known(session: Session, *, verify: bool, given: Mapping[str, Standing] | Non
 
 def learn(session: Session, *, but: str) -> None:
     """Note what all repositories but one say, so that their revocations count everywhere."""
-    for name in standing.configured(session.data):
+    for name in standing.configured(session.paths.data):
         if name != but:
             _look(session, name, verify=True)
 
@@ -109,23 +109,23 @@ def vouch(session: Session, receipt: Receipt) -> None:
     """
     name = receipt.repository
     # A note proves nothing: the user who requires fresh metadata gets it verified.
-    own = None if session.require_fresh else standing.read(session.data, name)
+    own = None if session.settings.require_fresh else standing.read(session.paths.data, name)
     try:
         own = own or _anew(session, name)
     except (SelectionError, TrustError, StoreError) as error:
-        if session.require_fresh:
+        if session.settings.require_fresh:
             raise
-        session.note(f"nothing is known of revocations: {error.message}")
-    if own and session.require_fresh:
-        own.freshness.require(session.now)
+        session.user.note(f"nothing is known of revocations: {error.message}")
+    if own and session.settings.require_fresh:
+        own.freshness.require(session.machine.now)
     found = known(session, verify=True, given={name: own} if own else None)
     _require_not_revoked(session, receipt, found)
     if own is None:
         return
     if gone := found.of(receipt).gone:
-        session.note(f"{receipt.release}: {gone}; to move on: tsuku-llm update")
-    if warning := own.freshness.warning(session.now):
-        session.note(warning)
+        session.user.note(f"{receipt.release}: {gone}; to move on: tsuku-llm update")
+    if warning := own.freshness.warning(session.machine.now):
+        session.user.note(warning)
 
 
 def require_usable(session: Session, receipt: Receipt) -> None:
@@ -145,14 +145,14 @@ def _require_not_revoked(session: Session, receipt: Receipt, found: Known) -> No
     if not session.allow_revoked:
         hint = "move on: tsuku-llm update; or add --allow-revoked"
         raise revoked(receipt.release, why, hint)
-    session.note(f"{receipt.release} is used all the same: {why.summary}")
+    session.user.note(f"{receipt.release} is used all the same: {why.summary}")
 
 
 def _look(session: Session, name: str, *, verify: bool) -> Standing | None:
     """Return what a repository says; None if it cannot be read, so that the others still count."""
     with suppress(SelectionError, TrustError, StoreError):
-        noted = standing.read(session.data, name)
-        if noted or not verify or not standing.has_metadata(session.data, name):
+        noted = standing.read(session.paths.data, name)
+        if noted or not verify or not standing.has_metadata(session.paths.data, name):
             return noted
         return _anew(session, name)
     return None
@@ -163,9 +163,11 @@ def _anew(session: Session, name: str) -> Standing:
     from tsuku_llm import catalog as catalogs  # noqa: PLC0415 - a start does without
     from tsuku_llm.operations.choice import repository_of  # noqa: PLC0415
 
-    catalog = catalogs.load(repository_of(session._replace(repository=name)), session.data)
+    catalog = catalogs.load(
+        repository_of(session.with_settings(repository=name)), session.paths.data
+    )
     for note in catalog.notes:
-        session.note(note)
+        session.user.note(note)
     found = catalog.standing()
     note_standing(session, found)
     return found
@@ -174,5 +176,5 @@ def _anew(session: Session, name: str) -> Standing:
 def note_standing(session: Session, found: Standing) -> None:
     """Note it for the next start, where this user may write and other users may not."""
     with suppress(StoreError):
-        check_path(session.data)
-        standing.write(session.data, found)
+        check_path(session.paths.data)
+        standing.write(session.paths.data, found)

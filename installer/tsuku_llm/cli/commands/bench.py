@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.config import Paths
+from tsuku_llm.config.paths import Paths
 from tsuku_llm.operations.bench import Report, bench
 from tsuku_llm.operations.output import put
 
@@ -49,7 +49,7 @@ def bench_command(  # noqa: PLR0913
     offline: bool,
     allow_revoked: bool,
     arguments: tuple[str, ...],
-) -> Answer:
+) -> CommandResult:
     """Measure every variant that fits with a model of yours.
 
     ARGUMENTS are the server's own, the same for every variant; put -- before them.
@@ -58,18 +58,18 @@ def bench_command(  # noqa: PLR0913
         console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline
     ) as session:
         # --yes answers only the questions of the benchmark; saving is asked for below.
-        agreed = session._replace(ask=lambda _: True) if yes else session
-        report = bench(agreed, model, arguments, rounds=rounds)
+        user = session.user._replace(ask=lambda _: True) if yes else session.user
+        report = bench(session._replace(user=user), model, arguments, rounds=rounds)
     if svg:
         put(svg, render.svg(report))
     saved = _saved(console, report) if save or _is_wanted(console, report) else None
-    return Answer(render.data(report, saved), render.lines(report, saved))
+    return CommandResult(render.data(report, saved), render.lines(report, saved))
 
 
 def _is_wanted(console: Console, report: Report) -> bool:
     # With one variant there is nothing to choose.
     return len(report.results) > 1 and console.ask(
-        f"{report.fastest.variant} is the fastest. Use {report.word} from now on?"
+        f"{report.fastest.variant} is the fastest. Use {report.backend} from now on?"
     )
 
 
@@ -77,7 +77,7 @@ def _saved(console: Console, report: Report) -> str:
     """Write the fastest into the config file; print a note if the environment overrides it."""
     from tsuku_llm.config.editing import set_value
 
-    set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.word)
+    set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.backend)
     if os.environ.get("TSUKU_LLM_BACKEND"):
         console.note("TSUKU_LLM_BACKEND is set, and counts before the config file")
-    return report.word
+    return report.backend

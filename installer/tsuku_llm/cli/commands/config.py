@@ -6,11 +6,13 @@ import os
 
 import click
 
-from tsuku_llm import config
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import settings as render
+from tsuku_llm.config.keys import key_named, redacted, text_of
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import load
 
 
 @click.group("config", cls=Group)
@@ -21,23 +23,23 @@ def config_command() -> None:
 @config_command.command("get")
 @click.argument("key")
 @click.pass_obj
-def get(console: Console, key: str) -> Answer:
+def get(console: Console, key: str) -> CommandResult:
     """Print the value of a setting that is in force."""
-    name = config.key_named(key).name
-    settings = config.load(_paths(), os.environ, looking=True)
-    for warning in settings.warnings:
+    name = key_named(key).name
+    configuration = load(_paths(), os.environ, looking=True)
+    for warning in configuration.warnings:
         console.note(f"warning: {warning}")
-    setting = settings.setting(name)
+    setting = configuration.setting(name)
     # ``get`` prints the credentials of a URL as well: the user asked for this value.
     data = {**render.setting_data(setting), "value": setting.value}
-    return Answer(data, (config.text_of(setting.value),))
+    return CommandResult(data, (text_of(setting.value),))
 
 
 @config_command.command("set")
 @click.argument("key")
 @click.argument("value")
 @click.pass_obj
-def set_(console: Console, key: str, value: str) -> Answer:
+def set_(console: Console, key: str, value: str) -> CommandResult:
     """Write a setting into the config file; comments in it stay."""
     from tsuku_llm.config.editing import set_value
 
@@ -50,7 +52,7 @@ def set_(console: Console, key: str, value: str) -> Answer:
 
 @config_command.command("unset")
 @click.argument("key")
-def unset(key: str) -> Answer:
+def unset(key: str) -> CommandResult:
     """Take a setting out of the config file."""
     from tsuku_llm.config.editing import unset_value
 
@@ -60,22 +62,22 @@ def unset(key: str) -> Answer:
 
 
 @config_command.command("list")
-def list_() -> Answer:
+def list_() -> CommandResult:
     """List every setting, its value in force, and where that comes from."""
     # looking: another user's file is left out with a warning instead of an error.
-    settings = config.load(_paths(), os.environ, looking=True)
-    return Answer(render.data(settings), render.lines(settings))
+    configuration = load(_paths(), os.environ, looking=True)
+    return CommandResult(render.data(configuration), render.lines(configuration))
 
 
 @config_command.command("path")
-def path() -> Answer:
+def path() -> CommandResult:
     """Print the path of the config file, be it there or not."""
     paths = _paths()
-    return Answer({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
+    return CommandResult({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
 
 
-def _paths() -> config.Paths:
-    return config.Paths.from_environ(os.environ)
+def _paths() -> Paths:
+    return Paths.from_environ(os.environ)
 
 
 def _check_exists(console: Console, key: str, value: str) -> None:
@@ -88,9 +90,9 @@ def _check_exists(console: Console, key: str, value: str) -> None:
             check_backend(session, value)
 
 
-def _changed(paths: config.Paths, key: str) -> Answer:
+def _changed(paths: Paths, key: str) -> CommandResult:
     """Return the value in force now: the environment may override what was written."""
-    setting = config.load(paths, os.environ).setting(key)
+    setting = load(paths, os.environ).setting(key)
     shown = render.setting_data(setting)
-    line = f"{key} = {config.redacted(config.text_of(setting.value)) or '(none)'}"
-    return Answer(shown, (f"{line} ({setting.source})",))
+    line = f"{key} = {redacted(text_of(setting.value)) or '(none)'}"
+    return CommandResult(shown, (f"{line} ({setting.source})",))

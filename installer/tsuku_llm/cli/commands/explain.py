@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
@@ -32,7 +32,7 @@ def explain_command(  # noqa: PLR0913
     release: str | None,
     repository: str | None,
     hardware: Path | None,
-) -> Answer:
+) -> CommandResult:
     """Say of each variant why it fits this machine or not."""
     with open_session(
         console,
@@ -46,7 +46,7 @@ def explain_command(  # noqa: PLR0913
         from tsuku_llm.operations.explain import explain
 
         choice = explain(session, release=release, hardware_file=hardware)
-    return Answer(render.data(choice), render.lines(choice))
+    return CommandResult(render.data(choice), render.lines(choice))
 
 
 @click.command("backends", cls=Command)
@@ -62,7 +62,7 @@ def backends_command(
     release: str | None,
     repository: str | None,
     hardware: Path | None,
-) -> Answer:
+) -> CommandResult:
     """Show every variant against this machine and what is installed."""
     with open_session(
         console, looking=True, probes=hardware is None, channel=channel, repository=repository
@@ -71,7 +71,7 @@ def backends_command(
         from tsuku_llm.operations.explain import backends
 
         matrix = backends(session, release=release, hardware_file=hardware)
-    return Answer(render.matrix_data(matrix), render.matrix_lines(matrix))
+    return CommandResult(render.matrix_data(matrix), render.matrix_lines(matrix))
 
 
 @click.command("probe", cls=Command)
@@ -82,27 +82,29 @@ def backends_command(
     help="Write the machine's raw answers to FILE, without names and serial numbers.",
 )
 @click.pass_obj
-def probe_command(console: Console, *, record: Path | None) -> Answer:
+def probe_command(console: Console, *, record: Path | None) -> CommandResult:
     """Show what this machine has."""
     with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.operations.probing import probe_machine
 
         hardware = probe_machine(session, record=record)
-    return Answer(render.hardware_data(hardware, record), render.hardware_lines(hardware, record))
+    return CommandResult(
+        render.hardware_data(hardware, record), render.hardware_lines(hardware, record)
+    )
 
 
 @click.command("doctor", cls=Command)
 @options.setting("backend")
 @click.pass_obj
-def doctor_command(console: Console, *, backend: str | None) -> Answer:
+def doctor_command(console: Console, *, backend: str | None) -> CommandResult:
     """Find the first broken link between the GPU and the server."""
     with open_session(console, looking=True, probes=True, backend=backend) as session:
         from tsuku_llm.cli.render import doctor as render
         from tsuku_llm.operations.doctor import examine
 
         examination = examine(session)
-    return Answer(
+    return CommandResult(
         render.data(examination),
         render.lines(examination),
         exit_code=examination.chain.exit_code,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
@@ -36,7 +36,7 @@ def install_command(  # noqa: PLR0913
     allow_revoked: bool,
     dry_run: bool,
     force: bool,
-) -> Answer:
+) -> CommandResult:
     """Install the build of llama.cpp's server that fits this machine."""
     with open_session(
         console,
@@ -52,7 +52,7 @@ def install_command(  # noqa: PLR0913
         from tsuku_llm.operations.install import install
 
         report = install(session, release=release, dry_run=dry_run, force=force)
-    return Answer(render.data(report), render.lines(report))
+    return CommandResult(render.data(report), render.lines(report))
 
 
 @click.command("update", cls=Command)
@@ -62,7 +62,7 @@ def install_command(  # noqa: PLR0913
 @click.pass_obj
 def update_command(
     console: Console, *, check: bool, channel: str | None, repository: str | None
-) -> Answer:
+) -> CommandResult:
     """Move to the newest release of the channel."""
     from tsuku_llm.cli.render import install as render
     from tsuku_llm.operations.update import check_update, update
@@ -70,6 +70,6 @@ def update_command(
     with open_session(console, channel=channel, repository=repository) as session:
         if check:
             checked = check_update(session)
-            return Answer(render.update_data(checked), render.update_lines(checked))
+            return CommandResult(render.update_data(checked), render.update_lines(checked))
         report = update(session)
-    return Answer(render.data(report), render.lines(report))
+    return CommandResult(render.data(report), render.lines(report))

@@ -8,7 +8,7 @@ import click
 
 from tsuku_llm.catalog import OFFICIAL
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import installed
@@ -40,12 +40,14 @@ def repository_command() -> None:
     help="What the SHA-256 of FILE must be, as its owner said by another way.",
 )
 @click.pass_obj
-def add(console: Console, *, name: str, url: str, root: Path, fingerprint: str | None) -> Answer:
+def add(
+    console: Console, *, name: str, url: str, root: Path, fingerprint: str | None
+) -> CommandResult:
     """Add a repository; install takes from it with --repository NAME."""
     with open_session(console) as session:
         repository = operations.add(session, name, url, root, fingerprint)
     described = operations.root_of(repository)
-    return Answer(
+    return CommandResult(
         render.added_data(repository, described), render.added_lines(repository, described)
     )
 
@@ -53,30 +55,30 @@ def add(console: Console, *, name: str, url: str, root: Path, fingerprint: str |
 @repository_command.command("refresh")
 @click.argument("name", default=OFFICIAL)
 @click.pass_obj
-def refresh(console: Console, *, name: str) -> Answer:
+def refresh(console: Console, *, name: str) -> CommandResult:
     """Fetch the signed metadata of a repository, the official one unless NAME is given."""
     with open_session(console) as session:
         catalog = operations.fetch_metadata(session, name)
-    return Answer(installed.available_data(catalog), installed.available_lines(catalog))
+    return CommandResult(installed.available_data(catalog), installed.available_lines(catalog))
 
 
 @repository_command.command("list")
 @click.pass_obj
-def list_(console: Console) -> Answer:
+def list_(console: Console) -> CommandResult:
     """List the repositories."""
     with open_session(console, looking=True) as session:
         repositories = operations.repositories(session)
-    return Answer(render.list_data(repositories), render.lines(repositories))
+    return CommandResult(render.list_data(repositories), render.lines(repositories))
 
 
 @repository_command.command("remove")
 @click.argument("name")
 @click.pass_obj
-def remove(console: Console, *, name: str) -> Answer:
+def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository and its root of trust; what was installed from it stays."""
     with open_session(console) as session:
         operations.remove(session, name)
-    return Answer({"name": name}, (f"removed {name}",))
+    return CommandResult({"name": name}, (f"removed {name}",))
 
 
 @repository_command.command("pack")
@@ -92,7 +94,7 @@ def remove(console: Console, *, name: str) -> Answer:
 @click.option("--url", required=True, help="The https URL at which that folder is served.")
 def pack(  # noqa: PLR0913  # each is an option
     *, build: Path, release: Path, variant: str, platform: str | None, into: Path, url: str
-) -> Answer:
+) -> CommandResult:
     """Pack a build of one's own so that updates fetch only what changed.
 
     BUILD is a folder, or a .tar.gz or .zip of upstream's. RELEASE is the release file, still
@@ -100,4 +102,4 @@ def pack(  # noqa: PLR0913  # each is an option
     """
     place = packing.Place(into, url)
     report = packing.pack(build, release, place, variant=variant, platform=platform)
-    return Answer(packed.data(report), packed.lines(report))
+    return CommandResult(packed.data(report), packed.lines(report))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer, Failure
+from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import ARGV, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
@@ -76,7 +76,7 @@ def serve_command(  # noqa: PLR0913
     require_fresh: str | None,
     allow_revoked: bool,
     arguments: tuple[str, ...],
-) -> Answer:
+) -> CommandResult:
     """Launch the installed llama-server.
 
     ARGUMENTS are the server's own; put -- before them: tsuku-llm serve -- -m MODEL.gguf
@@ -98,7 +98,7 @@ def serve_command(  # noqa: PLR0913
             from tsuku_llm.operations.planned import planned
 
             plan = planned(session, arguments)
-            return Answer(render.planned_data(plan), render.planned_lines(plan))
+            return CommandResult(render.planned_data(plan), render.planned_lines(plan))
         if detach or unit:
             from tsuku_llm.cli import background
 
@@ -117,9 +117,9 @@ def serve_command(  # noqa: PLR0913
         reports: list[object] = []
         sink = reports.append if console.json else None
         code = serve(session, arguments, how._replace(sink=sink))
-    failure = Failure("server-exit", f"the server ended with exit code {code}")
+    failure = ReportedError("server-exit", f"the server ended with exit code {code}")
     data = {"server_exit_code": code, "start": reports[-1] if reports else None}
-    return Answer(data, exit_code=code, failure=failure if code and console.json else None)
+    return CommandResult(data, exit_code=code, failure=failure if code and console.json else None)
 
 
 _FALLBACK = {True: "auto", False: "off", None: None}
@@ -141,7 +141,7 @@ def run_command(  # noqa: PLR0913
     allow_revoked: bool,
     tool: str,
     arguments: tuple[str, ...],
-) -> Answer:
+) -> CommandResult:
     """Run another tool of the build that serve starts.
 
     ARGUMENTS are the tool's own; put -- before them: tsuku-llm run llama-cli -- -m MODEL.gguf
@@ -158,7 +158,7 @@ def run_command(  # noqa: PLR0913
             from tsuku_llm.operations.planned import planned_tool
 
             plan = planned_tool(session, tool, arguments)
-            return Answer(render.planned_data(plan), render.planned_lines(plan))
+            return CommandResult(render.planned_data(plan), render.planned_lines(plan))
         from tsuku_llm.operations.tools import run_tool
 
-        return Answer(exit_code=run_tool(session, tool, arguments))
+        return CommandResult(exit_code=run_tool(session, tool, arguments))

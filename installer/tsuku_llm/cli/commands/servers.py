@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options, streams
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
@@ -27,27 +27,27 @@ from tsuku_llm.operations.output import put
     help="Put the metrics into FILE in one step, for a node exporter's textfile collector.",
 )
 @click.pass_obj
-def status_command(console: Console, *, prometheus: bool, output: Path | None) -> Answer:
+def status_command(console: Console, *, prometheus: bool, output: Path | None) -> CommandResult:
     """Show the servers in the background."""
     if output and not prometheus:
         raise UsageError("--output is for metrics", hint="add --prometheus")
     with open_session(console, looking=True) as session:
         found = servers(session)
     if not prometheus:
-        return Answer(render.data(found), render.lines(found))
+        return CommandResult(render.data(found), render.lines(found))
     from tsuku_llm.cli.render import metrics
 
     text = metrics.text(found.records)
     if output:
         put(output, text)
-    return Answer({"metrics": text}, () if output else tuple(text.splitlines()))
+    return CommandResult({"metrics": text}, () if output else tuple(text.splitlines()))
 
 
 @click.command("logs", cls=Command)
 @options.name
 @click.option("-f", "--follow", is_flag=True, help="Go on until the server ends.")
 @click.pass_obj
-def logs_command(console: Console, *, name: str, follow: bool) -> Answer:
+def logs_command(console: Console, *, name: str, follow: bool) -> CommandResult:
     """Print what a server in the background has said."""
     if follow and console.json:
         raise UsageError("--follow and --json exclude each other", hint="leave one of them out")
@@ -57,17 +57,17 @@ def logs_command(console: Console, *, name: str, follow: bool) -> Answer:
         if console.json:
             # "replace": the server may be in the middle of a character now.
             text = b"".join(said).decode("utf-8", "replace")
-            return Answer({"name": name, "lines": text.splitlines()})
+            return CommandResult({"name": name, "lines": text.splitlines()})
         for data in said:
             streams.pass_on(sys.stdout, data)
-    return Answer()
+    return CommandResult()
 
 
 @click.command("stop", cls=Command)
 @options.name
 @click.option("--all", "everything", is_flag=True, help="Every server in the background.")
 @click.pass_obj
-def stop_command(console: Console, *, name: str, everything: bool) -> Answer:
+def stop_command(console: Console, *, name: str, everything: bool) -> CommandResult:
     """Stop a server in the background.
 
     One that does not end in time is killed.
@@ -75,4 +75,4 @@ def stop_command(console: Console, *, name: str, everything: bool) -> Answer:
     # looking: a server must be stoppable even if another user could write to our folders.
     with open_session(console, looking=True) as session:
         stopped = stop_all(session) if everything else (stop(session, name),)
-    return Answer(render.stopped_data(stopped), render.stopped_lines(stopped))
+    return CommandResult(render.stopped_data(stopped), render.stopped_lines(stopped))

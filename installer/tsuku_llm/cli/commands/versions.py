@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import installed as render
@@ -16,24 +16,24 @@ from tsuku_llm.cli.session import open_session
 @click.option("--available", is_flag=True, help="The releases of the signed manifest instead.")
 @options.setting("repository")
 @click.pass_obj
-def list_command(console: Console, *, available: bool, repository: str | None) -> Answer:
+def list_command(console: Console, *, available: bool, repository: str | None) -> CommandResult:
     """List what is installed, or what can be."""
     with open_session(console, looking=True, repository=repository) as session:
         if available:
             from tsuku_llm.operations.choice import load_catalog
 
             catalog = load_catalog(session)
-            return Answer(render.available_data(catalog), render.available_lines(catalog))
+            return CommandResult(render.available_data(catalog), render.available_lines(catalog))
         from tsuku_llm.operations.versions import inventory
 
         found = inventory(session)
-    return Answer(render.data(found), render.lines(found))
+    return CommandResult(render.data(found), render.lines(found))
 
 
 @click.command("which", cls=Command)
 @click.argument("tool", required=False)
 @click.pass_obj
-def which_command(console: Console, *, tool: str | None) -> Answer:
+def which_command(console: Console, *, tool: str | None) -> CommandResult:
     """Print the path of the server that serve starts, or of another TOOL of its build."""
     with open_session(console, looking=True) as session:
         if tool is None:
@@ -44,14 +44,14 @@ def which_command(console: Console, *, tool: str | None) -> Answer:
             from tsuku_llm.operations.tools import path_of
 
             path = path_of(session, tool)
-    return Answer({"path": path}, (str(path),), exact=True)
+    return CommandResult({"path": path}, (str(path),), exact=True)
 
 
 @click.command("use", cls=Command)
 @click.argument("version")
 @options.allow_revoked
 @click.pass_obj
-def use_command(console: Console, *, version: str, allow_revoked: bool) -> Answer:
+def use_command(console: Console, *, version: str, allow_revoked: bool) -> CommandResult:
     """Make an installed version the active one.
 
     VERSION is its id as list shows it, or a release or variant that only one of them has.
@@ -60,26 +60,28 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Answe
 
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = use(session, version)
-    return Answer(render.active_data(installed), render.active_lines(installed))
+    return CommandResult(render.active_data(installed), render.active_lines(installed))
 
 
 @click.command("rollback", cls=Command)
 @options.allow_revoked
 @click.pass_obj
-def rollback_command(console: Console, *, allow_revoked: bool) -> Answer:
+def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     """Go back to the version that was active before."""
     from tsuku_llm.operations.versions import rollback
 
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
-    return Answer(render.active_data(installed), render.active_lines(installed))
+    return CommandResult(render.active_data(installed), render.active_lines(installed))
 
 
 @click.command("uninstall", cls=Command)
 @click.argument("versions", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every version, damaged ones included.")
 @click.pass_obj
-def uninstall_command(console: Console, *, versions: tuple[str, ...], everything: bool) -> Answer:
+def uninstall_command(
+    console: Console, *, versions: tuple[str, ...], everything: bool
+) -> CommandResult:
     """Remove installed versions.
 
     VERSIONS are ids as list shows them, or a release or variant that only one of them has.
@@ -89,7 +91,7 @@ def uninstall_command(console: Console, *, versions: tuple[str, ...], everything
 
     with open_session(console) as session:
         report = uninstall(session, versions, everything=everything)
-    return Answer(render.uninstalled_data(report), render.uninstalled_lines(report))
+    return CommandResult(render.uninstalled_data(report), render.uninstalled_lines(report))
 
 
 @click.command("prune", cls=Command)
@@ -102,7 +104,7 @@ def uninstall_command(console: Console, *, versions: tuple[str, ...], everything
 )
 @click.option("--legacy", is_flag=True, help="Also remove what tsuku's earlier addon left.")
 @click.pass_obj
-def prune_command(console: Console, *, keep: int, legacy: bool) -> Answer:
+def prune_command(console: Console, *, keep: int, legacy: bool) -> CommandResult:
     """Remove versions and leftovers that nobody needs any more.
 
     The active version and the one before it stay, and so does what a running server uses.
@@ -111,13 +113,13 @@ def prune_command(console: Console, *, keep: int, legacy: bool) -> Answer:
 
     with open_session(console) as session:
         report = prune(session, keep=keep, legacy=legacy)
-    return Answer(render.pruned_data(report), render.pruned_lines(report))
+    return CommandResult(render.pruned_data(report), render.pruned_lines(report))
 
 
 @click.command("verify", cls=Command)
 @click.argument("versions", nargs=-1)
 @click.pass_obj
-def verify_command(console: Console, *, versions: tuple[str, ...]) -> Answer:
+def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandResult:
     """Hash every installed file and name what was changed.
 
     VERSIONS are ids as list shows them, or a release or variant that only one of them has;
@@ -127,7 +129,7 @@ def verify_command(console: Console, *, versions: tuple[str, ...]) -> Answer:
 
     with open_session(console, looking=True) as session:
         verdicts = verify(session, versions)
-    return Answer(
+    return CommandResult(
         render.verified_data(verdicts),
         render.verified_lines(verdicts),
         exit_code=render.verified_exit_code(verdicts),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tsuku_llm.chain import Chain, Fault, Link, Place
-from tsuku_llm.cli.answer import Failure
+from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.render.choice import decision, head, named_problem
 from tsuku_llm.cli.render.installed import told_data, told_lines
 from tsuku_llm.cli.render.text import table
@@ -43,12 +43,12 @@ def _link(link: Link) -> dict[str, Any]:
     }
 
 
-def failure(chain: Chain) -> Failure | None:
+def failure(chain: Chain) -> ReportedError | None:
     """Return the first broken link as the error for a program; None if the chain is whole."""
     link, fault = chain.broken, chain.fault
     if link is None or fault is None:
         return None
-    return Failure(fault.error.slug, _broken(link, fault), link.evidence, fault.fix)
+    return ReportedError(fault.error.slug, _broken(link, fault), link.evidence, fault.fix)
 
 
 def lines(examination: Examination) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tsuku_llm.cli.answer import Failure
+from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.render.text import named, origin, table, unattested
 from tsuku_llm.errors import TamperedInstall
 
@@ -305,12 +305,12 @@ def verified_exit_code(verdicts: Sequence[Verdict]) -> int:
     return TamperedInstall.exit_code if _broken(verdicts) else 0
 
 
-def verified_failure(verdicts: Sequence[Verdict]) -> Failure | None:
+def verified_failure(verdicts: Sequence[Verdict]) -> ReportedError | None:
     """Return the error with the ids of the versions that are not intact, or None."""
     broken = _broken(verdicts)
     if not broken:
         return None
-    return Failure(
+    return ReportedError(
         TamperedInstall.slug,
         f"{len(broken)} of {len(verdicts)} installed versions are not as they were installed",
         tuple(verdict.id for verdict in broken),

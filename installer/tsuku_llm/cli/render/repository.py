@@ -8,7 +8,7 @@ from typing import Any
 
 from tsuku_llm.catalog import Repository
 from tsuku_llm.cli.render.text import table
-from tsuku_llm.config import redacted
+from tsuku_llm.config.keys import redacted
 from tsuku_llm.operations.repository import Known, RootOfTrust
 
 _SHOWN = 16

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tsuku_llm.cli.render.installed import told_data, told_lines
 from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.operations.credentials import Handover, variable_of
 
 if TYPE_CHECKING:
     from tsuku_llm.instances import Record
     from tsuku_llm.operations.background import Servers, Stopped
+    from tsuku_llm.operations.credentials import Handover
     from tsuku_llm.operations.planned import Planned
 
 
@@ -216,7 +216,7 @@ def unit_text(
     words = [_quoted(line[0]), *(_quoted(word).replace("$", "$$") for word in line[1:])]
     for place, word in enumerate(given.words):
         # systemd fills in the value from the file of credentials when it starts the server.
-        secret = f"${{{variable_of(place)}}}"
+        secret = f"${{{given.variable(place)}}}"
         words.append(secret if word is None else _quoted(word).replace("$", "$$"))
     return _TEMPLATE.format(
         unit="tsuku-llm" if name == "default" else f"tsuku-llm-{name}",
