@@ -60,12 +60,12 @@ class Link:
 class Subject:
     """The subject of the chain: a backend, and the variant of it that is examined.
 
-    ``wanted`` is the value of ``--backend`` that selects it: a variant only if the user named
+    ``requested`` is the value of ``--backend`` that selects it: a variant only if the user named
     one. ``variant`` is None if the release contains no build of the backend. ``gpu`` is the
     device that the build should use.
     """
 
-    wanted: str
+    requested: str
     backend: str
     variant: Variant | None
     gpu: Gpu | None = None

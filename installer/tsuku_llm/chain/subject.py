@@ -28,8 +28,8 @@ def subject_of(
     return _of(backend, variant, hardware) if variant else Subject(backend, backend, None)
 
 
-def _of(wanted: str, variant: Variant, hardware: Hardware) -> Subject:
-    return Subject(wanted, variant.backend, variant, best_gpu(variant, hardware))
+def _of(requested: str, variant: Variant, hardware: Hardware) -> Subject:
+    return Subject(requested, variant.backend, variant, best_gpu(variant, hardware))
 
 
 def _backend(

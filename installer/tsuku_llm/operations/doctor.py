@@ -11,7 +11,7 @@ from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
 from tsuku_llm.errors import TsukuError, UnsafeLocation
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.choice import Choice, choose
-from tsuku_llm.operations.serve import wanted
+from tsuku_llm.operations.serve import requested_version
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import Told
@@ -67,7 +67,7 @@ def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | 
     """Return the intact version that ``serve`` would start for the subject, or the error."""
     try:
         check_path(session.paths.data)  # also if nothing is installed yet
-        installed = wanted(shelf, session.with_settings(backend=subject.wanted))
+        installed = requested_version(shelf, session.with_settings(backend=subject.requested))
         shelf.check(installed)
     except UnsafeLocation as error:
         # Print this even if an earlier link is broken: until it is fixed, every command that writes

@@ -10,7 +10,7 @@ from pathlib import Path
 from tsuku_llm import launch
 from tsuku_llm.operations import vouching
 from tsuku_llm.operations.credentials import masked
-from tsuku_llm.operations.serve import wanted
+from tsuku_llm.operations.serve import requested_version
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.tools import plan_of
@@ -39,7 +39,7 @@ class Planned:
 
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     build = build_of(installed)
     plan = launch.plan(build, arguments, cwd=working_folder(), environ=session.machine.environ)
     return _shown(session, installed, plan)
@@ -47,7 +47,7 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start. Raises ``NotInstalled``."""
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     plan = plan_of(session, installed, tool, arguments)
     return _shown(session, installed, plan)
 

@@ -23,7 +23,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
     ``require_gpu``, ``SilentCpu``.
     """
-    preferred = wanted(session.shelf, session)
+    preferred = requested_version(session.shelf, session)
     memory = Memory(session.paths.state, launch.driver_fingerprint(session.machine.environ))
     installed, failed = remembered(session, memory, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
@@ -45,7 +45,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
 
 def which(session: Session) -> Path:
     """Return the path of the server that ``serve`` would start."""
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     return installed.tree / installed.receipt.server
 
 
@@ -55,7 +55,7 @@ def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Install
     return shelf.installed(), shelf.active()
 
 
-def wanted(shelf: Shelf, session: Session) -> Installed:
+def requested_version(shelf: Shelf, session: Session) -> Installed:
     """Return the active version, or another installed one if only that has the requested backend.
 
     The user's choice is never replaced by another backend that happens to be installed. Raises

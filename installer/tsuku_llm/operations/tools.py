@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from tsuku_llm import launch
 from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.serve import wanted
+from tsuku_llm.operations.serve import requested_version
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.start import build_of
 from tsuku_llm.operations.vouching import vouch
@@ -25,7 +25,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     ``Revoked`` and ``LaunchError``.
     """
     shelf = session.shelf
-    installed = wanted(shelf, session)
+    installed = requested_version(shelf, session)
     plan = plan_of(session, installed, tool, arguments)
     # From here on other processes cannot remove this version; the tool inherits the descriptor and
     # keeps the hold.
@@ -52,7 +52,7 @@ def path_of(session: Session, tool: str) -> Path:
 
     Raises ``NotInstalled``.
     """
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     return installed.tree / tool_of(installed.receipt, tool)
 
 
