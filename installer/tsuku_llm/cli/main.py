@@ -1,4 +1,4 @@
-"""The entry point of the process. It imports the rest after it has set up the interpreter."""
+"""The entry point of the process: it sets up the interpreter, then imports the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def main() -> None:
     """Run what ``sys.argv`` asks for, and exit with its code."""
     gc.set_threshold(200_000)  # imports make no garbage: collect less often
     try:
-        # Scripts ask for the version often, and importing click takes most of the time.
+        # Scripts ask for the version often, and click takes longer to import than all of this.
         code = 0 if sys.argv[1:] == ["--version"] and _print_version() else _run()
     except KeyboardInterrupt:
         code = 130
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _print_version() -> bool:
-    """Print the version; return False if stdout does not work, which ``_run`` then reports."""
+    """Print the version; return False if stdout does not work, which ``run`` then reports."""
     from tsuku_llm import __version__  # noqa: PLC0415
 
     try:
@@ -31,6 +31,6 @@ def _print_version() -> bool:
 
 
 def _run() -> int:
-    from tsuku_llm.cli.entry import run  # noqa: PLC0415
+    from tsuku_llm.cli.entry import run  # noqa: PLC0415 - after the version, before the rest
 
     return run(sys.argv[1:])

@@ -141,7 +141,7 @@ def planned_data(plan: Planned) -> dict[str, Any]:
 
 
 def planned_lines(plan: Planned) -> tuple[str, ...]:
-    """Return the plan for people: the line of the decision, the variables that count, the words."""
+    """Return the plan for people: the decision, the variables that count, the arguments."""
     return (
         plan.line,
         f"in {plan.cwd}",
@@ -196,13 +196,13 @@ WantedBy=default.target
 """
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
-"""Words that need no quotes."""
+"""Texts that need no quotes."""
 
 
 def unit_text(
     name: str, line: Sequence[str], given: Handover, folder: Path, credentials: Path | None
 ) -> str:
-    """Return the unit that runs ``line`` and the server's words in ``folder``.
+    """Return the unit that runs ``line`` and the server's arguments in ``folder``.
 
     ``credentials`` is the file with the variables that the unit must not show, None without any.
     """
@@ -211,19 +211,19 @@ def unit_text(
     )
     if credentials:
         variables += f"EnvironmentFile={_path(credentials)}\n"
-    # systemd replaces $NAME in arguments; in the program's path (the first word) "$" is not
-    # special.
-    words = [_quoted(line[0]), *(_quoted(word).replace("$", "$$") for word in line[1:])]
-    for place, word in enumerate(given.words):
+    # systemd replaces $NAME in arguments; in the program's path, which comes first, "$" is
+    # not special.
+    argv = [_quoted(line[0]), *(_quoted(each).replace("$", "$$") for each in line[1:])]
+    for place, each in enumerate(given.argv):
         # systemd fills in the value from the file of credentials when it starts the server.
         secret = f"${{{given.variable(place)}}}"
-        words.append(secret if word is None else _quoted(word).replace("$", "$$"))
+        argv.append(secret if each is None else _quoted(each).replace("$", "$$"))
     return _TEMPLATE.format(
         unit="tsuku-llm" if name == "default" else f"tsuku-llm-{name}",
         name=name,
         folder=_path(folder),
         environment=variables,
-        line=" ".join(words),
+        line=" ".join(argv),
     )
 
 
@@ -240,11 +240,11 @@ def _path(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def _quoted(word: str) -> str:
-    """Return a word as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled."""
-    if _PLAIN.fullmatch(word):
-        return word
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+def _quoted(text: str) -> str:
+    """Return a text as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled."""
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return '"' + re.sub(r"[\x00-\x1f\x7f]", _escape, escaped) + '"'
 
 
