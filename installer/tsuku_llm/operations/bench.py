@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tsuku_llm import launch
+from tsuku_llm.config.editing import set_value
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
 from tsuku_llm.launch import Speed
@@ -143,6 +144,21 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
                 session.user.note(f"round {number + 1} of {rounds}: {course.variant}")
                 _visit(session, course, ("-m", str(model), *arguments))
     return _report(model, rounds, courses, skipped)
+
+
+def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
+    """Write the fastest as ``llm.backend`` into the config file; with ``ask`` if the user agrees.
+
+    Return the value, or None if nothing was written. Raises the errors of ``set_value``.
+    """
+    question = f"{report.fastest.variant} is the fastest. Use {report.backend} from now on?"
+    # With one variant there is nothing to choose.
+    if ask and not (len(report.results) > 1 and session.user.ask(question)):
+        return None
+    set_value(session.paths.config_file, "llm.backend", report.backend)
+    if session.machine.environ.get("TSUKU_LLM_BACKEND"):
+        session.user.note("TSUKU_LLM_BACKEND is set, and counts before the config file")
+    return report.backend
 
 
 def _checked(model: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -13,8 +12,7 @@ from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.config.paths import Paths
-from tsuku_llm.operations.bench import Report, bench
+from tsuku_llm.operations.bench import bench, save_fastest
 from tsuku_llm.operations.output import put
 
 
@@ -60,24 +58,7 @@ def bench_command(  # noqa: PLR0913
         # --yes answers only the questions of the benchmark; saving is asked for below.
         user = session.user._replace(ask=lambda _: True) if yes else session.user
         report = bench(session._replace(user=user), model, arguments, rounds=rounds)
-    if svg:
-        put(svg, render.svg(report))
-    saved = _saved(console, report) if save or _is_wanted(console, report) else None
+        if svg:
+            put(svg, render.svg(report))
+        saved = save_fastest(session, report, ask=not save)
     return CommandResult(render.data(report, saved), render.lines(report, saved))
-
-
-def _is_wanted(console: Console, report: Report) -> bool:
-    # With one variant there is nothing to choose.
-    return len(report.results) > 1 and console.ask(
-        f"{report.fastest.variant} is the fastest. Use {report.backend} from now on?"
-    )
-
-
-def _saved(console: Console, report: Report) -> str:
-    """Write the fastest into the config file; print a note if the environment overrides it."""
-    from tsuku_llm.config.editing import set_value
-
-    set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.backend)
-    if os.environ.get("TSUKU_LLM_BACKEND"):
-        console.note("TSUKU_LLM_BACKEND is set, and counts before the config file")
-    return report.backend
