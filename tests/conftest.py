@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ def pytest_configure() -> None:
     """Forget the developer's settings, before the widest fixture runs."""
     for name in [name for name in os.environ if name.startswith("TSUKU_") and name not in KEPT]:
         del os.environ[name]
-    # A shell starts what it runs in the background with SIGINT ignored, and children inherit
-    # that: tests that interrupt a program would wait for ever.
+    # A shell starts what it runs in the background with SIGINT ignored, `nohup` ignores SIGHUP,
+    # and children inherit both: tests that send these signals would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

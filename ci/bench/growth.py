@@ -23,7 +23,7 @@ from ci.bench.downloading import fetching
 from ci.bench.lab import PROGRAM, Lab, check_file, check_installed, forget, offer, publish
 from ci.bench.pairs import Run, Sample, measured
 from ci.bench.unpacking import WORK
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 LINEAR = 1.15
 """The exponent that counts as linear: measured times are never quite smooth."""

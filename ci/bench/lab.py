@@ -23,7 +23,7 @@ from ci.bench import payload
 from ci.bench.link import link
 from ci.bench.pairs import WrongResult
 from ci.bench.payload import Packed
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 PROGRAM = str(Path(sys.executable).with_name("tsuku-llm"))
 INTERPRETER = (sys.executable, "-I", "-c", "pass")

@@ -15,16 +15,16 @@ from typing import Any
 PHASES = {
     "catalog": "tsuku_llm.operations.choice:load_catalog",
     "probe": "tsuku_llm.operations.choice:probe",
-    "linking": "tsuku_llm.operations.install:supplied",
-    "hashing what is linked": "tsuku_llm.operations.install:confirmed",
-    "connections": "tsuku_llm.fetch.lane:Lane._fetch_from",
+    "linking": "tsuku_llm.operations.build_version:reuse_files",
+    "hashing what is linked": "tsuku_llm.operations.build_version:verify_reused",
+    "connections": "tsuku_llm.fetch.parallel:Lane._fetch_from",
     "fetched and verified": "tsuku_llm.fetch.download:download",
     "files unpacked": "tsuku_llm.archive.tree:Tree.write",
-    "trial start": "tsuku_llm.operations.install:_gate",
-    "files flushed": "tsuku_llm.store.sealing:seal_file",
-    "commit": "tsuku_llm.store.versions:Store.commit",
-    "activation": "tsuku_llm.store.versions:Store.activate",
-    "archives removed": "tsuku_llm.store.versions:Store.drop_downloads",
+    "trial start": "tsuku_llm.operations.build_version:VersionBuilder._gate",
+    "files flushed": "tsuku_llm.store.finalize:seal_file",
+    "commit": "tsuku_llm.store.store:Store.commit",
+    "activation": "tsuku_llm.store.store:Store.activate",
+    "archives removed": "tsuku_llm.store.store:Store.drop_downloads",
 }
 """The phases that are measured, and the function that does each."""
 

@@ -27,10 +27,11 @@ from support.builds import pack_tar
 
 from ci.bench import payload
 from ci.bench.lab import BUILD
-from tsuku_llm.archive import Unpacked, UnpackedFile, unpack
+from tsuku_llm.archive import unpack
 from tsuku_llm.manifest import PIECE, Artifact
 from tsuku_llm.operations.packing import Place, pack_tree
 from tsuku_llm.packing import LEVEL, contents, write_tarball
+from tsuku_llm.tree_entry import FileEntry, TreeEntry
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class Build:
 
     name: str
     tree: Path
-    items: tuple[Unpacked, ...]
+    items: tuple[TreeEntry, ...]
 
     @property
-    def files(self) -> list[UnpackedFile]:
+    def files(self) -> list[FileEntry]:
         """The items without the links."""
-        return [item for item in self.items if isinstance(item, UnpackedFile)]
+        return [item for item in self.items if isinstance(item, FileEntry)]
 
 
 def main(words: Sequence[str]) -> None:

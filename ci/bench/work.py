@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm import archive, fetch
-from tsuku_llm.archive import inflating
+from tsuku_llm.archive import gzips
 from tsuku_llm.manifest import Artifact, Pieces
 
 _LOOK = 0.001
@@ -24,7 +24,7 @@ _LOOK = 0.001
 
 def unpack(inflater: str, format_: Any, root: str, path: str, into: str) -> None:
     """Unpack an archive with this inflater, ``zlib`` or ``isal``."""
-    inflating.LIBRARY = importlib.import_module({"isal": "isal.isal_zlib"}.get(inflater, inflater))
+    gzips.LIBRARY = importlib.import_module({"isal": "isal.isal_zlib"}.get(inflater, inflater))
     artifact = Artifact(url="https://unused/", sha256="", format=format_, root=root)
     archive.unpack(Path(path), artifact, Path(into))
 

@@ -69,7 +69,7 @@ def _of_every_row(cases: list[str], one_in: int) -> list[str]:
 
 def _offers(bench: Bench) -> dict[str, Offer]:
     """Return every hostile archive of the tests, and builds whose signed list of files is wrong."""
-    hostile = importlib.import_module("test_archive_hostile")
+    hostile = importlib.import_module("archive.test_hostile")
     bombs = {"A21_gzip_bomb": (hostile.gzip_bomb(), "tar.gz")}
     archives = {**hostile.REFUSED, **hostile.DAMAGED, **bombs}
     offers = {

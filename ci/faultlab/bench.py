@@ -29,7 +29,8 @@ from support.repository import RepositorySimulator, release_document
 from ci.faultlab.program import Ended, Program, Running
 from ci.faultlab.waiting import Standstill
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.store import Store
 
 WORKERS = 2
 SECOND = "second"

@@ -148,7 +148,7 @@ class _Attack:
 def _cases(body: bytes) -> dict[str, _Case]:
     """Return the behaviours of the tests, for a body that can be installed."""
     downloads.BODY = body  # before the import below, which builds the behaviours from it
-    tests = importlib.import_module("test_fetch_faults")
+    tests = importlib.import_module("fetch.test_http_faults")
     cases = {
         name: _Case(
             serves=case.serves,
@@ -158,7 +158,7 @@ def _cases(body: bytes) -> dict[str, _Case]:
         )
         for name, case in tests.CASES.items()
     }
-    lying = importlib.import_module("test_fetch_pieces").lying
+    lying = importlib.import_module("fetch.test_pieces").lying
     piece = (_PIECE, 2 * _PIECE)  # the range about which the server lies
     plain = answer("302 Found", Location="http://localhost:9/build.tar.gz")
     cases["H26_bad_port"] = replace(cases["H26_bad_port"], requests=1)  # http after https

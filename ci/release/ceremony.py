@@ -9,7 +9,7 @@ from ci.release.errors import ReleaseError
 from ci.release.folder import write
 from ci.release.plan import Plan
 from ci.release.signing import Signers, lacking, offline_files, sign
-from tsuku_llm.durable import make_folder, replace_file
+from tsuku_llm.files import make_folder, replace_file
 
 
 class Ceremony:

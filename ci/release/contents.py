@@ -18,6 +18,7 @@ from ci.release.reading import reading
 from tsuku_llm import archive
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.manifest import Artifact, Measured
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
         raise ReleaseError(f"{path.name} has {size} bytes, and {artifact.size} are recorded")
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         unpacked = _unpack(path, artifact, Path(folder))
-        files = [item.path for item in unpacked if isinstance(item, archive.UnpackedFile)]
+        files = [item.path for item in unpacked if isinstance(item, FileEntry)]
         needs = {name: each for name in files if (each := _needs_of(Path(folder, name)))}
     listing = {"size": size, **_listing(unpacked), "pieces": _pieces(measured)}
     asked = {library for each in needs.values() for library in each.libraries}
@@ -100,7 +101,7 @@ def _pieces(measured: Measured) -> dict[str, Any]:
     return {"size": measured.pieces.size, "sha256": [*measured.pieces.sha256]}
 
 
-def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[archive.Unpacked, ...]:
+def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry, ...]:
     try:
         return archive.unpack(path, artifact, into)
     except TsukuError as error:
@@ -111,20 +112,11 @@ def _needs_of(path: Path) -> Needs | None:
     return elf.needs_of(path) or pe.needs_of(path)
 
 
-def _listing(unpacked: tuple[archive.Unpacked, ...]) -> dict[str, Any]:
+def _listing(unpacked: tuple[TreeEntry, ...]) -> dict[str, Any]:
     """Return ``files`` and ``links`` as in a release file; ``links`` only if there are any."""
-    files = [_file(item) for item in unpacked if isinstance(item, archive.UnpackedFile)]
-    links = [
-        {"path": item.path, "target": item.target}
-        for item in unpacked
-        if isinstance(item, archive.UnpackedLink)
-    ]
+    files = [item.document() for item in unpacked if isinstance(item, FileEntry)]
+    links = [item._asdict() for item in unpacked if isinstance(item, LinkEntry)]
     return {"files": files} | ({"links": links} if links else {})
-
-
-def _file(item: archive.UnpackedFile) -> dict[str, Any]:
-    entry = {"path": item.path, "size": item.size, "sha256": item.sha256}
-    return entry | ({"executable": True} if item.executable else {})
 
 
 def _names(listing: Mapping[str, Any]) -> frozenset[str]:

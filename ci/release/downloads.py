@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import msgspec
-
 from ci.release.contents import Contents, read_archive
 from ci.release.errors import ReleaseError
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.manifest import Artifact, parse_artifact
 
 
 def artifacts_of(document: Mapping[str, Any]) -> dict[str, Artifact]:
     """Return every archive of a release file by its SHA-256."""
     return {
-        raw["sha256"]: msgspec.convert(raw, Artifact)
+        raw["sha256"]: parse_artifact(raw)
         for platform in document["platforms"].values()
         for variant in platform["variants"].values()
         for raw in variant["artifacts"]

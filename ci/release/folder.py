@@ -9,8 +9,8 @@ from ci.release.copies import Files, Folder
 from ci.release.errors import ReleaseError
 from ci.release.reading import reading
 from tsuku_llm import manifest, trust
-from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import TrustError, TsukuError
+from tsuku_llm.files import make_folder, replace_file
 from tsuku_llm.revocations import parse
 
 METADATA = ("metadata/*.json", "targets/**/*.json")

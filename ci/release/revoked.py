@@ -15,7 +15,7 @@ from ci.release.build import ReleaseFile, json_bytes
 from ci.release.errors import ReleaseError
 from ci.release.folder import verify
 from tsuku_llm import manifest, trust
-from tsuku_llm.durable import replace_file
+from tsuku_llm.files import replace_file
 from tsuku_llm.revocations import LONGEST_REASON, Revocation, merged, parse, plain
 
 NAME = "revoked.json"

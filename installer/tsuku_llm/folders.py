@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import TEMPORARY_SUFFIX
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.files import TEMPORARY_SUFFIX
 from tsuku_llm.ownership import require_trusted_owner
 
 _OPEN = (
@@ -134,7 +134,7 @@ class Folder:
                 os.close(descriptor)
 
     def drop_temporaries(self, files: str, older_than: float) -> None:
-        """Remove files that a crash of ``durable.replace_file`` left, as far as possible.
+        """Remove files that a crash of ``files.replace_file`` left, as far as possible.
 
         ``files`` is a regular expression for the names that were being replaced. ``older_than``
         is in seconds since the epoch; infinity means all.
@@ -151,7 +151,7 @@ class Folder:
 
 
 def temporaries(files: str) -> re.Pattern[str]:
-    """Make the pattern of the names under which ``durable.replace_file`` first writes."""
+    """Make the pattern of the names under which ``files.replace_file`` first writes."""
     return re.compile(rf"\.(?:{files})\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
 
 

@@ -80,9 +80,9 @@ class Gpu:
 class Api:
     """The answer of one driver API.
 
-    ``name`` is one of ``cuda``, ``rocm``, ``vulkan``, ``level_zero``, ``opencl``, ``openvino``,
-    ``metal``. ``version`` is the API version that the library supports ("13.0" for CUDA: the newest
-    toolkit whose PTX it can compile), ``driver`` the driver's own version text.
+    ``name`` is an ``api`` of the table in ``backends``. ``version`` is the API version that the
+    library supports ("13.0" for CUDA: the newest toolkit whose PTX it can compile), ``driver`` the
+    driver's own version text.
     """
 
     name: str

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tsuku_llm.child import ABSENT, Answer
-from tsuku_llm.local import LocalHost, Program, Raw
+from tsuku_llm.driver_child import ABSENT, DriverAnswer
+from tsuku_llm.local_host import ChildProgram, LocalHost, Raw
 
-__all__ = ["ABSENT", "Answer", "Answers", "Host", "LocalHost", "Program", "Raw"]
+__all__ = ["ABSENT", "Answers", "ChildProgram", "DriverAnswer", "Host", "LocalHost", "Raw"]
 
-Answers = Callable[[], Mapping[str, Answer]]
+Answers = Callable[[], Mapping[str, DriverAnswer]]
 
 
 class Host(Protocol):
@@ -42,7 +42,7 @@ class Host(Protocol):
     def environment(self, name: str) -> str | None:
         """Return one variable of this process's environment."""
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Answers:
         """Start asking the questions; calling the result waits for the answers.
 
         A question that breaks the child costs at most ``limit`` seconds.

@@ -15,8 +15,12 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
+from tsuku_llm.backends import BackendName, Policy
 from tsuku_llm.errors import ManifestError
+from tsuku_llm.safe_text import URL_USER
+from tsuku_llm.tree_entry import FileEntry, LinkEntry
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
+from tsuku_llm.trust.metadata import RELATIVE_PATH
 
 FORMAT = 1
 
@@ -26,6 +30,8 @@ PIECE = 4 << 20
 ARCHIVES = 8
 """The most archives of one variant."""
 
+Format = Literal["tar.gz", "zip", "wheel"]
+
 # The patterns end in \Z: "$" also matches before a final line feed.
 Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}\Z")]
 Architecture = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,2}\.[0-9]a?\Z")]
@@ -34,18 +40,14 @@ GfxTarget = Annotated[str, msgspec.Meta(pattern=r"^gfx[0-9a-f]{3,8}\Z")]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}\Z")]
-_PATH = r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*"
-RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{_PATH}\Z", max_length=255)]
-RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_PATH})?\Z", max_length=255)]
+RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{RELATIVE_PATH}\Z", max_length=255)]
+RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{RELATIVE_PATH})?\Z", max_length=255)]
 # A manifest is public, and URLs are printed and stored: a user or password in a URL is refused.
-_NO_USER = r"(?!.*://[^/?#]*@)"
-_URL = rf"^{_NO_USER}(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
+_URL = rf"^(?!.*{URL_USER})(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
 Url = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2000)]
 Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
-
-Backend = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +107,6 @@ class Requirements:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """One regular file of an artifact; ``path`` is without the artifact's ``root``."""
-
-    path: RelativePath
-    size: Bytes
-    sha256: Sha256
-    executable: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkEntry:
-    """One symbolic link of an artifact; ``target`` is relative to the link's folder."""
-
-    path: RelativePath
-    target: RelativePath
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
     """The SHA-256 of every ``size`` bytes of the archive; the last piece may be shorter."""
 
@@ -159,11 +143,11 @@ class Artifact:
     one digest for each piece.
     """
 
-    url: Url
-    sha256: Sha256
-    size: Bytes | None = None
-    format: Literal["tar.gz", "zip", "wheel"]
-    root: RootFolder = ""
+    url: str
+    sha256: str
+    size: int | None = None
+    format: Format
+    root: str = ""
     files: tuple[FileEntry, ...] | None = None
     links: tuple[LinkEntry, ...] = ()
     pieces: Pieces | None = None
@@ -180,9 +164,12 @@ class Artifact:
 
     def document(self) -> dict[str, Any]:
         """Build its entry for a release file, without fields that have their defaults."""
-        entry = _said(self)
+        values = ((each.default, each.name, getattr(self, each.name)) for each in fields(self))
+        entry = {name: value for default, name, value in values if value != default}
         if self.files is not None:
-            entry["files"] = [_said(file) for file in self.files]
+            entry["files"] = [file.document() for file in self.files]
+        if self.links:
+            entry["links"] = [link._asdict() for link in self.links]
         plain: dict[str, Any] = msgspec.to_builtins(entry)
         return plain
 
@@ -196,7 +183,7 @@ class Variant:
     """
 
     name: Name
-    backend: Backend
+    backend: BackendName
     server: RelativePath
     requires: Requirements
     artifacts: tuple[Artifact, ...]
@@ -253,21 +240,47 @@ class Release:
         return tuple(sorted(found))
 
 
-# The next three are the form of the file as msgspec reads it. ``_release`` turns them into the
+# The next six are the form of the file as msgspec reads it. ``_release`` turns them into the
 # public types above.
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    path: RelativePath
+    size: Bytes
+    sha256: Sha256
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Link:
+    path: RelativePath
+    target: RelativePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Artifact:
+    url: Url
+    sha256: Sha256
+    size: Bytes | None = None
+    format: Format
+    root: RootFolder = ""
+    files: tuple[_File, ...] | None = None
+    links: tuple[_Link, ...] = ()
+    pieces: Pieces | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Variant:
-    backend: Backend
+    backend: BackendName
     server: RelativePath
     requires: dict[str, Any]
-    artifacts: Annotated[tuple[Artifact, ...], msgspec.Meta(min_length=1, max_length=ARCHIVES)]
+    artifacts: Annotated[tuple[_Artifact, ...], msgspec.Meta(min_length=1, max_length=ARCHIVES)]
     arguments: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Platform:
     default: Name
-    preference: dict[Literal["portable", "native"], tuple[Backend, ...]]
+    preference: dict[Policy, tuple[BackendName, ...]]
     variants: dict[Name, _Variant]
 
 
@@ -342,6 +355,14 @@ def require_release(document: object) -> None:
         raise _not_understood("a release file", error) from error
 
 
+def parse_artifact(document: object) -> Artifact:
+    """Read the entry of one archive, for a publisher. Raises ``ManifestError``."""
+    try:
+        return _artifact(msgspec.convert(document, _Artifact))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise _not_understood("an archive", error) from error
+
+
 def can_list(path: str) -> bool:
     """Tell whether a release file can name a file of this path, or a link with this target."""
     try:
@@ -358,12 +379,6 @@ def can_fetch(url: str) -> bool:
     except msgspec.ValidationError:
         return False
     return url.startswith("https://")
-
-
-def _said(entry: Artifact | FileEntry) -> dict[str, Any]:
-    """Return its fields without those that have their defaults."""
-    values = ((field.default, field.name, getattr(entry, field.name)) for field in fields(entry))
-    return {name: value for default, name, value in values if value != default}
 
 
 def _not_understood(what: str, error: Exception) -> ManifestError:
@@ -401,11 +416,27 @@ def _platform(name: str, raw: _Platform) -> Platform:
                 backend=value.backend,
                 server=value.server,
                 requires=_requirements(value.requires),
-                artifacts=value.artifacts,
+                artifacts=tuple(_artifact(each) for each in value.artifacts),
                 arguments=value.arguments,
             )
             for key, value in raw.variants.items()
         ),
+    )
+
+
+def _artifact(raw: _Artifact) -> Artifact:
+    files = raw.files
+    return Artifact(
+        url=raw.url,
+        sha256=raw.sha256,
+        size=raw.size,
+        format=raw.format,
+        root=raw.root,
+        files=None
+        if files is None
+        else tuple(FileEntry(f.path, f.size, f.sha256, f.executable) for f in files),
+        links=tuple(LinkEntry(link.path, link.target) for link in raw.links),
+        pieces=raw.pieces,
     )
 
 

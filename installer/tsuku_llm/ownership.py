@@ -8,7 +8,7 @@ with umask 002 (Debian, Fedora) all files belong to such a private group.
 
 The result stays valid until root or this user changes a mode, because no other user can write to
 the folders above. The exception is a missing name in a sticky folder: any user can create it.
-For that, ``durable.make_folder`` checks the owner of each folder that it makes.
+For that, ``files.make_folder`` checks the owner of each folder that it makes.
 """
 
 from __future__ import annotations

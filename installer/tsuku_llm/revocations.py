@@ -8,18 +8,17 @@ Every start reads these files, so this module imports no large library.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tsuku_llm import embedded
+from tsuku_llm import embedded, records
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.files import make_folder, read_small, replace_file
 
 FILE = "revoked.json"
 
@@ -29,8 +28,6 @@ LONGEST_REASON = 300
 _FORMAT = 1
 _LIMIT = 8 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Revocation(NamedTuple):
@@ -88,12 +85,37 @@ def parse(repository: str, raw: object) -> tuple[Revocation, ...]:
     Raises ``ValueError`` for anything else: an unreadable entry could be a revocation, so it is
     not skipped.
     """
-    if not isinstance(raw, list):
-        raise ValueError("the list of revoked releases is not a list")  # noqa: TRY004
-    found = tuple(_parsed(repository, each) for each in raw)
+    found = []
+    for entry in records.many(records.mapping)(raw, "the list of revoked releases"):
+        release = entry.get("release")
+        if type(release) is not str or not _NAME.fullmatch(release):
+            raise ValueError(f"{str(release)[:80]!a} is not the name of a release")
+        try:
+            found.append(Revocation(repository, release, **_READ(entry, release)))
+        except ValueError as error:
+            raise ValueError(f"{release}: {error}") from error
     if len({each.release for each in found}) != len(found):
         raise ValueError("a release is in the list of revoked releases twice")
-    return found
+    return tuple(found)
+
+
+def _builds(value: Any, name: str) -> tuple[tuple[str, ...], ...]:
+    builds = records.many(records.many(records.digest))(value, name)
+    if not all(builds):
+        raise ValueError(f"{name} has a build without archives")
+    return tuple(sorted(tuple(sorted(build)) for build in builds))
+
+
+_DAY = records.matching(r"(?:[0-9]{4}-[0-9]{2}-[0-9]{2})?")
+_READ = records.fields(
+    {
+        "reason": records.checked(str, lambda reason: len(reason) <= LONGEST_REASON),
+        "date": _DAY,
+        "builds": _builds,
+        "withdrawn": _DAY,
+    },
+    since={"reason": "", "date": "", "builds": [], "withdrawn": ""},
+)
 
 
 def plain(revocations: Iterable[Revocation]) -> list[dict[str, Any]]:
@@ -133,9 +155,8 @@ def read(data: Path, repository: str) -> tuple[Revocation, ...]:
     if content is None:
         return ()
     try:
-        document = json.loads(content)
-        return parse(repository, document["revoked"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return parse(repository, records.parse(content, records.mapping).get("revoked"))
+    except ValueError as error:
         raise CorruptStore(
             f"the revocations of repository {repository} that were seen cannot be read",
             facts=(f"path: {path}", str(error)),
@@ -198,30 +219,4 @@ def remember(data: Path, repository: str, revocations: Iterable[Revocation]) -> 
     document = {"format": _FORMAT, "revoked": plain(after)}
     with disk_errors("remembering what was revoked", folder):
         make_folder(folder)
-        replace_file(folder / FILE, json.dumps(document, indent=1).encode("ascii") + b"\n")
-
-
-def _parsed(repository: str, raw: Any) -> Revocation:
-    if not isinstance(raw, Mapping):
-        raise ValueError("an entry is not an object")  # noqa: TRY004
-    release, reason = raw.get("release"), raw.get("reason", "")
-    if not isinstance(release, str) or not _NAME.fullmatch(release):
-        raise ValueError(f"{str(release)[:80]!a} is not the name of a release")
-    if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
-        raise ValueError(f"the reason for {release} is not a text of {LONGEST_REASON} characters")
-    days = [raw.get(name, "") for name in ("date", "withdrawn")]
-    if not all(isinstance(day, str) and (not day or _DATE.fullmatch(day)) for day in days):
-        raise ValueError(f"a date of {release} is not a day")
-    builds = raw.get("builds", [])
-    if not isinstance(builds, list) or not all(_is_build(build) for build in builds):
-        raise ValueError(f"the builds of {release} are not lists of SHA-256 digests")
-    sorted_builds = tuple(sorted(tuple(sorted(build)) for build in builds))
-    return Revocation(repository, release, reason, days[0], sorted_builds, days[1])
-
-
-def _is_build(build: object) -> bool:
-    return (
-        isinstance(build, list)
-        and bool(build)
-        and all(isinstance(each, str) and bool(_SHA256.fullmatch(each)) for each in build)
-    )
+        replace_file(folder / FILE, records.encode(document))

@@ -10,27 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import get_args
 
 from packaging.version import Version
 
+from tsuku_llm.backends import NAMES, TABLE, backend_of_api, facts_of
 from tsuku_llm.errors import SelectionError, UnknownRequest
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware
-from tsuku_llm.manifest import Backend, CudaRequirement, Platform, Release, Requirements, Variant
+from tsuku_llm.manifest import CudaRequirement, Platform, Release, Requirements, Variant
 
-BACKENDS: tuple[str, ...] = get_args(Backend)
-REQUESTS: tuple[str, ...] = ("auto", "gpu", *BACKENDS)
-POLICIES: tuple[str, ...] = ("portable", "native")
-
-API_OF_BACKEND = {
-    "cuda": "cuda",
-    "rocm": "rocm",
-    "sycl": "level_zero",
-    "vulkan": "vulkan",
-    "opencl": "opencl",
-    "openvino": "openvino",
-    "metal": "metal",
-}
+REQUESTS: tuple[str, ...] = ("auto", "gpu", *NAMES)
 
 _CLASS_RANK = {
     GpuKind.DISCRETE: 0,
@@ -201,9 +189,9 @@ def require_known(backend: str, variants: Iterable[str]) -> None:
 def detected(hardware: Hardware) -> tuple[str, ...]:
     """Return the backends for which this machine has a hardware device, and always the CPU."""
     return tuple(
-        backend
-        for backend in BACKENDS
-        if backend == "cpu" or hardware.api(API_OF_BACKEND[backend]).hardware_gpus
+        backend.name
+        for backend in TABLE
+        if not backend.api or hardware.api(backend.api).hardware_gpus
     )
 
 
@@ -238,7 +226,7 @@ def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
     yield from _system_obstacles(variant.requires, hardware)
     if variant.backend == "cpu":
         return
-    api = hardware.api(API_OF_BACKEND[variant.backend])
+    api = hardware.api(facts_of(variant.backend).api)
     reason = api_obstacle(api)
     if reason:
         yield reason
@@ -260,7 +248,7 @@ def _system_obstacles(requires: Requirements, hardware: Hardware) -> Iterator[Re
 def _usable(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
     if variant.backend == "cpu":
         return ()
-    api = hardware.api(API_OF_BACKEND[variant.backend])
+    api = hardware.api(facts_of(variant.backend).api)
     rule = _DEVICE_RULES.get(variant.backend, _any_device)
     return tuple(gpu for gpu in api.hardware_gpus if rule(variant.requires, api, gpu) is None)
 
@@ -378,7 +366,8 @@ def api_obstacle(api: Api) -> Reason | None:
         return None
     if api.problem:
         return Reason(api.problem.slug, api.problem.text)
-    name = _API_NAMES.get(api.name, api.name)
+    backend = backend_of_api(api.name)
+    name = backend.api_label if backend else api.name
     if api.state is not ApiState.OK:
         return Reason(f"api-{api.state.value}", f"{name} {_STATES[api.state]}")
     if not api.gpus:
@@ -386,16 +375,6 @@ def api_obstacle(api: Api) -> Reason | None:
     names = ", ".join(gpu.name for gpu in api.gpus)
     return Reason("software-only", f"{name} lists only software devices ({names})")
 
-
-_API_NAMES = {
-    "cuda": "the NVIDIA driver (CUDA)",
-    "rocm": "the ROCm runtime (HIP)",
-    "vulkan": "the Vulkan loader",
-    "level_zero": "the Level Zero loader",
-    "opencl": "the OpenCL loader",
-    "openvino": "OpenVINO's Intel driver",
-    "metal": "Metal",
-}
 
 _STATES = {
     ApiState.ABSENT: "is not installed",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tsuku_llm.errors import SnapshotError
-from tsuku_llm.host import ABSENT, Answer, Answers, Host, Program, Raw
+from tsuku_llm.host import ABSENT, Answers, ChildProgram, DriverAnswer, Host, Raw
 
 FORMAT = 1
 SIZE_LIMIT = 4 << 20
@@ -34,7 +34,7 @@ class Recording:
     files: dict[str, str | None] = field(default_factory=dict)
     folders: dict[str, Names | None] = field(default_factory=dict)
     access: dict[str, str | None] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, DriverAnswer] = field(default_factory=dict)
     source: str | None = None
     expect: Mapping[str, Any] | None = None
 
@@ -71,11 +71,11 @@ class RecordingHost:
         """Answer as ``Host`` describes, and record the variable."""
         return _once(self._recording.environment, name, self._host.environment)
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Answers:
         """Ask as ``Host`` describes, and record the answers when they are waited for."""
         wait = self._host.ask(program, questions, limit)
 
-        def wait_and_keep() -> Mapping[str, Answer]:
+        def wait_and_keep() -> Mapping[str, DriverAnswer]:
             answers = wait()
             self._recording.answers.update(answers)
             return answers
@@ -158,7 +158,7 @@ class ReplayHost:
         """Answer as ``Host`` describes, from the recording."""
         return self.recording.environment.get(name)
 
-    def ask(self, program: Program, questions: Sequence[str], limit: float) -> Answers:
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Answers:
         """Answer from the recording; ``program`` and ``limit`` change nothing."""
         del program, limit
         known = self.recording.answers
@@ -201,11 +201,11 @@ def _table(raw: Mapping[str, Any], key: str, convert: Callable[[Any], T]) -> dic
     return {name: convert(value) for name, value in _of_type(dict, raw.get(key, {})).items()}
 
 
-def _answer(raw: Any) -> Answer:
+def _answer(raw: Any) -> DriverAnswer:
     fields = _of_type(dict, raw)
     lines = tuple(_of_type(dict, line) for line in _of_type(list, fields.get("lines", [])))
     end = _of_type(str, fields.get("end", "done"))
-    return Answer(lines, end, _text(fields.get("during")))
+    return DriverAnswer(lines, end, _text(fields.get("during")))
 
 
 def _names(raw: Any) -> Names | None:

@@ -19,10 +19,12 @@ from support.stored import install
 from tsuku_llm import revocations
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.instances import Instances, Process, Record
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.record import Record
 from tsuku_llm.operations.background import stop
+from tsuku_llm.process import Process
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

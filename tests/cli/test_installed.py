@@ -9,8 +9,9 @@ import pytest
 from support.program import COMMAND, environment, run_program
 from support.stored import FILES, install
 
-from tsuku_llm.operations.memory import Failure, Memory
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.operations.state_notes import FailureNote, StateNotes
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
 
@@ -126,8 +127,8 @@ def test_a_signal_ends_the_server_and_us(number: signal.Signals, home: Path) -> 
 def test_S16_what_the_program_itself_keeps_is_not_foreign(home: Path) -> None:
     put(home)
     env = environment(home)
-    memory = Memory(home / "llm" / "state", ("driver",))
-    memory.keep_failure(Failure("a", "it crashed", "b"))
+    memory = StateNotes(home / "llm" / "state", ("driver",))
+    memory.keep_failure(FailureNote("a", "it crashed", "b"))
     memory.keep_devices("a", ())
     keys = ("--api-key", "secret")
     assert run_program("serve", "--", "--port", "1", env=env).code == 0

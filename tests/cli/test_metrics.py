@@ -10,8 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from support.program import environment, run_program
 
 from tsuku_llm.cli.render.metrics import text
-from tsuku_llm.instances import Instances, Process, Record, StartReport, Verdict
-from tsuku_llm.launch import FallenBack
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.record import Record
+from tsuku_llm.launch.report import FallenBack, StartReport, Verdict
+from tsuku_llm.process import Process
 
 US = Process.of(os.getpid())
 assert US

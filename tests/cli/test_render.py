@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support import machines
 from support.stored import make_receipt
 
-from tsuku_llm import catalog
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.repositories import repositories
 from tsuku_llm.cli.answer import CommandResult, document
 from tsuku_llm.cli.render import choice as choice_render
 from tsuku_llm.cli.render import install as install_render
@@ -23,9 +24,9 @@ from tsuku_llm.operations.install import InstallReport
 from tsuku_llm.operations.update import UpdateReport
 from tsuku_llm.operations.versions import Inventory
 from tsuku_llm.selection import Request, select
-from tsuku_llm.store import Installed
+from tsuku_llm.store.installed import Installed
 
-CATALOG = catalog.load(catalog.repository(Path("/nowhere")), Path("/nowhere"))
+CATALOG = loading.load(repositories.repository(Path("/nowhere")), Path("/nowhere"))
 GPU = machines.machine(machines.cuda(), machines.vulkan(GpuKind.DISCRETE))
 PROBLEM = Problem("no-icd", "the Vulkan loader finds no driver", "install mesa-vulkan-drivers")
 NO_GPU = machines.machine(Api("vulkan", ApiState.FAILED, problem=PROBLEM))

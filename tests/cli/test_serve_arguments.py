@@ -12,8 +12,8 @@ from support.stored import FILES, install
 
 from tsuku_llm.cli.commands.serve import serve_command
 from tsuku_llm.cli.program import wants_json
-from tsuku_llm.operations.start import Serving
-from tsuku_llm.store import Store
+from tsuku_llm.operations.serve import Serving
+from tsuku_llm.store.store import Store
 
 PLAIN = (["serve"], ["serve", "--exec"])
 SAYS_ITS_WORDS = b'#!/bin/sh\nfor word; do printf "[%s]" "$word"; done\necho "in $PWD"\nexit 7\n'

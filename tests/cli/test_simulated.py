@@ -11,7 +11,7 @@ from support.stored import install as put
 
 from tsuku_llm.cli.session import FAKE_HARDWARE, STRICT
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 Program = Callable[..., Result]
 AsJson = Callable[..., Any]

@@ -16,7 +16,7 @@ from support.stored import FILES, install
 
 from tsuku_llm.cli.program import program as click_program
 from tsuku_llm.cli.session import FAKE_HARDWARE
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")

@@ -16,8 +16,9 @@ from support.processes import gone
 from support.program import COMMAND, Result, environment, run_program
 from support.stored import FILES, install, snapshot
 
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.integrity import stamp_of
+from tsuku_llm.store.store import Store
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who uses a file")

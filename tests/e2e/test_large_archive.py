@@ -26,7 +26,7 @@ def look():
     while not done.wait(0.005):
         most["threads"] = max(most["threads"], threading.active_count() - 1)
         kinds = {re.sub("[-_0-9]+$", "", each.name) for each in threading.enumerate()}
-        most["kinds"] = max(most["kinds"], len(kinds & {"fetch", "tsuku-llm lane", "unpack"}))
+        most["kinds"] = max(most["kinds"], len(kinds & {"fetch", "tsuku-llm connection", "unpack"}))
         most["descriptors"] = max(most["descriptors"], len(os.listdir("/proc/self/fd")))
 
 def tell():

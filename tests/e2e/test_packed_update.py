@@ -111,11 +111,11 @@ def test_the_same_build_under_another_release_costs_nothing(
     assert updated(shop, owner, "b2") == []
 
 
-def test_X01_a_tampered_donor_of_links_is_fetched_again(
+def test_X01_a_tampered_source_of_links_is_fetched_again(
     shop: ReleaseServer, owner: User, tmp_path: Path
 ) -> None:
-    donor = tree_of(owner, "b1") / "libggml-cuda.so.0.20"
-    donor.write_bytes(b"X" * donor.stat().st_size)
+    source = tree_of(owner, "b1") / "libggml-cuda.so.0.20"
+    source.write_bytes(b"X" * source.stat().st_size)
     archives = publish(shop, "b2", build(tmp_path / "b2"))
     before = len(shop.downloads())
     assert owner.run("update").code == 0

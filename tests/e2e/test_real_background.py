@@ -17,8 +17,8 @@ from support.program import Result, environment, run_program
 from support.stored import install
 from support.tiny_model import write_tiny_model
 
-from tsuku_llm.instances import Instances
-from tsuku_llm.store import Store
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.store.store import Store
 
 pytestmark = [
     pytest.mark.index,

@@ -12,7 +12,7 @@ from support.folder_shop import FolderShop
 from support.program import Result
 from support.release_server import NAME, User
 
-from tsuku_llm import standing
+from tsuku_llm import metadata_status
 
 STRICT = {"TSUKU_LLM_REQUIRE_FRESH": "true"}
 
@@ -84,7 +84,7 @@ def test_M29_a_revoked_release_is_known_when_the_note_is_lost(
     """Or when an upgraded package brings newer metadata: then the metadata itself is asked."""
     revoke(folder_shop, "b2")
     assert owner.run("repository", "refresh", NAME).code == 0
-    note = standing.folder_of(owner.data, NAME) / "standing.json"
+    note = metadata_status.folder_of(owner.data, NAME) / "standing.json"
     note.unlink()
     assert started(owner).code == 5
     assert note.exists(), "so that the next start is a quick one"
@@ -151,7 +151,7 @@ def expire(shop: FolderShop, user: User) -> None:
     old = datetime(2026, 11, 20, 1, tzinfo=timezone.utc)
     shop.simulator.expire("timestamp", old)
     shop.write()
-    folder = standing.folder_of(user.data, NAME)
+    folder = metadata_status.folder_of(user.data, NAME)
     name = (folder / "current").read_text()
     copy = folder / "copies" / name / "metadata"
     for path in (shop.root / "repository" / "metadata").iterdir():
@@ -213,7 +213,7 @@ def test_a_removed_repository_keeps_nobody_from_starting(owner: User) -> None:
 
 
 def test_metadata_that_was_damaged_keeps_nobody_from_starting(owner: User) -> None:
-    folder = standing.folder_of(owner.data, NAME)
+    folder = metadata_status.folder_of(owner.data, NAME)
     (folder / "current").write_text("junk")
     done = started(owner)
     assert done.code == 0
@@ -223,7 +223,7 @@ def test_metadata_that_was_damaged_keeps_nobody_from_starting(owner: User) -> No
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_start_needs_no_right_to_write_a_note(owner: User) -> None:
-    folder = standing.folder_of(owner.data, NAME)
+    folder = metadata_status.folder_of(owner.data, NAME)
     (folder / "standing.json").unlink()
     folder.chmod(0o555)
     assert started(owner).code == 0

@@ -86,9 +86,9 @@ def test_a_changed_file_is_fetched(shop: ReleaseServer, owner: User) -> None:
     assert library(owner, "b2").read_bytes() == b"another" * 9
 
 
-def test_X01_a_donor_that_was_tampered_with_is_not_taken(shop: ReleaseServer, owner: User) -> None:
-    donor = library(owner, "b1")
-    donor.write_bytes(b"X" * donor.stat().st_size)
+def test_X01_a_source_that_was_tampered_with_is_not_taken(shop: ReleaseServer, owner: User) -> None:
+    source = library(owner, "b1")
+    source.write_bytes(b"X" * source.stat().st_size)
     found = updated(shop, owner, runtime(shop, "runtime-2"))
     assert sorted(found) == ["b2-build.tar.gz", "runtime-2.tar.gz"]
     assert library(owner, "b2").read_bytes() == b"a runtime" * 5000

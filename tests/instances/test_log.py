@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.instances import follow_log, open_log, read_log, turn
-from tsuku_llm.instances.log import older
+from tsuku_llm.instances.log import follow_log, older_log, open_log, read_log, rotate_log
 
 
 @pytest.fixture
@@ -23,9 +22,9 @@ def writer(log: Path) -> Iterator[int]:
 def test_it_stays_within_twice_its_limit_and_keeps_the_end(log: Path, writer: int) -> None:
     for number in range(1000):
         os.write(writer, b"line %03d\n" % number)
-        turn(log, (writer,), limit=900)
+        rotate_log(log, (writer,), limit=900)
     assert log.stat().st_size <= 900
-    assert older(log).stat().st_size <= 909
+    assert older_log(log).stat().st_size <= 909
     said = b"".join(read_log(log)).splitlines()
     assert said == [b"line %03d" % number for number in range(1000 - len(said), 1000)]
     assert len(said) >= 100
@@ -34,21 +33,21 @@ def test_it_stays_within_twice_its_limit_and_keeps_the_end(log: Path, writer: in
 @pytest.mark.skipif(os.name != "posix", reason="modes")
 def test_only_the_user_can_read_it(log: Path, writer: int) -> None:
     os.write(writer, b"secret")
-    assert turn(log, (writer,), limit=1)
-    assert [path.stat().st_mode & 0o777 for path in (log, older(log))] == [0o600, 0o600]
+    assert rotate_log(log, (writer,), limit=1)
+    assert [path.stat().st_mode & 0o777 for path in (log, older_log(log))] == [0o600, 0o600]
 
 
 def test_a_log_that_is_not_full_is_left(log: Path, writer: int) -> None:
     os.write(writer, b"12345")
-    assert not turn(log, (writer,), limit=6)
-    assert turn(log, (writer,), limit=5)
+    assert not rotate_log(log, (writer,), limit=6)
+    assert rotate_log(log, (writer,), limit=5)
 
 
 def test_a_log_that_cannot_be_turned_is_written_on(log: Path, writer: int) -> None:
     os.write(writer, b"first ")
-    older(log).mkdir()
-    (older(log) / "in the way").touch()
-    assert not turn(log, (writer,), limit=1)
+    older_log(log).mkdir()
+    (older_log(log) / "in the way").touch()
+    assert not rotate_log(log, (writer,), limit=1)
     os.write(writer, b"second")
     assert log.read_bytes() == b"first second"
 
@@ -62,7 +61,7 @@ def test_who_follows_misses_nothing_when_it_is_turned(log: Path, writer: int) ->
         number = next(steps, None)
         over = number is None
         os.write(writer, b"%s " % (b"end" if number is None else b"%02d" % number))
-        turn(log, (writer,), limit=7)
+        rotate_log(log, (writer,), limit=7)
 
     os.write(writer, b"begin ")
     said = b"".join(follow_log(log, lambda: over, write_more))

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from support.processes import gone
 
-from tsuku_llm.instances import Process, see
+from tsuku_llm.instances.idle import sample_activity
+from tsuku_llm.process import Process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sleep and signals of POSIX")
 
@@ -68,12 +69,12 @@ def test_the_work_and_the_connections_of_a_process_are_seen() -> None:
     ) as child:
         assert child.stdout
         assert child.stdout.readline() == b"done\n"
-        sight = see(child.pid)
-        assert sight
-        assert sight.processor >= 0.1
-        assert len(sight.connections) == 2, "both ends are its own; the listening one is none"
+        sample = sample_activity(child.pid)
+        assert sample
+        assert sample.processor >= 0.1
+        assert len(sample.connections) == 2, "both ends are its own; the listening one is none"
         child.communicate()
-    assert see(child.pid) is None
+    assert sample_activity(child.pid) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what Linux is asked")

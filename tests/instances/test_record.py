@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.errors import AlreadyRunning, CorruptStore, UsageError
-from tsuku_llm.instances import Instances, Process, Record, StartReport, State, checked_name
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.record import Record, ServerState, checked_name
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.process import Process
 
 US = Process.of(os.getpid())
 assert US
@@ -45,16 +48,16 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
-        ({}, State.STARTING),
-        ({"report": REPORT}, State.STARTING),
-        ({"report": REPORT._replace(ready=True), "server": US}, State.RUNNING),
-        ({"supervisor": DEAD, "server": US}, State.UNWATCHED),
-        ({"supervisor": DEAD}, State.LOST),
-        ({"supervisor": DEAD, "server": DEAD}, State.LOST),
-        ({"supervisor": DEAD, "server": DEAD, "exit_code": 0}, State.ENDED),
+        ({}, ServerState.STARTING),
+        ({"report": REPORT}, ServerState.STARTING),
+        ({"report": REPORT._replace(ready=True), "server": US}, ServerState.RUNNING),
+        ({"supervisor": DEAD, "server": US}, ServerState.UNWATCHED),
+        ({"supervisor": DEAD}, ServerState.LOST),
+        ({"supervisor": DEAD, "server": DEAD}, ServerState.LOST),
+        ({"supervisor": DEAD, "server": DEAD, "exit_code": 0}, ServerState.ENDED),
     ],
 )
-def test_the_system_says_what_became_of_it(changes: dict[str, object], state: State) -> None:
+def test_the_system_says_what_became_of_it(changes: dict[str, object], state: ServerState) -> None:
     assert replace(RECORD, **changes).state is state
 
 
@@ -126,7 +129,7 @@ JUNK = st.recursive(
 def test_C10_a_record_of_junk_is_one_error_or_a_record(field: str, junk: object) -> None:
     document = json.loads(replace(RECORD, report=REPORT, server=DEAD).to_json()) | {field: junk}
     with suppress(CorruptStore):
-        assert Record.from_json(json.dumps(document).encode()).state in State
+        assert Record.from_json(json.dumps(document).encode()).state in ServerState
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 99, b"[]", b"{", b"[" * 100_000, b"\xff"])

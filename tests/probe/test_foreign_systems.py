@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from tsuku_llm.hardware import ApiState, GpuKind, Hardware
-from tsuku_llm.host import Answer
+from tsuku_llm.host import DriverAnswer
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.snapshot import Recording, ReplayHost
 
 PLIST = "/System/Library/CoreServices/SystemVersion.plist"
 
 
-def host(os: str, machine: str, answers: dict[str, Answer], **rest: Any) -> ReplayHost:
+def host(os: str, machine: str, answers: dict[str, DriverAnswer], **rest: Any) -> ReplayHost:
     system = {"os": os, "machine": machine, "release": rest.pop("release", None)}
     return ReplayHost(Recording(system=system, answers=answers, **rest), "made")
 
 
-def answer(*lines: dict[str, Any], end: str = "done") -> Answer:
-    return Answer(lines, end)
+def answer(*lines: dict[str, Any], end: str = "done") -> DriverAnswer:
+    return DriverAnswer(lines, end)
 
 
 def told(version: str) -> dict[str, str]:
@@ -114,7 +114,7 @@ def test_only_metal_is_asked_on_a_mac() -> None:
 DLLS = ("vcruntime140.dll", "vcruntime140_1.dll", "msvcp140.dll")
 
 
-def win(*lines: dict[str, Any], machine: str = "AMD64", **drivers: Answer) -> Hardware:
+def win(*lines: dict[str, Any], machine: str = "AMD64", **drivers: DriverAnswer) -> Hardware:
     answers = {"windows": answer(*lines), **drivers}
     return probe(host("win32", machine, answers, release="10.0.26100"))
 

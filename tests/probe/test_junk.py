@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machines import release
 
-from tsuku_llm.host import Answer
-from tsuku_llm.probe import QUESTIONS, cpu, probe, reply
+from tsuku_llm.host import DriverAnswer
+from tsuku_llm.probe import QUESTIONS, answers, cpu, probe
 from tsuku_llm.selection import Request, select
 from tsuku_llm.snapshot import Recording, ReplayHost
 
@@ -52,7 +52,7 @@ LINES = st.builds(
 )
 ENDS = st.sampled_from(["done", "done", "done", "timed-out", "signal 11", "exit 1", "not-started"])
 ANSWERS = st.builds(
-    Answer, st.lists(LINES, max_size=5).map(tuple), ENDS, st.none() | st.text(max_size=9)
+    DriverAnswer, st.lists(LINES, max_size=5).map(tuple), ENDS, st.none() | st.text(max_size=9)
 )
 TEXTS = st.none() | st.text(max_size=30) | WORDS
 FILES = [
@@ -92,7 +92,7 @@ def test_any_text_may_stand_in_cpuinfo(text: str) -> None:
 
 @given(VALUES)
 def test_any_value_may_stand_for_any_other(value: Any) -> None:
-    number = reply.integer(value)
+    number = answers.integer(value)
     assert number is None or isinstance(number, int)
-    text = reply.words(value)
+    text = answers.words(value)
     assert text is None or (text == text.strip() and "\n" not in text)

@@ -7,10 +7,10 @@ from support.fake_roots import with_pci
 from support.stub_drivers import StubDrivers
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
-from tsuku_llm.host import Answer, LocalHost
+from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.nvidia import Raw, parse
-from tsuku_llm.probe.surroundings import Surroundings
+from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.probe.nvidia import RawNvidia, parse
 
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\nGCC version: x\n"
 
@@ -199,8 +199,10 @@ def test_a_library_without_its_kernel_module_is_named(stubs: StubDrivers, tmp_pa
 
 def test_a_device_file_that_may_not_be_opened_is_named() -> None:
     opened = {"call": "open", "library": "/usr/lib/libcuda.so.1"}
-    answer = Answer((opened, {"call": "cuInit", "code": 100}), "done")
-    api = parse(Raw(cuda=answer, kernel=KERNEL.format("580.95.05"), control=""), Surroundings())
+    answer = DriverAnswer((opened, {"call": "cuInit", "code": 100}), "done")
+    api = parse(
+        RawNvidia(cuda=answer, kernel=KERNEL.format("580.95.05"), control=""), MachineKind()
+    )
     assert slug(api) == "gpu-permission"
 
 

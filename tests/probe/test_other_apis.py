@@ -8,9 +8,9 @@ from support.stub_drivers import StubDrivers
 from support.tools import require_library
 
 from tsuku_llm.hardware import Api, ApiState, GpuKind
-from tsuku_llm.host import Answer, LocalHost
+from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import amd, probe
-from tsuku_llm.probe.surroundings import Surroundings
+from tsuku_llm.probe.machine import MachineKind
 
 
 def slug(api: Api) -> str | None:
@@ -88,8 +88,8 @@ def test_an_amd_card_without_rocm_is_named(tmp_path: Path) -> None:
 
 def test_a_compute_device_that_may_not_be_opened_is_named() -> None:
     opened = {"call": "open", "library": "/opt/rocm/lib/libamdhip64.so.7"}
-    answer = Answer((opened, {"call": "hipGetDeviceCount", "code": 100}), "done")
-    assert slug(amd.parse(amd.Raw(hip=answer, access="r"), Surroundings())) == "gpu-permission"
+    answer = DriverAnswer((opened, {"call": "hipGetDeviceCount", "code": 100}), "done")
+    assert slug(amd.parse(amd.RawAmd(hip=answer, access="r"), MachineKind())) == "gpu-permission"
 
 
 def test_a_container_that_was_not_given_the_card(stubs: StubDrivers, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from support.stub_drivers import StubDrivers
 from support.tools import require_tool
 
 from tsuku_llm.hardware import Hardware, Libc
-from tsuku_llm.host import Answer, LocalHost
+from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import cpu, libc, platform_key, probe
-from tsuku_llm.probe.conclusion import parse_os_release
+from tsuku_llm.probe.assemble import parse_os_release
 from tsuku_llm.probe.worker import elf
 
 
@@ -109,8 +109,8 @@ def test_musl_is_told_with_its_version(tmp_path: Path) -> None:
 
 
 def test_the_interpreters_own_library_counts_where_no_other_is_known() -> None:
-    assert libc.parse(libc.Raw(Answer((), "done"), "glibc 2.36")) == Libc("glibc", "2.36")
-    assert libc.parse(libc.Raw(Answer((), "done"), None)) == Libc("unknown", None)
+    assert libc.parse(libc.RawLibc(DriverAnswer((), "done"), "glibc 2.36")) == Libc("glibc", "2.36")
+    assert libc.parse(libc.RawLibc(DriverAnswer((), "done"), None)) == Libc("unknown", None)
 
 
 def test_this_machines_libstdcxx_is_found_without_loading_it() -> None:

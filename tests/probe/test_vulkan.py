@@ -8,10 +8,10 @@ from support.stub_drivers import StubDrivers
 from support.tools import require_library
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
-from tsuku_llm.host import Answer, LocalHost
+from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.surroundings import Surroundings
-from tsuku_llm.probe.vulkan import Raw, parse
+from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.probe.vulkan import RawVulkan, parse
 
 
 def vulkan(host: LocalHost, limit: float = 5.0) -> Api:
@@ -164,14 +164,14 @@ def test_a_loader_of_vulkan_1_0_is_one() -> None:
         {"call": "vkCreateInstance", "code": 0},
         {"call": "vkEnumeratePhysicalDevices", "code": 0, "count": 0},
     )
-    assert parse(Raw(Answer(lines, "done")), Surroundings()).version == "1.0"
+    assert parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind()).version == "1.0"
 
 
 def test_row_9_drivers_without_a_loader_need_one_package() -> None:
     absent = "libvulkan.so.1: cannot open shared object file: No such file or directory"
     opened = {"call": "open", "library": None, "names": ["libvulkan.so.1"], "errors": [absent]}
     icd = {"call": "icd", "file": ICD.format("radeon"), "library": "libvulkan_radeon.so"}
-    api = parse(Raw(Answer((opened, icd), "done")), Surroundings())
+    api = parse(RawVulkan(DriverAnswer((opened, icd), "done")), MachineKind())
     assert (api.state, slug(api)) == (ApiState.ABSENT, "vulkan-icd-without-loader")
     assert api.problem
     assert "libvulkan1" in api.problem.fix
@@ -184,7 +184,7 @@ def test_a_library_of_the_other_word_size_is_not_blamed() -> None:
         {"call": "vkCreateInstance", "code": -9},
         {"call": "icd", "file": "x.i686.json", "library": "libvulkan_radeon.so", "error": error},
     )
-    assert slug(parse(Raw(Answer(lines, "done")), Surroundings())) == "vulkan-no-device"
+    assert slug(parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind())) == "vulkan-no-device"
 
 
 def test_a_known_dependency_is_named_with_its_package() -> None:
@@ -194,7 +194,7 @@ def test_a_known_dependency_is_named_with_its_package() -> None:
         {"call": "vkCreateInstance", "code": -9},
         {"call": "icd", "file": "x.json", "library": "libGLX_nvidia.so.0", "error": error},
     )
-    api = parse(Raw(Answer(lines, "done")), Surroundings())
+    api = parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind())
     assert api.problem
     assert (api.problem.slug, api.problem.fix) == ("vulkan-icd-broken", "sudo apt install libx11-6")
 

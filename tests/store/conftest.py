@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.store import Store
+from tsuku_llm.store.store import Store
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tsuku_llm.manifest import Artifact, FileEntry
+from tsuku_llm.manifest import Artifact
+from tsuku_llm.tree_entry import FileEntry
 
 BLOCK = 512
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from support.tools import require_tool
 
-from tsuku_llm.launch import Build
+from tsuku_llm.launch.planning import Build
 from tsuku_llm.manifest import Measured, Pieces
 
 WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"

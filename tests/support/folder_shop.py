@@ -9,8 +9,8 @@ from support.program import environment
 from support.release_server import NAME, ReleaseServer, User
 from support.sessions import changed, make_session
 
-from tsuku_llm import catalog
-from tsuku_llm.host import LocalHost
+from tsuku_llm.catalog.repositories import repositories as configured_repositories
+from tsuku_llm.local_host import LocalHost
 from tsuku_llm.operations import repository as repositories
 from tsuku_llm.operations.session import Machine, Session
 
@@ -64,7 +64,7 @@ class FolderShop(ReleaseServer):
         machine = Machine(LocalHost(), NOW, environment(home))
         usual = {"note": Notes(), "repository": NAME, "mirror": (self.mirror,)}
         session = make_session(data, machine, **{**usual, **changes})
-        if NAME not in [each.name for each in catalog.repositories(data)]:
+        if NAME not in [each.name for each in configured_repositories(data)]:
             root = home.parent / f"{home.name}-root.json"
             root.write_bytes(self.simulator.pinned_root)
             repositories.add(changed(session, now=NOW), NAME, self.simulator.url, root)

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tsuku_llm.archive import inflating
+from tsuku_llm.archive import gzips
 
 __all__ = ["inflater"]
 
 
 @pytest.fixture(scope="module", autouse=True, params=["zlib", "isal.isal_zlib"])
 def inflater(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = inflating.LIBRARY
-    inflating.LIBRARY = pytest.importorskip(request.param)
+    before = gzips.LIBRARY
+    gzips.LIBRARY = pytest.importorskip(request.param)
     yield
-    inflating.LIBRARY = before
+    gzips.LIBRARY = before

@@ -9,18 +9,21 @@ import os
 import sys
 from pathlib import Path
 
-from tsuku_llm import launch
 from tsuku_llm.errors import TsukuError
+from tsuku_llm.launch.gate import gate
+from tsuku_llm.launch.planning import Build, plan_server
+from tsuku_llm.launch.replace_process import replace_process
+from tsuku_llm.launch.supervise import supervise
 
 
 def main(action: str, tree: str, server: str, backend: str, *arguments: str) -> int:
-    build = launch.Build(Path(tree), server, backend)
-    plan = launch.plan(build, arguments, cwd=Path.cwd(), environ=os.environ)
+    build = Build(Path(tree), server, backend)
+    plan = plan_server(build, arguments, cwd=Path.cwd(), environ=os.environ)
     try:
         if action == "gate":
-            launch.gate(build, os.environ)
+            gate(build, os.environ)
             return 0
-        return launch.replace(plan) if action == "replace" else launch.supervise(plan)
+        return replace_process(plan) if action == "replace" else supervise(plan)
     except TsukuError as error:
         sys.stderr.write(f"error[{error.slug}]: {error.message}\nhint: {error.hint}\n")
         return error.exit_code

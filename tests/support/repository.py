@@ -4,12 +4,12 @@
 signer), keeps every file it ever published and answers as the three things a repository is:
 
 - a copy for ``trust.load``: ``read(name)``
-- a host for ``catalog.refresh``: ``download(url, limit)``, with ``requests`` as its log
+- a host for ``refreshing.refresh``: ``download(url, limit)``, with ``requests`` as its log
 - static files for a web server or ``manifests/``: ``write(folder)``
 
     simulator = RepositorySimulator()
     simulator.publish(release_document("b2", version="0.2.0"), channels=["stable"])
-    repository = simulator.repository()                     # a ``catalog.Repository``
+    repository = simulator.repository()                     # a ``Repository``
     simulator.install(data, "company", "https://host/llm/") # as ``repository add`` would
 
 ``publish`` bumps and signs targets, snapshot and timestamp; a release document is a dict in
@@ -46,7 +46,7 @@ from tuf.api.metadata import (
     Timestamp,
 )
 
-from tsuku_llm.catalog import Repository, add_repository
+from tsuku_llm.catalog.repositories import Repository, add_repository
 from tsuku_llm.errors import BodyError, HttpStatusError
 
 URL = "https://releases.example/llm/"
@@ -335,7 +335,7 @@ class RepositorySimulator:
             path.write_bytes(data)
 
     def install(self, data: Path, name: str, url: str | None = None) -> Repository:
-        """Add it to a user's repositories; ``catalog.refresh`` then fetches it."""
+        """Add it to a user's repositories; ``refreshing.refresh`` then fetches it."""
         return add_repository(data, name, url or self.url, self.pinned_root)
 
     def flip(self, name: str, at: int) -> None:

@@ -24,7 +24,7 @@ from support.folder_shop import FolderShop
 from support.release_server import NAME
 from support.repository import release_document
 
-from tsuku_llm import standing
+from tsuku_llm import metadata_status
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.refresh import refresh
@@ -87,7 +87,7 @@ def _child(session: Session, step: int) -> int:
 
 def names(session: Session) -> set[str]:
     """Every name in the folder of the repository."""
-    folder = standing.folder_of(session.paths.data, NAME)
+    folder = metadata_status.folder_of(session.data, NAME)
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 

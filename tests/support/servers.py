@@ -10,11 +10,12 @@ from support.sessions import make_session
 from support.stored import install
 
 from tsuku_llm.host import LocalHost
-from tsuku_llm.launch import Leash, StartReport
-from tsuku_llm.operations.serve import serve
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Machine, Session
-from tsuku_llm.operations.start import Serving
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.store import Store
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -61,14 +62,16 @@ class Starter:
 
     def start(self, *arguments: str, require_gpu: bool = False, become: bool = False) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
-        leash = Leash()
+        stop_handle = StopHandle()
 
-        def told(report: StartReport) -> None:
+        def on_report(report: StartReport) -> None:
             self.reports.append(report)
             if report.ready:
-                leash.end("it was judged")
+                stop_handle.end("it was judged")
 
-        how = Serving(replace=become, require_gpu=require_gpu, sink=told, leash=leash)
+        how = Serving(
+            replace=become, require_gpu=require_gpu, sink=on_report, stop_handle=stop_handle
+        )
         return serve(self._session(), ("--port", "0", *arguments), how)
 
     @property

@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support import stored
 
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.store import Installed, Store
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.store import Store
 
 STEPS = frozenset(
     f"os.{name}"

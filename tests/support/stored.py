@@ -6,15 +6,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.store import (
-    ArtifactRecord,
-    FileRecord,
-    Installed,
-    LinkRecord,
-    Receipt,
-    Store,
-    version_id,
-)
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import ArtifactRecord, Receipt, version_id
+from tsuku_llm.store.store import Store
+from tsuku_llm.tree_entry import FileEntry, LinkEntry
 
 FILES = {
     "llama-server": b"#!/bin/sh\necho server\n",
@@ -54,10 +49,10 @@ def make_receipt(
         "hardware": {"platform": "linux-amd64", "gpus": []},
         "artifacts": (ArtifactRecord("https://example.org/build.tar.gz", artifact, 1234),),
         "files": tuple(
-            FileRecord(path, len(content), sha256(content).hexdigest(), path.startswith("llama-"))
+            FileEntry(path, len(content), sha256(content).hexdigest(), path.startswith("llama-"))
             for path, content in files.items()
         ),
-        "links": tuple(LinkRecord(path, target) for path, target in links.items()),
+        "links": tuple(LinkEntry(path, target) for path, target in links.items()),
         "installed_at": "2026-11-20T12:00:00Z",
         "tsuku_llm": "0.1.0",
     }

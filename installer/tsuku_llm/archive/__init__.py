@@ -7,10 +7,9 @@ and 3.14. The filters of ``tarfile`` do not protect (CVE-2025-4517) or are absen
 """
 
 from tsuku_llm.archive.budget import Budget
-from tsuku_llm.archive.linking import make_links
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.placing import Aside, as_it_is, place
-from tsuku_llm.archive.unpack import Unpacked, UnpackedFile, UnpackedLink, in_order, unpack
+from tsuku_llm.archive.unpack import in_order, make_links, unpack
 from tsuku_llm.archive.writing import THREADS
 
 __all__ = [
@@ -18,9 +17,6 @@ __all__ = [
     "Aside",
     "Budget",
     "Names",
-    "Unpacked",
-    "UnpackedFile",
-    "UnpackedLink",
     "as_it_is",
     "checked_parts",
     "in_order",

@@ -8,7 +8,7 @@ from tsuku_llm.errors import DigestMismatch
 from tsuku_llm.manifest import Artifact
 
 
-class Listing:
+class SignedList:
     """The files and links that an artifact may have; all, if the manifest lists none."""
 
     def __init__(self, artifact: Artifact) -> None:

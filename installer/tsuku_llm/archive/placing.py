@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from tsuku_llm.archive.member import unsafe
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.tree import PROGRAM_MODE, opened_tree
-from tsuku_llm.archive.unpack import Unpacked, UnpackedFile, UnpackedLink
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeArchive
 from tsuku_llm.manifest import Artifact
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 _SHOWN = 8
 """Limit on the found names that an error shows."""
@@ -32,16 +32,16 @@ class Aside:
 
     artifact: Artifact
     folder: Path
-    items: tuple[Unpacked, ...]
+    items: tuple[TreeEntry, ...]
 
 
-Moves = Mapping[str, tuple[Path, Unpacked]]
+Moves = Mapping[str, tuple[Path, TreeEntry]]
 """For each path in the tree: the unpacked file's present path, and its entry in the tree."""
 
 
 def place(
-    archives: Sequence[Aside], tree: Path, server: str, present: Mapping[str, Unpacked]
-) -> tuple[str, tuple[Unpacked, ...]]:
+    archives: Sequence[Aside], tree: Path, server: str, present: Mapping[str, TreeEntry]
+) -> tuple[str, tuple[TreeEntry, ...]]:
     """Move the archives' files into the tree; return the server's path and the moved files.
 
     ``server`` is the path that the manifest assumes. ``present`` has what listed archives put
@@ -61,7 +61,7 @@ def place(
 
 
 def arrange(
-    archives: Sequence[Aside], server: str, present: Mapping[str, Unpacked]
+    archives: Sequence[Aside], server: str, present: Mapping[str, TreeEntry]
 ) -> tuple[str, Moves]:
     """Decide where each file goes; return the server's path in the tree, and the moves. Pure.
 
@@ -74,16 +74,16 @@ def arrange(
     else:
         main, found = _server(archives, server)
     beside = PurePosixPath(found).parent
-    moves: dict[str, tuple[Path, Unpacked]] = {}
+    moves: dict[str, tuple[Path, TreeEntry]] = {}
     for archive in archives:
         own = archive is main
         top = _main_root(archive, server) if own else _common_folder(archive.items)
         for item in archive.items:
             path = PurePosixPath(item.path).relative_to(top)
-            moved = replace(item, path=str(path if own else beside / path))
+            moved: TreeEntry = item._replace(path=str(path if own else beside / path))
             # Archives made on Windows mark no file as executable.
-            if own and moved.path == found and isinstance(moved, UnpackedFile):
-                moved = replace(moved, executable=True)
+            if own and moved.path == found and isinstance(moved, FileEntry):
+                moved = moved._replace(executable=True)
             known = moves[moved.path][1] if moved.path in moves else present.get(moved.path)
             # The same file in two archives is fine: the first one is used.
             if known is None:
@@ -97,14 +97,14 @@ def arrange(
 def _server(archives: Sequence[Aside], server: str) -> tuple[Aside, str]:
     """Find the archive that has the server, and the server's path in the tree."""
     name = PurePosixPath(server).name
-    found: list[tuple[Aside, UnpackedFile, str]] = []
+    found: list[tuple[Aside, FileEntry, str]] = []
     for archive in archives:
         # Once for each archive, as it looks at all paths: an archive may have many servers.
         top = _main_root(archive, server)
         found += [
             (archive, item, str(PurePosixPath(item.path).relative_to(top)))
             for item in archive.items
-            if isinstance(item, UnpackedFile) and PurePosixPath(item.path).name == name
+            if isinstance(item, FileEntry) and PurePosixPath(item.path).name == name
         ]
     # Two archives may bring the same file of the same name: that is one server.
     if len({(path, item.sha256) for _, item, path in found}) == 1:
@@ -140,7 +140,7 @@ def _main_root(archive: Aside, server: str) -> PurePosixPath:
     return PurePosixPath(tops.pop() if len(tops) == 1 and inside else "")
 
 
-def _common_folder(items: Sequence[Unpacked]) -> PurePosixPath:
+def _common_folder(items: Sequence[TreeEntry]) -> PurePosixPath:
     """Find the deepest folder that holds all files of a companion."""
     folders = [PurePosixPath(item.path).parent for item in items]
     common = folders[0] if folders else PurePosixPath()
@@ -149,18 +149,18 @@ def _common_folder(items: Sequence[Unpacked]) -> PurePosixPath:
     return common
 
 
-def _same(known: Unpacked, other: Unpacked) -> bool:
-    if isinstance(known, UnpackedFile) and isinstance(other, UnpackedFile):
+def _same(known: TreeEntry, other: TreeEntry) -> bool:
+    if isinstance(known, FileEntry) and isinstance(other, FileEntry):
         return known.sha256 == other.sha256
     return known == other
 
 
-def _check_names(items: Sequence[Unpacked]) -> None:
+def _check_names(items: Sequence[TreeEntry]) -> None:
     """Refuse a tree whose names would be refused in a single archive."""
     names = Names()
     for item in items:
         parts = checked_parts(item.path)
-        if isinstance(item, UnpackedLink):
+        if isinstance(item, LinkEntry):
             names.link(parts, item.target)
         else:
             names.add(parts, "file")

@@ -1,4 +1,4 @@
-"""Unpack one archive into one folder."""
+"""Unpack one archive into one folder, or only make its links if its files are installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from tsuku_llm.archive.budget import Budget, Spending
 from tsuku_llm.archive.gzips import GzipReader
-from tsuku_llm.archive.listing import Listing
+from tsuku_llm.archive.listing import SignedList
 from tsuku_llm.archive.member import Member, unsafe
 from tsuku_llm.archive.names import Names, Parts, checked_parts
 from tsuku_llm.archive.tars import tar_members
@@ -19,27 +19,7 @@ from tsuku_llm.archive.writing import THREADS, Writer, Written
 from tsuku_llm.archive.zips import zip_members
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.manifest import Artifact
-
-
-@dataclass(frozen=True, slots=True)
-class UnpackedFile:
-    """A regular file that was unpacked; ``path`` is relative, with slashes."""
-
-    path: str
-    size: int
-    sha256: str
-    executable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class UnpackedLink:
-    """A symbolic link that was made; ``target`` is relative to the link's folder."""
-
-    path: str
-    target: str
-
-
-Unpacked = UnpackedFile | UnpackedLink
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 
 def in_order(artifact: Artifact) -> bool:
@@ -56,7 +36,7 @@ def unpack(
     into: Path,
     budget: Budget | None = None,
     threads: int = THREADS,
-) -> tuple[Unpacked, ...]:
+) -> tuple[TreeEntry, ...]:
     """Unpack an archive whose digest is verified; return its files and links, sorted by path.
 
     ``into`` may hold files of another artifact: files of one name must then be the same. Two
@@ -92,9 +72,9 @@ def _members(file: BinaryIO, artifact: Artifact, spending: Spending) -> Iterator
 
 def _write_all(
     members: Iterator[Member], artifact: Artifact, tree: Tree, threads: int
-) -> tuple[Unpacked, ...]:
+) -> tuple[TreeEntry, ...]:
     names = Names()
-    listing = Listing(artifact)
+    listing = SignedList(artifact)
     files: list[_Writing] = []
     links: list[tuple[Parts, str]] = []
     # This thread reads the archive and makes all checks. The writer's threads write the files.
@@ -116,14 +96,14 @@ def _write_all(
                 listing.check_folder(inside)
                 tree.folder(inside)
         # Inside the block: if a digest is wrong, the writer gives up all that still waits.
-        done: list[Unpacked] = [_finished(file, listing) for file in files]
+        done: list[TreeEntry] = [_finished(file, listing) for file in files]
     # The threads have ended here, and all names are known.
     names.check_links()
     listing.check_links(links)
     listing.check_complete(done_paths={item.path for item in done})
     for inside, target in links:
         tree.link(inside, target)
-        done.append(UnpackedLink("/".join(inside), target))
+        done.append(LinkEntry("/".join(inside), target))
     return tuple(sorted(done, key=lambda item: item.path))
 
 
@@ -148,13 +128,34 @@ class _Writing:
     written: Callable[[], Written]
 
 
-def _begin(member: Member, parts: Parts, listing: Listing, writer: Writer) -> _Writing:
+def _begin(member: Member, parts: Parts, listing: SignedList, writer: Writer) -> _Writing:
     path = "/".join(parts)
     executable = listing.expect(path, member)
     return _Writing(path, executable, writer.write(member, parts, executable=executable))
 
 
-def _finished(file: _Writing, listing: Listing) -> UnpackedFile:
+def _finished(file: _Writing, listing: SignedList) -> FileEntry:
     size, digest = file.written()
     listing.check(file.path, digest)
-    return UnpackedFile(file.path, size, digest, file.executable)
+    return FileEntry(file.path, size, digest, file.executable)
+
+
+def make_links(artifact: Artifact, into: Path) -> tuple[LinkEntry, ...]:
+    """Make the links that the manifest lists for an artifact, as unpacking it would.
+
+    Its listed files must be in ``into``. Raises ``UnsafeArchive`` for links that its archive
+    must not have, before it makes the first one, and the errors of the disk.
+    """
+    if not artifact.links:
+        return ()
+    # The same checks as for an archive's members, with the listed files as its members.
+    names = Names()
+    for file in artifact.files or ():
+        names.add(checked_parts(file.path), "file")
+    for link in artifact.links:
+        names.link(checked_parts(link.path), link.target)
+    names.check_links()
+    with disk_errors("linking", into), opened_tree(into) as tree:
+        for link in artifact.links:
+            tree.link(checked_parts(link.path), link.target)
+    return artifact.links

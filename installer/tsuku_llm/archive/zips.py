@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from tsuku_llm.archive.budget import Spending
-from tsuku_llm.archive.directory import DEFLATED, Entry, read_directory
-from tsuku_llm.archive.gzips import exact
-from tsuku_llm.archive.inflating import RAW, inflated
+from tsuku_llm.archive.gzips import RAW, exact, inflated
 from tsuku_llm.archive.member import CHUNK, Chunk, Member, malformed, unsafe
+from tsuku_llm.archive.zip_directory import DEFLATED, Entry, read_directory
 
 _INPUT = 256 << 10
 

@@ -15,31 +15,3 @@ On disk, below ``<data>/metadata/<repository>/``:
 
 Every load verifies its copy again.
 """
-
-from __future__ import annotations
-
-from tsuku_llm.catalog.loading import Catalog, load
-from tsuku_llm.catalog.refreshing import Download, refresh
-from tsuku_llm.catalog.repositories import (
-    OFFICIAL,
-    OFFICIAL_URL,
-    Repository,
-    add_repository,
-    remove_repository,
-    repositories,
-    repository,
-)
-
-__all__ = [
-    "OFFICIAL",
-    "OFFICIAL_URL",
-    "Catalog",
-    "Download",
-    "Repository",
-    "add_repository",
-    "load",
-    "refresh",
-    "remove_repository",
-    "repositories",
-    "repository",
-]

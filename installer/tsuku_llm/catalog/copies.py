@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tsuku_llm import embedded, trust
-from tsuku_llm.durable import read_small
+from tsuku_llm.files import read_small
 from tsuku_llm.trust import Copy
 
 LARGEST_FILE = 5_000_000

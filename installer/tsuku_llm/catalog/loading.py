@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm import revocations, trust
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
-from tsuku_llm.catalog.generations import current_copy
+from tsuku_llm.catalog.copy_store import current_copy
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.catalog.roots import KnownRoots, known_roots
 from tsuku_llm.errors import (
@@ -23,8 +23,8 @@ from tsuku_llm.errors import (
     TsukuError,
     UnknownRequest,
 )
+from tsuku_llm.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.standing import Freshness, Standing, folder_of
 from tsuku_llm.trust import Copy, TrustedRepository, VerifiedBytes
 from tsuku_llm.trust.delegations import matches
 
@@ -64,12 +64,12 @@ class Catalog:
         signed = max((date for date in issued if date), default=None)
         return Freshness(self.repository.name, signed, min(each.expires for each in roles.values()))
 
-    def standing(self) -> Standing:
+    def metadata_status(self) -> MetadataStatus:
         """Summarise what the metadata says about its releases, for the next start."""
         own = [each for each in self.revoked if each.repository == self.repository.name]
         offered = tuple(entry.release for entry in self.entries if entry.channels)
         revoked = revocations.merged(self._by_files(self.entries), own)
-        return Standing(self.freshness, revoked, offered)
+        return MetadataStatus(self.freshness, revoked, offered)
 
     def revocation(self, entry: ReleaseEntry) -> Revocation | None:
         """Find the revocation of a release; None if it may be used.

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.client import make_safe, seed
 from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, UpdaterCopy
-from tsuku_llm.catalog.generations import keep
+from tsuku_llm.catalog.copy_store import commit
 from tsuku_llm.catalog.loading import (
     Catalog,
     Loaded,
@@ -24,8 +23,8 @@ from tsuku_llm.catalog.loading import (
 )
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
+from tsuku_llm.catalog.updater_state import make_safe, seed
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import (
     BodyError,
     DownloadError,
@@ -35,8 +34,9 @@ from tsuku_llm.errors import (
     StoreError,
     TrustError,
 )
+from tsuku_llm.files import make_folder
 from tsuku_llm.folders import opened
-from tsuku_llm.standing import Freshness, days, folder_of
+from tsuku_llm.metadata_status import Freshness, days, folder_of
 from tsuku_llm.trust import RoleState, Stated, TrustedRepository
 
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ def refresh(
             keep_roots(folder, roots, copy)
         # The updater checks by the specification only; ``trust`` is stricter and reads the entries.
         fresh = verified("updated", _fetched(repository, copy, download), repository, roots)
-        _require_unexpired(repository, fresh.trusted)
+        # The updater has checked the four roles of every repository, but no delegated role.
+        if expired := fresh.trusted.expired(datetime.now(timezone.utc)):
+            fact = f"{expired[0][:60]!a} is expired"
+            raise _stale(repository, fact, fresh.trusted.roles)
         versions = fresh.trusted.versions
         # The updater compares with its own state, which may have been lost. So compare with every
         # valid copy on this machine too.
@@ -95,7 +98,7 @@ def refresh(
             for each, here in zip(known, counted, strict=True)
         )
         if unusable or not here_already:
-            keep(folder, _files(repository, fresh, known, download))
+            commit(folder, _files(repository, fresh, known, download))
     return load(repository, data)
 
 
@@ -184,13 +187,6 @@ def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> D
         return _limited(download, f"{repository.url}{quote(name) if local else name}", limit)
 
     return DelegatedOnDemand(copy, download_delegated)
-
-
-def _require_unexpired(repository: Repository, trusted: TrustedRepository) -> None:
-    """Raise ``StaleMetadata`` for an expired delegated role; the updater checks the others."""
-    expired = trusted.expired(datetime.now(timezone.utc))
-    if expired:
-        raise _stale(repository, f"{expired[0][:60]!a} is expired", trusted.roles)
 
 
 def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from tsuku_llm import embedded, revocations, trust
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
+from tsuku_llm.files import make_folder, replace_file
 from tsuku_llm.folders import opened, temporaries
-from tsuku_llm.standing import ADDED, folder_of
+from tsuku_llm.metadata_status import ADDED, folder_of
 from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY

@@ -4,19 +4,3 @@ Pure. Each link is judged by itself from what was found. A link that cannot be s
 a container) is unknown. An unknown link breaks nothing, as only a driver's API knows its
 devices.
 """
-
-from tsuku_llm.chain.judging import diagnose
-from tsuku_llm.chain.links import Chain, Fault, Link, Listed, Place, State, Subject
-from tsuku_llm.chain.subject import subject_of
-
-__all__ = [
-    "Chain",
-    "Fault",
-    "Link",
-    "Listed",
-    "Place",
-    "State",
-    "Subject",
-    "diagnose",
-    "subject_of",
-]

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tsuku_llm.chain.links import Fault, Link, Place, State, Subject
+from tsuku_llm.backends import AMD, INTEL, NVIDIA, VENDOR_DRIVER, backend_of_api, facts_of
+from tsuku_llm.chain.links import Fault, Link, LinkState, Stage, Subject
 from tsuku_llm.hardware import Api, ApiState, Evidence, Hardware, Problem
 from tsuku_llm.selection import api_obstacle
-
-NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
-_MAKERS = {"cuda": {NVIDIA}, "rocm": {AMD}, "sycl": {INTEL}, "openvino": {INTEL}}
 
 # The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
 _ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")
@@ -30,72 +28,72 @@ class Adapter:
 
 def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, ...]:
     """Judge the five links from the bus to the device."""
-    adapters = tuple(_adapters(hardware.evidence, _makers(subject, api)))
+    adapters = tuple(_adapters(hardware.evidence, _vendors(subject, api)))
     evidence = _evidence(api, adapters)
     faults = _faults(subject.backend, hardware, api, adapters)
     # A listed device proves the library too, also if its path was not found out.
     listed = bool(api.hardware_gpus)
     holds = {
-        Place.PCI: bool(adapters),
-        Place.MODULE: any(each.driver for each in adapters) or bool(evidence[Place.MODULE]),
-        Place.LIBRARY: listed or api.library is not None,
-        Place.INIT: api.state is ApiState.OK or Place.DEVICE in faults,
-        Place.DEVICE: listed,
+        Stage.PCI: bool(adapters),
+        Stage.MODULE: any(each.driver for each in adapters) or bool(evidence[Stage.MODULE]),
+        Stage.LIBRARY: listed or api.library is not None,
+        Stage.INIT: api.state is ApiState.OK or Stage.DEVICE in faults,
+        Stage.DEVICE: listed,
     }
     return tuple(
-        Link(place, _state(place, faults, held=held), tuple(evidence[place]), faults.get(place))
-        for place, held in holds.items()
+        Link(stage, _state(stage, faults, held=held), tuple(evidence[stage]), faults.get(stage))
+        for stage, held in holds.items()
     )
 
 
-def _state(place: Place, faults: Mapping[Place, Fault], *, held: bool) -> State:
-    if place in faults:
-        return State.BROKEN
+def _state(stage: Stage, faults: Mapping[Stage, Fault], *, held: bool) -> LinkState:
+    if stage in faults:
+        return LinkState.BROKEN
     # Without evidence a link is unknown: a container may hide the bus and the modules.
-    return State.OK if held else State.UNKNOWN
+    return LinkState.OK if held else LinkState.UNKNOWN
 
 
 # --- evidence --------------------------------------------------------------------------------
 
 
-def _makers(subject: Subject, api: Api) -> set[int]:
+def _vendors(subject: Subject, api: Api) -> frozenset[int]:
     """Return the vendors whose adapters matter: the device's, or all that the backend serves."""
     gpu = subject.gpu or next(iter(api.hardware_gpus), None)
     if gpu and gpu.vendor_id:
-        return {gpu.vendor_id}
-    return _MAKERS.get(subject.backend, {NVIDIA, AMD, INTEL})
+        return frozenset({gpu.vendor_id})
+    return facts_of(subject.backend).vendors
 
 
-def _adapters(evidence: Iterable[Evidence], makers: set[int]) -> Iterator[Adapter]:
+def _adapters(evidence: Iterable[Evidence], vendors: frozenset[int]) -> Iterator[Adapter]:
     for fact in evidence:
         match = _ON_LINUX.match(fact.result) or _ON_WINDOWS.search(fact.result)
-        if match and int(match[1], 16) in makers:
+        if match and int(match[1], 16) in vendors:
             driver = None if match[2] in ("", "none") else match[2]
             yield Adapter(fact.call, int(match[1], 16), fact.result.split(" ")[0], driver)
 
 
-def _evidence(api: Api, adapters: Iterable[Adapter]) -> dict[Place, list[str]]:
+def _evidence(api: Api, adapters: Iterable[Adapter]) -> dict[Stage, list[str]]:
     """Sort the facts by the link to which they belong."""
-    told: dict[Place, list[str]] = {place: [] for place in Place}
+    told: dict[Stage, list[str]] = {stage: [] for stage in Stage}
     for adapter in adapters:
-        told[Place.PCI].append(f"{adapter.name}: {adapter.id}")
-        told[Place.MODULE] += [adapter.driver] if adapter.driver else []
+        told[Stage.PCI].append(f"{adapter.name}: {adapter.id}")
+        told[Stage.MODULE] += [adapter.driver] if adapter.driver else []
     for fact in api.evidence:
-        told[_place_of(fact.call)].append(f"{fact.call}: {fact.result}")
-    told[Place.DEVICE] += [f"{gpu.name} ({gpu.kind.value})" for gpu in api.gpus]
+        told[_stage_of(fact.call)].append(f"{fact.call}: {fact.result}")
+    told[Stage.DEVICE] += [f"{gpu.name} ({gpu.kind.value})" for gpu in api.gpus]
     return told
 
 
 _LOOKS = (
-    (Place.LIBRARY, re.compile(r"open |.* → ")),
-    (Place.MODULE, re.compile(r"/proc/|/sys/")),
-    (Place.DEVICE, re.compile(r"/dev/|[A-Z]+(?:_[A-Z]+)+$")),
+    (Stage.LIBRARY, re.compile(r"open |.* → ")),
+    (Stage.MODULE, re.compile(r"/proc/|/sys/")),
+    (Stage.DEVICE, re.compile(r"/dev/|[A-Z]+(?:_[A-Z]+)+$")),
 )
 
 
-def _place_of(call: str) -> Place:
+def _stage_of(call: str) -> Stage:
     """Find a fact's link: files and variables by their form; the rest are driver calls."""
-    return next((place for place, look in _LOOKS if look.match(call)), Place.INIT)
+    return next((stage for stage, look in _LOOKS if look.match(call)), Stage.INIT)
 
 
 # --- faults ----------------------------------------------------------------------------------
@@ -103,13 +101,13 @@ def _place_of(call: str) -> Place:
 
 def _faults(
     backend: str, hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]
-) -> dict[Place, Fault]:
+) -> dict[Stage, Fault]:
     """Collect the broken links and their faults; none if the API lists a hardware device."""
     reason = api_obstacle(api)
     if reason is None:
         return {}
     module = _unbound(backend, adapters)
-    found = {Place.MODULE: module} if module else {}
+    found = {Stage.MODULE: module} if module else {}
     # A problem of the whole machine explains the API's own one.
     problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
     if problem:
@@ -122,50 +120,51 @@ def _as_fault(problem: Problem) -> Fault:
     return Fault(problem.slug, problem.text, problem.fix, transient=problem.transient)
 
 
-_OF_MACHINE = {"wsl-without-gpu": Place.MODULE}
+_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE}
 _OF_API = {
-    "nvidia-module-missing": Place.MODULE,
-    "cuda-stub-library": Place.LIBRARY,
-    "vulkan-icd-broken": Place.LIBRARY,
-    "vulkan-loader-without-icd": Place.LIBRARY,
-    "opencl-loader-without-icd": Place.LIBRARY,
-    "mig-without-instance": Place.DEVICE,
-    "cuda-hidden": Place.DEVICE,
-    "cuda-no-device": Place.DEVICE,
-    "container-without-gpu": Place.DEVICE,
-    "gpu-permission": Place.DEVICE,
-    "rocm-no-device": Place.DEVICE,
-    "vulkan-no-device": Place.DEVICE,
-    "software-only": Place.DEVICE,
+    "nvidia-module-missing": Stage.MODULE,
+    "cuda-stub-library": Stage.LIBRARY,
+    "vulkan-icd-broken": Stage.LIBRARY,
+    "vulkan-loader-without-icd": Stage.LIBRARY,
+    "opencl-loader-without-icd": Stage.LIBRARY,
+    "mig-without-instance": Stage.DEVICE,
+    "cuda-hidden": Stage.DEVICE,
+    "cuda-no-device": Stage.DEVICE,
+    "container-without-gpu": Stage.DEVICE,
+    "gpu-permission": Stage.DEVICE,
+    "rocm-no-device": Stage.DEVICE,
+    "vulkan-no-device": Stage.DEVICE,
+    "software-only": Stage.DEVICE,
 }
 """The link that a named problem breaks, if it is not the one at which the API stopped."""
 
 
-def _broken_by(problem: Problem, api: Api) -> Place:
-    place = _OF_MACHINE.get(problem.slug) or _OF_API.get(problem.slug)
+def _broken_by(problem: Problem, api: Api) -> Stage:
+    stage = _OF_MACHINE.get(problem.slug) or _OF_API.get(problem.slug)
     # The chain breaks at its first fault: without the library, its devices do not matter.
-    if place is Place.DEVICE and api.library is None:
-        return Place.LIBRARY
-    return place or _reached(api)
+    if stage is Stage.DEVICE and api.library is None:
+        return Stage.LIBRARY
+    return stage or _reached(api)
 
 
-def _reached(api: Api) -> Place:
+def _reached(api: Api) -> Stage:
     """Return the link at which the API stopped."""
     if api.state in (ApiState.CRASHED, ApiState.TIMED_OUT):
-        return Place.INIT
+        return Stage.INIT
     if api.state is ApiState.OK:
-        return Place.DEVICE
-    return Place.LIBRARY if api.library is None else Place.INIT
+        return Stage.DEVICE
+    return Stage.LIBRARY if api.library is None else Stage.INIT
 
 
 def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
     """Return the fix for a stop that is not one of the named problems."""
-    place = _reached(api)
+    stage = _reached(api)
     if api.state is ApiState.NOT_ASKED:
         return _OTHER
-    if place is not Place.LIBRARY:
-        return _RESTART if place is Place.INIT else _SWITCHED_ON
-    fix = _LIBRARIES.get(api.name, _VENDOR) if hardware.os == "linux" else _VENDOR
+    if stage is not Stage.LIBRARY:
+        return _RESTART if stage is Stage.INIT else _SWITCHED_ON
+    backend = backend_of_api(api.name)
+    fix = backend.api_fix if backend and hardware.os == "linux" else VENDOR_DRIVER
     # Without a visible adapter it is not certain that the machine has such a GPU.
     return fix if adapters else f"if this machine has such a GPU: {fix}"
 
@@ -173,15 +172,6 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
 _OTHER = "choose another backend: tsuku-llm backends shows which fit"
 _RESTART = "restart the machine; if it stays, reinstall the GPU's driver"
 _SWITCHED_ON = "see that the GPU is switched on, and given to this container or virtual machine"
-_VENDOR = "install the GPU's driver from its vendor"
-_LIBRARIES = {
-    "cuda": "install the NVIDIA driver (the CUDA toolkit is not needed)",
-    "rocm": "install ROCm's runtime",
-    "vulkan": "sudo apt install libvulkan1 mesa-vulkan-drivers (NVIDIA: libvulkan1 and its driver)",
-    "level_zero": "install Intel's compute runtime and the Level Zero loader (libze1)",
-    "opencl": "install the OpenCL loader (ocl-icd-libopencl1) and the GPU's OpenCL driver",
-    "openvino": "install Intel's OpenCL driver (intel-opencl-icd)",
-}
 
 
 def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Fault | None:
@@ -193,9 +183,8 @@ def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Fault | None:
 
 def _not_driven(backend: str, adapter: Adapter) -> Fault | None:
     if adapter.driver is None:
-        fix = (
-            f"sudo modprobe {_MODULES.get(adapter.vendor, 'its module')}; if that fails, {_VENDOR}"
-        )
+        module = _MODULES.get(adapter.vendor, "its module")
+        fix = f"sudo modprobe {module}; if that fails, {VENDOR_DRIVER}"
         return Fault("no-kernel-driver", f"no kernel driver drives {adapter.name}", fix)
     if adapter.driver in ("vfio-pci", "pci-stub"):
         text = f"{adapter.name} is set aside for a virtual machine ({adapter.driver})"

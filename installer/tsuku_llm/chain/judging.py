@@ -5,12 +5,13 @@ These are the variant's requirement, the installed tree, and the server's list o
 
 from __future__ import annotations
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.chain.driver import driver_links
-from tsuku_llm.chain.links import Chain, Fault, Link, Listed, Place, State, Subject
+from tsuku_llm.chain.links import Chain, Fault, Link, LinkState, Listed, Stage, Subject
 from tsuku_llm.errors import NotInstalled, TsukuError
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Variant
-from tsuku_llm.selection import API_OF_BACKEND, Reason, Selection, system_obstacle
+from tsuku_llm.selection import Reason, Selection, system_obstacle
 
 
 def diagnose(
@@ -26,7 +27,7 @@ def diagnose(
     the id of the intact version that ``serve`` would start, or the error that prevents it.
     ``listed`` is the server's answer, or its error; None if it was not asked.
     """
-    name = API_OF_BACKEND.get(subject.backend)
+    name = facts_of(subject.backend).api
     driver = driver_links(subject, hardware, hardware.api(name)) if name else ()
     after = (
         _requirement(subject, hardware, selection),
@@ -36,8 +37,8 @@ def diagnose(
     return Chain(subject, (*driver, *after))
 
 
-def _broken(place: Place, fault: Fault, *evidence: str) -> Link:
-    return Link(place, State.BROKEN, evidence, fault)
+def _broken(stage: Stage, fault: Fault, *evidence: str) -> Link:
+    return Link(stage, LinkState.BROKEN, evidence, fault)
 
 
 # --- requirement -----------------------------------------------------------------------------
@@ -48,22 +49,22 @@ def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> 
     if variant is None:
         text = f"there is no {subject.backend} build for {hardware.platform}"
         fix = _instead(subject, selection) or _OTHER_RELEASE
-        return _broken(Place.REQUIREMENT, Fault("no-build", text, fix))
+        return _broken(Stage.REQUIREMENT, Fault("no-build", text, fix))
     if selection.candidate(variant.name):
         on = subject.gpu.name if subject.gpu else "the processor"
-        return Link(Place.REQUIREMENT, State.OK, (f"{variant.name} fits {on}",))
+        return Link(Stage.REQUIREMENT, LinkState.OK, (f"{variant.name} fits {on}",))
     reason = _reason(variant, hardware, selection)
     if reason is None:
-        return Link(Place.REQUIREMENT, State.UNKNOWN, (f"{variant.name} needs a device",))
+        return Link(Stage.REQUIREMENT, LinkState.UNKNOWN, (f"{variant.name} needs a device",))
     fix = _fix(subject, reason, selection)
-    return _broken(Place.REQUIREMENT, Fault(reason.slug, reason.text, fix), variant.name)
+    return _broken(Stage.REQUIREMENT, Fault(reason.slug, reason.text, fix), variant.name)
 
 
 def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reason | None:
     """Return the requirement that is not met; None if only a device is missing so far."""
     # Without a device the selection rejects the variant for that reason. The driver's links
     # have judged that already, so here only the rest of the system counts.
-    name = API_OF_BACKEND.get(variant.backend)
+    name = facts_of(variant.backend).api
     if name and not hardware.api(name).hardware_gpus:
         return system_obstacle(variant, hardware)
     return next(each.reason for each in selection.rejected if each.variant is variant)
@@ -105,27 +106,27 @@ _FIXES = {
 
 def _tree(subject: Subject, installed: str | TsukuError) -> Link:
     if isinstance(installed, str):
-        return Link(Place.TREE, State.OK, (installed,))
+        return Link(Stage.TREE, LinkState.OK, (installed,))
     # A damaged or changed tree: its own error says what to do.
     if not isinstance(installed, NotInstalled):
-        return _failed(Place.TREE, installed)
+        return _failed(Stage.TREE, installed)
     text = f"no build of {subject.requested} is installed"
     fix = f"tsuku-llm install --backend {subject.requested}"
-    return _broken(Place.TREE, Fault(installed.slug, text, fix, NotInstalled))
+    return _broken(Stage.TREE, Fault(installed.slug, text, fix, NotInstalled))
 
 
 def _server(subject: Subject, listed: Listed | TsukuError | None) -> Link:
     if listed is None:
-        return Link(Place.LIST, State.UNKNOWN, ("not asked, as no intact tree is there",))
+        return Link(Stage.LIST, LinkState.UNKNOWN, ("not asked, as no intact tree is there",))
     if isinstance(listed, TsukuError):
-        return _failed(Place.LIST, listed)
+        return _failed(Stage.LIST, listed)
     # Unknown and not broken: the server's wording of the name may differ from the driver's.
     if subject.gpu and listed.chosen is None:
         missing = f"none of them is called {subject.gpu.name}"
-        return Link(Place.LIST, State.UNKNOWN, (*listed.devices, missing))
+        return Link(Stage.LIST, LinkState.UNKNOWN, (*listed.devices, missing))
     # A CPU build lists no device: that it starts is enough.
-    return Link(Place.LIST, State.OK, listed.devices or ("it starts",))
+    return Link(Stage.LIST, LinkState.OK, listed.devices or ("it starts",))
 
 
-def _failed(place: Place, error: TsukuError) -> Link:
-    return _broken(place, Fault(error.slug, error.message, error.hint, type(error)), *error.facts)
+def _failed(stage: Stage, error: TsukuError) -> Link:
+    return _broken(stage, Fault(error.slug, error.message, error.hint, type(error)), *error.facts)

@@ -1,16 +1,18 @@
-"""The values of the chain: its links, their faults, and its subject."""
+"""The values of the chain (its links, their faults, its subject), and the choice of the subject."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
+from tsuku_llm.backends import NAMES, facts_of
 from tsuku_llm.errors import SelectionError, TsukuError
-from tsuku_llm.hardware import Gpu
+from tsuku_llm.hardware import Api, Gpu, Hardware
 from tsuku_llm.manifest import Variant
+from tsuku_llm.selection import Selection, best_gpu
 
 
-class Place(str, enum.Enum):
+class Stage(str, enum.Enum):
     """The links in their order."""
 
     PCI = "pci"
@@ -23,7 +25,7 @@ class Place(str, enum.Enum):
     LIST = "server-list"
 
 
-class State(str, enum.Enum):
+class LinkState(str, enum.Enum):
     """The state of a link; ``UNKNOWN`` does not count as a fault."""
 
     OK = "ok"
@@ -50,8 +52,8 @@ class Fault:
 class Link:
     """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken."""
 
-    place: Place
-    state: State
+    stage: Stage
+    state: LinkState
     evidence: tuple[str, ...] = ()
     fault: Fault | None = None
 
@@ -104,3 +106,65 @@ class Chain:
     def exit_code(self) -> int:
         """The exit code of the first fault's error class, or 0 without a fault."""
         return self.fault.error.exit_code if self.fault else 0
+
+
+# --- the choice of the subject ---------------------------------------------------------------
+
+
+def subject_of(
+    requested: str, selection: Selection, hardware: Hardware, active: tuple[str, str] | None
+) -> Subject:
+    """Choose the subject: what is requested, else the GPU build in use, else the best one.
+
+    The best one is the best variant for a GPU. ``selection`` covers every variant, also those
+    that are not requested. ``active`` is the backend and the variant of the active version.
+    """
+    # A variant that the user names counts as it is.
+    named = {variant.name: variant for variant in selection.variants}
+    if requested in named:
+        return _of(requested, named[requested], hardware)
+    backend = _backend(requested, selection, hardware, active)
+    variant = next((each for each in named.values() if each.backend == backend), None)
+    # Among the backend's variants, the installed one is the one to examine.
+    if active and active[0] == backend:
+        variant = named.get(active[1], variant)
+    return _of(backend, variant, hardware) if variant else Subject(backend, backend, None)
+
+
+def _of(requested: str, variant: Variant, hardware: Hardware) -> Subject:
+    return Subject(requested, variant.backend, variant, best_gpu(variant, hardware))
+
+
+def _backend(
+    requested: str, selection: Selection, hardware: Hardware, active: tuple[str, str] | None
+) -> str:
+    if requested in NAMES:
+        return requested
+    # A CPU build in use does not tell which GPU backend to examine.
+    if active and active[0] != "cpu":
+        return active[0]
+    fitting = (candidate.variant.backend for candidate in selection.compatible)
+    best = next((backend for backend in fitting if backend != "cpu"), None)
+    # Without GPU builds for this platform: "gpu" if the user asks for one, else "cpu".
+    return best or _most_promising(selection, hardware) or ("gpu" if requested == "gpu" else "cpu")
+
+
+def _most_promising(selection: Selection, hardware: Hardware) -> str | None:
+    """Choose the GPU backend that came furthest if none fits; among equals, the first one.
+
+    The order is the manifest's.
+    """
+    backends = [each.backend for each in selection.variants if each.backend != "cpu"]
+    return max(backends, key=lambda each: _promise(hardware.api(facts_of(each).api)), default=None)
+
+
+def _promise(api: Api) -> tuple[bool, bool, bool, bool]:
+    # In this order: it lists a device; its fault goes away; its fault is known, so the user
+    # gets a fix; its library is installed.
+    problem = api.problem
+    return (
+        bool(api.hardware_gpus),
+        problem is not None and problem.transient,
+        problem is not None,
+        api.library is not None,
+    )

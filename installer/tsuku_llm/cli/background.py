@@ -13,11 +13,11 @@ from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.errors import LaunchError
-from tsuku_llm.instances import checked_name
+from tsuku_llm.instances.record import checked_name
 from tsuku_llm.operations import background
 from tsuku_llm.operations.credentials import handover, keep_credentials
+from tsuku_llm.operations.serve import Serving
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.start import Serving
 
 
 def detach(session: Session, name: str, argv: Sequence[str]) -> CommandResult:

@@ -15,6 +15,7 @@ from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, docume
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.program import invoke, wants_json
 from tsuku_llm.errors import StoreError, TsukuError
+from tsuku_llm.safe_text import printable
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 and the number of SIGINT."""
@@ -45,7 +46,7 @@ def _run_as_text(argv: Sequence[str], console: Console) -> int:
     if answer.failure:
         _tell(answer.failure)
     # Texts may come from elsewhere (names of devices, releases): escape control characters.
-    lines = answer.lines if answer.exact else map(streams.printable, answer.lines)
+    lines = answer.lines if answer.exact else map(printable, answer.lines)
     text = "".join(f"{line}\n" for line in lines)
     streams.say(sys.stdout, text, exact=answer.exact)
     return answer.exit_code
@@ -114,5 +115,5 @@ def termination_unwinds() -> Iterator[None]:
     try:
         yield
     finally:
-        # While the server runs, ``launch.Relay`` puts its handlers over this one and restores it.
+        # While the server runs, ``launch.forwarding`` puts its handlers over this one.
         signal.signal(signal.SIGTERM, before)

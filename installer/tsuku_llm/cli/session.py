@@ -13,7 +13,7 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import load
 from tsuku_llm.errors import UsageError
-from tsuku_llm.local import LocalHost
+from tsuku_llm.local_host import LocalHost
 from tsuku_llm.operations.session import Machine, Session, User
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import believed_folders
@@ -82,9 +82,9 @@ def _host(console: Console, *, probes: bool) -> Iterator[Host]:
     if simulated := _simulated(console):
         yield simulated
     elif probes:
-        from tsuku_llm.operations.ahead import AskedHost  # noqa: PLC0415 - few commands probe
+        from tsuku_llm.operations.prefetch import PrefetchedHost  # noqa: PLC0415 - few probe
 
-        host = AskedHost()
+        host = PrefetchedHost()
         try:
             yield host
         finally:

@@ -10,23 +10,10 @@ from io import TextIOWrapper
 from typing import TextIO
 
 from tsuku_llm.errors import StoreError
+from tsuku_llm.safe_text import printable
 
 STDOUT = 1
 STDERR = 2
-
-
-def printable(text: str) -> str:
-    """Return a text without control characters: what is not printable is escaped as in Python.
-
-    Names of devices, files and servers come from elsewhere. They may hold escape sequences, line
-    ends, or marks that reverse the direction of writing, and a terminal would obey them.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 def say(stream: TextIO | None, text: str, *, exact: bool = False) -> None:

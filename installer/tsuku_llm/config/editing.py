@@ -11,8 +11,8 @@ from typing import Any
 from tsuku_llm.config.file import TABLE, llm_table, parse, read
 from tsuku_llm.config.keys import Key, Value, checked, key_named
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder
 from tsuku_llm.errors import ConfigError
+from tsuku_llm.files import make_folder
 from tsuku_llm.ownership import check_path
 
 

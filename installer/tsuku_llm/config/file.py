@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.config.keys import redacted
 from tsuku_llm.errors import ConfigError
 from tsuku_llm.ownership import check_path
+from tsuku_llm.safe_text import redacted
 
 TABLE = "llm"
 SIZE_LIMIT = 1 << 20

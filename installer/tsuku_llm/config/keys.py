@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tsuku_llm.errors import ConfigError, UsageError
+from tsuku_llm.safe_text import redacted
 
 Value = str | tuple[str, ...] | None
 """A parsed value; None means that the setting is unset."""
 
-BACKENDS = ("cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal")
-POLICIES = ("portable", "native")
 FALLBACKS = ("off", "ask", "auto")
 REFRESHES = ("auto", "always", "never")
 
@@ -25,8 +24,6 @@ _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _FILE = re.compile(r"file:///[^\s,\\]*")
-_USERINFO = re.compile(r"(?<=://)[^/?#@]*@|(?<![^\s'\",])[^/?#@\s'\",:]+:[^/?#@\s'\",]+@")
-"""User and password of a URL, also without its scheme; "/", "?" and "#" end the host part."""
 
 
 def _same(value: Value) -> Any:
@@ -83,11 +80,14 @@ def parse_name(value: object) -> str:
 
 def parse_preference(value: object) -> Value:
     """Parse the name of a policy, or backends in the order of preference."""
+    # Imported here: most starts of the program have no such setting.
+    from tsuku_llm.backends import NAMES, POLICIES  # noqa: PLC0415
+
     items = _items(value)
     if len(items) == 1 and items[0] in POLICIES:
         return items[0]
-    if not items or not set(items) <= set(BACKENDS):
-        choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(BACKENDS)}"
+    if not items or not set(items) <= set(NAMES):
+        choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(NAMES)}"
         raise ValueError(f"must be {choice}")
     return items
 
@@ -246,11 +246,6 @@ def text_of(value: Value) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else ",".join(value)
-
-
-def redacted(text: str) -> str:
-    """Return a text with the credentials in its URLs replaced."""
-    return _USERINFO.sub("***@", text)
 
 
 def checked(key: Key, raw: object, source: str) -> Value:

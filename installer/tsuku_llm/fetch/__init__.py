@@ -8,32 +8,27 @@ package is cheap.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tsuku_llm.fetch.arrival import Arrival
 from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.progress import Progress, Silent
+from tsuku_llm.fetch.stream import VerifiedStream
 from tsuku_llm.manifest import Artifact
 
 __all__ = [
-    "Arrival",
     "Limits",
     "Network",
     "Progress",
     "Silent",
     "Timing",
+    "VerifiedStream",
     "delivered",
     "fetch",
     "get",
     "present",
 ]
-
-# If rich is installed (it is: we depend on it), httpx imports its command line, in 20 ms.
-# None marks the module as absent, and httpx then skips it.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
 def fetch(
@@ -41,14 +36,14 @@ def fetch(
     partials: Path,
     network: Network,
     progress: Progress | None = None,
-    arrival: Arrival | None = None,
+    stream: VerifiedStream | None = None,
 ) -> Path:
     """Download one artifact and return the path of the complete, verified file.
 
     The path is ``<partials>/<sha256>``. A complete file that is already there is hashed
     again and not downloaded. A partial one (``<sha256>.part``) is resumed. Mirrors are tried
     in order, then the artifact's own URL; each source continues where the previous one
-    failed. ``arrival`` lets another thread read the verified bytes during the download.
+    failed. ``stream`` lets another thread read the verified bytes during the download.
     The caller holds a lock: two calls for one artifact must not run at the same time.
 
     Raises ``DigestMismatch``; ``HostUnreachable``, ``ProxyError``, ``TlsError``,
@@ -57,8 +52,8 @@ def fetch(
     """
     from tsuku_llm.fetch.download import download  # noqa: PLC0415
 
-    with network.used(), contextlib.closing(Arrival(artifact.size)) as unread:
-        return download(artifact, partials, network, progress or Silent(), arrival or unread)
+    with network.used(), contextlib.closing(VerifiedStream(artifact.size)) as unread:
+        return download(artifact, partials, network, progress or Silent(), stream or unread)
 
 
 @contextlib.contextmanager
@@ -67,18 +62,18 @@ def delivered(
     partials: Path,
     network: Network,
     progress: Progress | None = None,
-) -> Iterator[list[Arrival]]:
-    """Download artifacts in other threads; yield one readable ``Arrival`` each, in their order.
+) -> Iterator[list[VerifiedStream]]:
+    """Download artifacts in other threads; yield a readable stream of each, in their order.
 
     The end of the block waits until all are complete and verified. The first failure stops
     the other downloads, and readers raise its error. Any other exception that leaves the
     block stops them too. ``network`` cannot be used again after that. Locks and errors are
     as for ``fetch``.
     """
-    from tsuku_llm.fetch.delivery import side_by_side  # noqa: PLC0415
+    from tsuku_llm.fetch.download import side_by_side  # noqa: PLC0415
 
-    with side_by_side(artifacts, partials, network, progress or Silent()) as arrivals:
-        yield arrivals
+    with side_by_side(artifacts, partials, network, progress or Silent()) as streams:
+        yield streams
 
 
 def present(artifact: Artifact, partials: Path) -> int:
@@ -97,7 +92,7 @@ def get(url: str, limit: int, network: Network, deadline: float | None = None) -
     ``file:`` URL. Raises the errors of ``fetch``. A file that does not exist, local or
     remote, is an ``HttpStatusError`` with status 404.
     """
-    from tsuku_llm.fetch.metadata import download_small  # noqa: PLC0415
+    from tsuku_llm.fetch.small_files import download_small  # noqa: PLC0415
 
     with network.used():
         if deadline is None:

@@ -7,17 +7,18 @@ byte.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import selectors
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import httpcore
 import httpx
-from httpcore._backends.sync import SyncStream  # it has no public way from a socket to a stream
 
 from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.race import Resolver, in_turns, race
@@ -36,16 +37,18 @@ Each connection uses about six times as much memory, with h11's copies.
 """
 
 _NAP = 0.005
-"""Seconds to let more of a body arrive, while more is missing than one read can return."""
+"""Seconds to let more of a long body arrive, after a read that did not fill the buffer."""
 
 _HEADER_BYTES = 1 << 18
 """Bytes that may arrive before the end of an answer's headers."""
 
-_NO_MORE = (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLZeroReturnError, ssl.SSLEOFError)
-"""No data yet, or the end of the data, which the next read reports as well."""
+_RECORD = 1 << 14
+"""Bytes that one read of the outer TLS returns at most, where TLS runs through TLS."""
+
+_T = TypeVar("_T")
 
 
-class Watch(threading.local):
+class ExchangeDeadline(threading.local):
     """The time and bytes that this thread's current exchange may still use.
 
     ``tell`` shows a line to the user. ``at_proxy``: the thread still talks to the proxy,
@@ -109,7 +112,7 @@ class Watch(threading.local):
         Also raises what ``check`` raises. ``doing`` is shown to the user once the exchange
         has taken some seconds.
         """
-        self.check()  # another thread may have stopped the network or this lane
+        self.check()  # another thread may have stopped the network or this connection
         now = self.clock()
         if now >= ends:
             raise late
@@ -129,8 +132,8 @@ class Backend(httpcore.NetworkBackend):
     is 0 without a proxy, 1 with a proxy, 2 with a proxy that itself speaks TLS.
     """
 
-    def __init__(self, watch: Watch, resolver: Resolver, proxy_layers: int) -> None:
-        self._watch = watch
+    def __init__(self, exchange: ExchangeDeadline, resolver: Resolver, proxy_layers: int) -> None:
+        self._exchange = exchange
         self._resolver = resolver
         self._proxy_layers = proxy_layers
         # All threads that download share these two. Each use is one dict or list operation,
@@ -153,13 +156,13 @@ class Backend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - none is configured
     ) -> httpcore.NetworkStream:
         """Look up a host and race its addresses; both together have one time limit."""
-        self._watch.at_proxy = self._proxy_layers > 0
-        ends = self._watch.ends(timeout)
+        self._exchange.at_proxy = self._proxy_layers > 0
+        ends = self._exchange.ends(timeout)
 
         def left(doing: str, failing: str) -> float:
             late = httpcore.ConnectTimeout(failing)
             # Short waits: each one checks first whether another thread has stopped us.
-            return min(self._watch.left(ends, late, doing), _SLICE)
+            return min(self._exchange.left(ends, late, doing), _SLICE)
 
         try:
             found = self._resolver.addresses(
@@ -175,15 +178,15 @@ class Backend(httpcore.NetworkBackend):
         try:
             connection = race(
                 addresses,
-                self._watch.clock,
+                self._exchange.clock,
                 lambda: left(f"connecting to {host} ({count})", failing),
             )
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
         self._won[host] = connection.family  # another thread may overwrite it: it is only a hint
-        stream = SyncStream(connection)
+        stream = Stream(connection, self._exchange, self._proxy_layers)
         self._streams.append(stream)
-        return Stream(stream, self._watch, self._proxy_layers)
+        return stream
 
 
 class Stream(httpcore.NetworkStream):
@@ -191,88 +194,99 @@ class Stream(httpcore.NetworkStream):
 
     It cannot be used after its first failed read or write. One thread uses it at a time:
     its pool lends it to one request. A later request may come from another thread, and then
-    that thread's values of the ``Watch`` count.
+    that thread's values of the ``ExchangeDeadline`` count.
     """
 
-    def __init__(self, inner: httpcore.NetworkStream, watch: Watch, proxy_layers: int) -> None:
-        self._inner = inner
-        self._watch = watch
+    def __init__(
+        self,
+        connection: socket.socket | _TlsInTls,
+        exchange: ExchangeDeadline,
+        proxy_layers: int,
+    ) -> None:
+        self._connection = connection
+        self._exchange = exchange
         self._proxy_layers = proxy_layers
-        self._failure: Exception | None = None
+        self._failure: OSError | None = None
+        self._nap = False  # the previous read of the body did not fill the buffer
 
     def read(  # type: ignore[override]  # h11 takes any bytes-like object
         self, max_bytes: int, timeout: float | None = None
     ) -> bytes | memoryview:
         """Read what has arrived; in a body more than ``max_bytes``.
 
-        The data is valid until this thread's next read.
+        The data is valid until this thread's next read: h11 copies what it gets.
         """
-        if self._failure:  # of a write, or of _gather(), which could not raise it
+        exchange = self._exchange
+        exchange.at_proxy = self._proxy_layers > 0
+        if self._failure:
             raise httpcore.ReadError(str(self._failure)) from self._failure
-        self._watch.at_proxy = self._proxy_layers > 0
-        ends, late = self._watch.ends(timeout), httpcore.ReadTimeout("the time is up")
-        while True:
-            left = self._watch.left(ends, late, self._watch.answering())
-            try:
-                data = self._inner.read(max_bytes, min(left, _SLICE))
-            except httpcore.ReadTimeout:
-                continue  # only this slice is over; left() raises at the deadline
-            # Headers are short, and `coming` is not known before their end.
-            gathered = self._with_more(data) if data and self._watch.in_body else data
-            self._watch.received(len(gathered))
-            return gathered
-
-    def _with_more(self, data: bytes) -> bytes | memoryview:
-        """Add to ``data`` what else of the body has arrived, even if more than was asked for.
-
-        A TLS read returns one record, 16 KiB at most, and each return from ``read`` costs
-        many times more than a further record. The result is valid until this thread's next
-        ``read``: h11 copies what it gets.
-        """
-        if self._inner.get_extra_info("ssl_object") is None:
-            return data
-        self._watch.buffer[: len(data)] = data  # the buffer belongs to this thread
-        size = self._gather(len(data))
-        # Sleep only if a full buffer is still to come: small files and the end do not wait.
-        if size < _GATHERED <= self._watch.coming - size:
+        # Headers are short, and `coming` is not known before their end.
+        if not exchange.in_body:
+            size = self._receive(exchange.buffer[:max_bytes], timeout)
+            exchange.received(size)
+            return bytes(exchange.buffer[:size])
+        # Each return from here costs many times more than one more read of TLS, which gives one
+        # record, 16 KiB at most. So wait a little and take as much as possible. Small files and
+        # the end of a body do not wait.
+        if self._nap and exchange.coming >= _GATHERED:
             time.sleep(_NAP)
-            size = self._gather(size)
-        return self._watch.buffer[:size]
+        size = self._receive(exchange.buffer, timeout)
+        if size:
+            size = self._receive_more(exchange.buffer, size)
+        self._nap = size < _GATHERED
+        exchange.received(size)
+        return exchange.buffer[:size]
 
-    def _gather(self, size: int) -> int:
-        """Add what has arrived to the ``size`` bytes in the buffer; return the new size.
+    def _receive(self, buffer: memoryview, timeout: float | None) -> int:
+        """Wait for the next bytes; return how many came, 0 at the end."""
+        exchange = self._exchange
+        ends, late = exchange.ends(timeout), httpcore.ReadTimeout("the time is up")
+        while True:
+            left = exchange.left(ends, late, exchange.answering())
+            self._connection.settimeout(min(left, _SLICE))
+            try:
+                return self._connection.recv_into(buffer)
+            except TimeoutError:
+                continue  # only this slice is over; left() raises at the deadline
+            except OSError as error:
+                raise httpcore.ReadError(str(error)) from error
 
-        The next ``read`` raises an error that happens here. It would not see the error by
-        itself. After an alert, OpenSSL reports the end of the data. A failed system call may
-        succeed the next time, in the middle of a record.
-        """
-        tls, buffer = self._inner.get_extra_info("ssl_object"), self._watch.buffer
+    def _receive_more(self, buffer: memoryview, size: int) -> int:
+        """Add what else has arrived to the ``size`` bytes in the buffer; return the new size."""
+        self._connection.settimeout(0)  # never wait here; each read and write sets its own timeout
         try:
-            # Never wait here. httpcore sets its own timeout again before each read and write.
-            self._inner.get_extra_info("socket").settimeout(0)
-            while size < _GATHERED and (more := tls.read(_GATHERED - size, buffer[size:])):
+            while size < len(buffer) and (more := self._connection.recv_into(buffer[size:])):
                 size += more
-        except _NO_MORE:
-            pass
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # no more has arrived
         except OSError as error:
+            # The next read raises it, after these bytes. It would not see the error by itself:
+            # after an alert, OpenSSL reports the end of the data, and a failed system call may
+            # succeed the next time, in the middle of a record.
             self._failure = error
         return size
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write the whole buffer."""
-        self._watch.at_proxy = self._proxy_layers > 0
-        late = httpcore.WriteTimeout("the time is up")
+        exchange = self._exchange
+        exchange.at_proxy = self._proxy_layers > 0
+        ends, late = exchange.ends(timeout), httpcore.WriteTimeout("the time is up")
+        rest = memoryview(buffer)
         try:
-            self._inner.write(buffer, self._watch.left(self._watch.ends(timeout), late))
-        except httpcore.WriteError as error:
+            while rest:  # one call may send less than all
+                self._connection.settimeout(exchange.left(ends, late))
+                rest = rest[self._connection.send(rest) :]
+        except TimeoutError as error:
+            raise late from error
+        except OSError as error:
             # httpcore ignores this and reads an answer, which cannot come: the request was not
             # sent. The stored error ends that read at once.
             self._failure = error
-            raise
+            raise httpcore.WriteError(str(error)) from error
 
     def close(self) -> None:
         """Close the socket."""
-        self._inner.close()
+        self._connection.close()
 
     def start_tls(
         self,
@@ -281,22 +295,90 @@ class Stream(httpcore.NetworkStream):
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
         """Do the TLS handshake with the host or with a proxy. Raises ``TlsError``."""
+        exchange, outer = self._exchange, self._connection
         # One layer is done with this handshake; at the last one we talk to the host.
         behind = max(0, self._proxy_layers - 1)
-        self._watch.at_proxy = behind > 0
+        exchange.at_proxy = behind > 0
         late = httpcore.ConnectTimeout("it does not answer in TLS")
-        left = self._watch.left(self._watch.ends(timeout), late)
-        try:
-            inner = self._inner.start_tls(ssl_context, server_hostname, left)
-        except httpcore.ConnectTimeout as error:
-            raise late from error
-        except httpcore.ConnectError as error:
-            cause = error.__cause__  # read it here: httpcore's pool removes it ("from None")
-            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-                raise certificate_error(cause, server_hostname or "the server") from cause
-            raise
-        return Stream(inner, self._watch, behind)
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.close)
+            outer.settimeout(exchange.left(exchange.ends(timeout), late))
+            inner: socket.socket | _TlsInTls
+            try:
+                if isinstance(outer, socket.socket) and not isinstance(outer, ssl.SSLSocket):
+                    inner = ssl_context.wrap_socket(outer, server_hostname=server_hostname)
+                else:
+                    inner = _TlsInTls(outer, ssl_context, server_hostname)
+            except TimeoutError as error:
+                raise late from error
+            except OSError as error:
+                if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                    raise certificate_error(error, server_hostname or "the server") from error
+                raise httpcore.ConnectError(str(error)) from error
+            failed.pop_all()  # the new stream owns the socket now
+        return Stream(inner, exchange, behind)
 
     def get_extra_info(self, info: str) -> Any:
-        """Answer httpcore's questions about the socket below."""
-        return self._inner.get_extra_info(info)
+        """Tell httpcore whether an idle connection can be read from, as it can at its end.
+
+        Nothing else that httpcore asks for is needed: None as "ssl_object" means no HTTP/2.
+        """
+        if info != "is_readable":
+            return None
+        if self._connection.fileno() < 0:  # closed by us
+            return True
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection.fileno(), selectors.EVENT_READ)
+            return bool(selector.select(0))
+
+
+class _TlsInTls:
+    """TLS to a host inside TLS to a proxy, with those methods of a socket that ``Stream`` uses.
+
+    ``ssl`` wraps a plain socket only. Timeouts are those of the outer connection.
+    """
+
+    def __init__(
+        self, outer: socket.socket | _TlsInTls, context: ssl.SSLContext, host: str | None
+    ) -> None:
+        self._outer = outer
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self.settimeout: Callable[[float | None], None] = outer.settimeout
+        self.fileno: Callable[[], int] = outer.fileno
+        self.close: Callable[[], None] = outer.close
+        self._unsent = b""
+        self._record = memoryview(bytearray(_RECORD))
+        self._drive(self._tls.do_handshake)
+        self._flush()
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Receive into a buffer; return the number of bytes, 0 at the end."""
+        data = self._drive(lambda: self._tls.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send some bytes; return how many."""
+        count = self._drive(lambda: self._tls.write(data))
+        self._flush()
+        return count
+
+    def _drive(self, action: Callable[[], _T]) -> _T:
+        """Repeat an action of the inner TLS until it has the bytes from outside that it needs."""
+        while True:
+            try:
+                return action()
+            except ssl.SSLWantReadError:  # noqa: PERF203 - it is how ssl asks for bytes
+                self._flush()  # the other side may wait for it
+                if size := self._outer.recv_into(self._record):
+                    self._incoming.write(self._record[:size])
+                else:
+                    self._incoming.write_eof()  # then the action raises SSLEOFError
+
+    def _flush(self) -> None:
+        """Send what the inner TLS has written."""
+        # Keep what could not be sent before the timeout: TLS cannot go on without it.
+        self._unsent += self._outgoing.read()
+        while self._unsent:
+            self._unsent = self._unsent[self._outer.send(self._unsent) :]

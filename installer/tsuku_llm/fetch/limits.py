@@ -17,16 +17,17 @@ class Limits:
     ``metadata`` all small files of a refresh. A transfer below ``slowest`` bytes per second
     over ``window`` seconds is stopped, because a slow drip never times out.
 
-    Retries: ``tries`` limits the attempts in a row that each brought less than ``gain``
-    bytes. ``wait`` is the longest Retry-After that we obey. ``piece_tries`` limits how often
-    one source may send the same piece wrong. ``largest`` limits artifacts of unknown size; it
-    is a few times the largest known one.
+    Retries: ``tries`` limits the attempts in a row that each brought less than
+    ``progress_bytes``. ``max_retry_after`` is the longest Retry-After that we obey.
+    ``piece_tries`` limits how often one source may send the same piece wrong. ``largest``
+    limits artifacts of unknown size; it is a few times the largest known one.
 
-    Connections: artifacts of at least ``wide`` bytes use several. A server that has answered
-    one range gets ``first`` connections, then more as long as they make the download faster,
-    measured every ``look`` seconds. After a connection that was too slow, more are tried
-    again ``rest`` seconds later. All artifacts of a run share ``connections``. Each
-    connection requests a ``segment`` at a time: its smallest and largest size.
+    Connections: artifacts of at least ``parallel_threshold`` bytes use several. A server that
+    has answered one range gets ``initial_connections``, then more as long as they make the
+    download faster, measured every ``sample_interval`` seconds. After a connection that was
+    too slow, more are tried again ``cooldown`` seconds later. All artifacts of a run share
+    ``connections``. Each connection requests a ``segment`` at a time: its smallest and largest
+    size.
     """
 
     connect: float = 10.0
@@ -37,15 +38,15 @@ class Limits:
     slowest: int = 4096
     window: float = 30.0
     tries: int = 4
-    gain: int = 1 << 20
-    wait: float = 60.0
+    progress_bytes: int = 1 << 20
+    max_retry_after: float = 60.0
     largest: int = 2 << 30
     piece_tries: int = 3
-    wide: int = 32_000_000
-    first: int = 4
+    parallel_threshold: int = 32_000_000
+    initial_connections: int = 4
     connections: int = 8
-    look: float = 0.2
-    rest: float = 5.0
+    sample_interval: float = 0.2
+    cooldown: float = 5.0
     segment: tuple[int, int] = (4 << 20, 16 << 20)
 
 

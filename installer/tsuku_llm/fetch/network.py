@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import DownloadError, Interrupted
-from tsuku_llm.fetch.addresses import shown
 from tsuku_llm.fetch.limits import Limits, Timing
+from tsuku_llm.fetch.urls import shown
 
 if TYPE_CHECKING:
     import httpx

@@ -22,20 +22,22 @@ STAGGER = 0.25
 """Seconds between the starts of two attempts (RFC 8305, 8: Connection Attempt Delay)."""
 
 
-class Address(NamedTuple):
+class SocketAddress(NamedTuple):
     """One address of a host: ``place`` is the argument of ``socket.connect``."""
 
     family: socket.AddressFamily
     place: tuple[Any, ...]
 
 
-def in_turns(addresses: Iterable[Address], first: socket.AddressFamily | None) -> list[Address]:
+def in_turns(
+    addresses: Iterable[SocketAddress], first: socket.AddressFamily | None
+) -> list[SocketAddress]:
     """Order addresses so that families alternate (RFC 8305, 4); keep each address once.
 
     ``first`` is the family to begin with; None for that of the resolver's first address.
     Within a family the resolver's order stays.
     """
-    families: dict[socket.AddressFamily, list[Address]] = {}
+    families: dict[socket.AddressFamily, list[SocketAddress]] = {}
     for address in dict.fromkeys(addresses):
         families.setdefault(address.family, []).append(address)
     # The sort is stable: the other families keep the resolver's order.
@@ -47,11 +49,11 @@ def in_turns(addresses: Iterable[Address], first: socket.AddressFamily | None) -
 class Schedule:
     """The start times of the attempts of a race, in seconds of any clock."""
 
-    def __init__(self, addresses: Iterable[Address], now: float) -> None:
+    def __init__(self, addresses: Iterable[SocketAddress], now: float) -> None:
         self._waiting = deque(addresses)
         self._due = now
 
-    def next(self, now: float) -> Address | None:
+    def next(self, now: float) -> SocketAddress | None:
         """Take the address to try now; None if it is too early or all were tried."""
         if not self._waiting or now < self._due:
             return None
@@ -68,7 +70,7 @@ class Schedule:
 
 
 def race(
-    addresses: Iterable[Address], clock: Callable[[], float], left: Callable[[], float]
+    addresses: Iterable[SocketAddress], clock: Callable[[], float], left: Callable[[], float]
 ) -> socket.socket:
     """Connect to the addresses in the given order; return the first connection that succeeds.
 
@@ -109,7 +111,7 @@ def race(
                 key.fileobj.close()  # type: ignore[union-attr]
 
 
-def _begin(address: Address, running: selectors.BaseSelector) -> OSError | None:
+def _begin(address: SocketAddress, running: selectors.BaseSelector) -> OSError | None:
     """Begin to connect; return the error if that fails at once (no route, unknown family)."""
     attempt = None
     try:
@@ -135,9 +137,9 @@ class Resolver:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards `_running`; never held during a lookup
-        self._running: dict[tuple[str, int], Future[list[Address]]] = {}
+        self._running: dict[tuple[str, int], Future[list[SocketAddress]]] = {}
 
-    def addresses(self, host: str, port: int, left: Callable[[], float]) -> list[Address]:
+    def addresses(self, host: str, port: int, left: Callable[[], float]) -> list[SocketAddress]:
         """Look up a name; ``left`` is as for ``race``. Raises ``OSError``, ``UnicodeError``."""
         lookup = self._lookup(host, port)
         while not lookup.done():
@@ -146,7 +148,7 @@ class Resolver:
             wait([lookup], left())
         return lookup.result()  # raises here what getaddrinfo raised in the other thread
 
-    def _lookup(self, host: str, port: int) -> Future[list[Address]]:
+    def _lookup(self, host: str, port: int) -> Future[list[SocketAddress]]:
         with self._lock:  # of threads that ask for one name, one starts the lookup
             lookup = self._running.get((host, port))
             if lookup is not None and not lookup.done():
@@ -164,11 +166,11 @@ class Resolver:
         return lookup
 
 
-def _look_up(host: str, port: int, lookup: Future[list[Address]]) -> None:
+def _look_up(host: str, port: int, lookup: Future[list[SocketAddress]]) -> None:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # Every error goes into the future: otherwise the threads that wait for it would not end.
     except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
         lookup.set_exception(error)
     else:
-        lookup.set_result([Address(family, place) for family, _, _, _, place in found])
+        lookup.set_result([SocketAddress(family, place) for family, _, _, _, place in found])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 from tsuku_llm.errors import BodyError
-from tsuku_llm.fetch.addresses import host_of, shown
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.limits import Limits
 from tsuku_llm.fetch.network import Network
+from tsuku_llm.fetch.urls import host_of, shown
 
 _BASE = 0.5
 """Seconds of the first back-off; each further one is twice as long."""
@@ -41,32 +40,26 @@ class Retries:
         ``received`` gives the number of bytes that are there so far.
         """
         while True:
-            # Swallows a Transient after its pause, and the loop tries again.
-            with self._surviving(received):
+            before = received()
+            try:
                 return attempt()
-
-    @contextlib.contextmanager
-    def _surviving(self, received: Callable[[], int]) -> Iterator[None]:
-        before = received()
-        try:
-            yield
-        except Transient as failure:
-            seconds = self._pause(failure, received() - before)
-            # Do not sleep towards a deadline that leaves no time for the attempt.
-            if self._network.clock() + seconds > self._deadline:
-                raise failure.error from failure
+            except Transient as failure:
+                seconds = self._pause(failure, received() - before)
+                # Do not sleep towards a deadline that leaves no time for the attempt.
+                if self._network.clock() + seconds > self._deadline:
+                    raise failure.error from failure
             self._network.pause(seconds)  # raises Interrupted if another thread stops the network
 
     def _pause(self, failure: Transient, gained: int) -> float:
         """Compute the seconds until the next attempt; raise the error if none is left.
 
-        We obey the server's Retry-After up to ``Limits.wait``. If it is longer, we give up
-        the source: a user does not wait for hours at a prompt.
+        We obey the server's Retry-After up to ``Limits.max_retry_after``. If it is longer, we
+        give up the source: a user does not wait for hours at a prompt.
         """
         # A connection that breaks every few megabytes still gets the file, so it may go on.
-        self._failed = 1 if gained >= self._limits.gain else self._failed + 1
+        self._failed = 1 if gained >= self._limits.progress_bytes else self._failed + 1
         allowed = min(self._limits.tries, failure.tries or self._limits.tries)
-        if failure.wait is not None and failure.wait > self._limits.wait:
+        if failure.wait is not None and failure.wait > self._limits.max_retry_after:
             seconds = f"{failure.wait:.0f} seconds" if failure.wait < _YEAR else "more than a year"
             failure.error.facts += (f"it asks to wait {seconds}",)
             raise failure.error from failure

@@ -19,13 +19,13 @@ import httpx
 
 from tsuku_llm import __version__
 from tsuku_llm.errors import BodyError, HostUnreachable, ProxyError
-from tsuku_llm.fetch.addresses import host_of, shown
-from tsuku_llm.fetch.connections import Backend, Watch
+from tsuku_llm.fetch.connections import Backend, ExchangeDeadline
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.proxies import proxy_for
 from tsuku_llm.fetch.race import Resolver
 from tsuku_llm.fetch.tls import client_context
+from tsuku_llm.fetch.urls import host_of, shown
 
 _OFFLINE_TRIES = 2
 """Attempts after a failed connection: usually the machine is offline, and retries are useless."""
@@ -52,7 +52,7 @@ def make_client(
             on_wait(text)
 
     return httpx.Client(
-        transport=_Transport(environ, Watch(timing, limits, tell)),
+        transport=_Transport(environ, ExchangeDeadline(timing, limits, tell)),
         # identity: the digests are of the files as they are, and ranges need the same bytes.
         headers={"User-Agent": f"tsuku-llm/{__version__}", "Accept-Encoding": "identity"},
         timeout=httpx.Timeout(limits.silence, connect=limits.connect, pool=None),
@@ -68,9 +68,9 @@ class _Transport(httpx.BaseTransport):
     is waiting. All threads of a run share the transport.
     """
 
-    def __init__(self, environ: Mapping[str, str], watch: Watch) -> None:
+    def __init__(self, environ: Mapping[str, str], exchange: ExchangeDeadline) -> None:
         self._environ = environ
-        self._watch = watch
+        self._exchange = exchange
         self._resolver = Resolver()
         self._backends: list[Backend] = []
         self._context = client_context(environ)
@@ -85,9 +85,11 @@ class _Transport(httpx.BaseTransport):
         pool = self._pool(proxy)
         deadline = request.extensions["deadline"]
         asked = proxy or str(url)
-        failures = _Failures(str(url), proxy, self._watch, known=host_of(asked) in self._answered)
-        # The watch holds these for this thread only; the backend below reads them there.
-        self._watch.begin(deadline, request.extensions["check"], host_of(asked))
+        failures = _Failures(
+            str(url), proxy, self._exchange, known=host_of(asked) in self._answered
+        )
+        # Held for this thread only; the backend below reads them there.
+        self._exchange.begin(deadline, request.extensions["check"], host_of(asked))
         with failures.told():
             answer = pool.handle_request(_to_core(request))
         self._answered.add(host_of(asked))
@@ -97,7 +99,7 @@ class _Transport(httpx.BaseTransport):
             stream=_Body(answer, failures),
             extensions=answer.extensions,
         )
-        self._watch.headers_of(response, deadline)
+        self._exchange.headers_of(response, deadline)
         return response
 
     def _pool(self, proxy: str | None) -> httpcore.ConnectionPool:
@@ -111,7 +113,7 @@ class _Transport(httpx.BaseTransport):
     def _new_pool(self, proxy: str | None) -> httpcore.ConnectionPool:
         url = httpx.URL(proxy or "")
         layers = 0 if proxy is None else 2 if url.scheme == "https" else 1  # see Backend
-        self._backends.append(Backend(self._watch, self._resolver, layers))
+        self._backends.append(Backend(self._exchange, self._resolver, layers))
         options: dict[str, Any] = {
             "ssl_context": self._context,
             "network_backend": self._backends[-1],
@@ -192,11 +194,13 @@ class _Body(httpx.SyncByteStream):
 class _Failures:
     """The meaning of one exchange's errors; ``known``: this host or proxy has answered before."""
 
-    def __init__(self, url: str, proxy: str | None, watch: Watch, *, known: bool) -> None:
+    def __init__(
+        self, url: str, proxy: str | None, exchange: ExchangeDeadline, *, known: bool
+    ) -> None:
         self._url = url
         self._host = host_of(url)
         self._proxy = proxy
-        self._watch = watch
+        self._exchange = exchange
         self._known = known
 
     @contextlib.contextmanager
@@ -220,7 +224,7 @@ class _Failures:
     @property
     def _before_host(self) -> bool:
         """Whether the proxy failed, because the host is not connected yet."""
-        return self._watch.at_proxy and not self._watch.in_body
+        return self._exchange.at_proxy and not self._exchange.in_body
 
     @property
     def _way(self) -> tuple[str, ...]:

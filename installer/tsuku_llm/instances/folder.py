@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, replace_file
 from tsuku_llm.errors import AlreadyRunning, CorruptStore
+from tsuku_llm.files import make_folder, read_small, replace_file
 from tsuku_llm.folders import opened
 from tsuku_llm.instances.record import NAME, Record
-from tsuku_llm.store import exclusive
+from tsuku_llm.store.locks import exclusive
 
 _LARGEST = 1 << 20
 """Bytes of a record that are read."""
@@ -94,17 +94,15 @@ class Instances:
         with disk_errors("listing the servers", self.folder):
             names = sorted(path.stem for path in self.folder.glob("*.json"))
         for name in filter(NAME.fullmatch, names):
-            record = self._readable(name)
+            try:
+                record = self.find(name)
+            except CorruptStore as error:
+                found[name] = error
+                continue
             # None: another process has removed it since the listing.
             if record is not None:
                 found[name] = record
         return found
-
-    def _readable(self, name: str) -> Record | CorruptStore | None:
-        try:
-            return self.find(name)
-        except CorruptStore as error:
-            return error
 
 
 def _require_apart(record: Record, other: Record) -> None:
@@ -112,11 +110,11 @@ def _require_apart(record: Record, other: Record) -> None:
     if record.name == other.name:
         raise AlreadyRunning(
             f"{who} is running already",
-            facts=(f"it listens at {other.place}",),
+            facts=(f"it listens at {other.address}",),
             hint=f"tsuku-llm stop --name {other.name}, or give this one another --name",
         )
-    if other.is_in_the_way_of(record.host, record.port):
+    if other.occupies(record.host, record.port):
         raise AlreadyRunning(
-            f"{who} listens at {other.place} already",
+            f"{who} listens at {other.address} already",
             hint=f"tsuku-llm stop --name {other.name}, or choose another --port after --",
         )

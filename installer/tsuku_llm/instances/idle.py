@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-WORK = 0.03
+BUSY_SECONDS = 0.03
 """Seconds of processor time between two samples that count as a request.
 
 An idle server uses none. An answer to a monitor (``/health``, ``/metrics``) takes 0.1 to
 0.2 ms.
 """
 
-_LOOKS = 8
+_SAMPLES = 8
 """Samples within one timeout: a server ends at most an eighth of it too late."""
 
-_OFTEN = 6.0
+_LONGEST_PAUSE = 6.0
 """Longest pause between two samples, in seconds.
 
 Longer than llama-server keeps an unused connection open (5 s). At this pause, such a
@@ -29,7 +29,7 @@ connection is not in two samples and does not count as one that lasts.
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ActivitySample:
     """A sample of a server: its processor time so far in seconds, and its open connections."""
 
     processor: float
@@ -40,27 +40,27 @@ class IdleWatch:
     """The judge of a server's samples; ``timeout`` and ``now`` are in seconds."""
 
     def __init__(self, timeout: float) -> None:
-        self.pause = min(timeout / _LOOKS, _OFTEN)
+        self.pause = min(timeout / _SAMPLES, _LONGEST_PAUSE)
         """Seconds until the next sample."""
         self._timeout = timeout
         self._last_work: float | None = None
-        self._before = Sight(0.0)
+        self._before = ActivitySample(0.0)
 
-    def is_over(self, now: float, sight: Sight) -> bool:
+    def is_over(self, now: float, sample: ActivitySample) -> bool:
         """Tell whether it is time to end the server: never while a client is connected.
 
         The time begins with the first sample.
         """
-        # A connection counts as a request only if it is in two samples: see ``_OFTEN``.
-        worked = sight.processor - self._before.processor >= WORK
-        lasting = sight.connections & self._before.connections
+        # A connection counts as a request only if it is in two samples: see ``_LONGEST_PAUSE``.
+        worked = sample.processor - self._before.processor >= BUSY_SECONDS
+        lasting = sample.connections & self._before.connections
         if self._last_work is None or worked or lasting:
             self._last_work = now
-        self._before = sight
-        return not sight.connections and now - self._last_work >= self._timeout
+        self._before = sample
+        return not sample.connections and now - self._last_work >= self._timeout
 
 
-def see(pid: int) -> Sight | None:
+def sample_activity(pid: int) -> ActivitySample | None:
     """Take a sample of a process; None if it has ended or does not permit it."""
     import psutil  # noqa: PLC0415
 
@@ -71,6 +71,6 @@ def see(pid: int) -> Sight | None:
     except (psutil.Error, OSError):
         return None
     open_now = (each for each in found if each.status == psutil.CONN_ESTABLISHED)
-    return Sight(
+    return ActivitySample(
         times.user + times.system, frozenset((each.laddr, each.raddr) for each in open_now)
     )

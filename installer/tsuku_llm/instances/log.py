@@ -25,7 +25,7 @@ _CHUNK = 1 << 16
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 
 
-def older(path: Path) -> Path:
+def older_log(path: Path) -> Path:
     """Return the path of the file before the current one."""
     return path.with_name(f"{path.name}.1")
 
@@ -35,7 +35,7 @@ def open_log(path: Path) -> int:
     return os.open(path, _APPEND, 0o600)
 
 
-def turn(path: Path, descriptors: Collection[int], limit: int = LIMIT) -> bool:
+def rotate_log(path: Path, descriptors: Collection[int], limit: int = LIMIT) -> bool:
     """Begin a new file if the log is full, and point ``descriptors`` at it.
 
     Return whether it did. If the file system reports an error, the old file stays in use.
@@ -44,7 +44,7 @@ def turn(path: Path, descriptors: Collection[int], limit: int = LIMIT) -> bool:
     with suppress(OSError):
         if path.stat().st_size < limit:
             return False
-        os.replace(path, older(path))  # noqa: PTH105 - over the one before
+        os.replace(path, older_log(path))  # noqa: PTH105 - over the one before
         # Until the next line ``path`` does not exist; writers still write to the renamed file.
         fresh = open_log(path)
         try:
@@ -70,7 +70,7 @@ def follow_log(
     Raises ``OSError``.
     """
     # The older file is missing as long as this name has had only one file.
-    with suppress(FileNotFoundError), older(path).open("rb") as file:
+    with suppress(FileNotFoundError), older_log(path).open("rb") as file:
         yield from _rest(file)
     goes_on = True
     # One round for each file: the supervisor may begin a new one at any time.

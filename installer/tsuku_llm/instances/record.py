@@ -1,19 +1,14 @@
-"""The record of a server in the background, for the commands that show or stop it later.
-
-Like the receipt, it is written and read by hand, so that ``status`` imports no library.
-"""
+"""The record of a server in the background, for the commands that show or stop it later."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any, NoReturn
 
+from tsuku_llm import records
 from tsuku_llm.errors import CorruptStore, UsageError
-from tsuku_llm.launch import StartReport
+from tsuku_llm.launch.report import READ_REPORT, StartReport
 from tsuku_llm.process import Process
 
 FORMAT = 1
@@ -23,7 +18,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TEXT_LIMIT = 4096
 
 
-class State(str, Enum):
+class ServerState(str, Enum):
     """The state of a server in the background.
 
     ``STARTING``: it does not answer ``/health`` yet. ``UNWATCHED``: it runs although its
@@ -40,7 +35,7 @@ class State(str, Enum):
     @property
     def is_up(self) -> bool:
         """True if there is a process to stop."""
-        return self in (State.STARTING, State.RUNNING, State.UNWATCHED)
+        return self in (ServerState.STARTING, ServerState.RUNNING, ServerState.UNWATCHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +59,26 @@ class Record:
     reason: str = ""
 
     @property
-    def state(self) -> State:
+    def state(self) -> ServerState:
         """The state, by what the system says about the processes now."""
         # Only the supervisor writes an exit code, as the last thing that it does.
         if self.exit_code is not None:
-            return State.ENDED
+            return ServerState.ENDED
         # A process is known by its number and its start time. So an old record never means a
         # later process that got the same number.
         if self.supervisor.is_alive:
-            return State.RUNNING if self.report and self.report.ready else State.STARTING
-        return State.UNWATCHED if self.server and self.server.is_alive else State.LOST
+            return (
+                ServerState.RUNNING if self.report and self.report.ready else ServerState.STARTING
+            )
+        return ServerState.UNWATCHED if self.server and self.server.is_alive else ServerState.LOST
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The address where it listens, as text."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.host if self.port is None else f"{host}:{self.port}"
 
-    def is_in_the_way_of(self, host: str, port: int | None) -> bool:
+    def occupies(self, host: str, port: int | None) -> bool:
         """Tell whether this server prevents another one from listening at this address."""
         # With port 0 each server gets a free port.
         if self.port != port or port == 0:
@@ -90,31 +87,18 @@ class Record:
 
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
-        document = {"format": FORMAT} | {
-            field.name: _plain(getattr(self, field.name)) for field in fields(self)
-        }
-        return json.dumps(document, indent=1).encode("ascii") + b"\n"
+        report = self.report and self.report.document()
+        return records.encode({"format": FORMAT, **asdict(self), "report": report})
 
     @classmethod
     def from_json(cls, data: bytes) -> Record:
         """Parse a stored record. Raises CorruptStore for anything that is not one."""
         try:
-            document = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise _junk(str(error)) from error
-        if type(document) is not dict or document.get("format") != FORMAT:
-            raise _junk(f"it is not of format {FORMAT}")
-        return cls(
-            name=_text(document, "name"),
-            supervisor=_process(document, "supervisor") or _refuse(document, "supervisor"),
-            host=_text(document, "host"),
-            port=_count_or_none(document, "port"),
-            idle_timeout=_count_or_none(document, "idle_timeout") or 0,
-            server=_process(document, "server"),
-            report=_report(document),
-            exit_code=_count_or_none(document, "exit_code"),
-            reason=_text(document, "reason"),
-        )
+            return records.parse(data, _READ)
+        except ValueError as error:
+            raise CorruptStore(
+                "the record of a server is not readable", facts=(str(error),)
+            ) from error
 
 
 def checked_name(name: str) -> str:
@@ -130,45 +114,24 @@ def checked_name(name: str) -> str:
 _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, StartReport):
-        return json.loads(value.to_json())
-    if isinstance(value, Process):
-        return {"pid": value.pid, "started": value.started}
-    return value
+_text = records.checked(str, lambda text: len(text) <= _TEXT_LIMIT)
+_process = records.record(
+    Process, {"pid": records.checked(int, lambda pid: pid > 0), "started": _text}
+)
 
-
-def _junk(reason: str) -> CorruptStore:
-    return CorruptStore("the record of a server is not readable", facts=(reason,))
-
-
-def _refuse(document: Mapping[str, Any], name: str) -> NoReturn:
-    raise _junk(f"{name} is {str(document.get(name))[:80]!r}")
-
-
-def _text(document: Mapping[str, Any], name: str) -> str:
-    value = document.get(name)
-    if type(value) is str and len(value) <= _TEXT_LIMIT:
-        return value
-    _refuse(document, name)
-
-
-def _count_or_none(document: Mapping[str, Any], name: str) -> int | None:
-    value = document.get(name)
-    if value is None or (type(value) is int and value >= 0):
-        return value
-    _refuse(document, name)
-
-
-def _process(document: Mapping[str, Any], name: str) -> Process | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if type(value) is not dict or type(value.get("pid")) is not int or value["pid"] <= 0:
-        _refuse(document, name)
-    return Process(value["pid"], _text(value, "started"))
-
-
-def _report(document: Mapping[str, Any]) -> StartReport | None:
-    report = document.get("report")
-    return None if report is None else StartReport.from_json(json.dumps(report).encode())
+_READ = records.record(
+    Record,
+    {
+        "name": _text,
+        "supervisor": _process,
+        "host": _text,
+        "port": records.optional(records.count),
+        "idle_timeout": records.count,
+        "server": records.optional(_process),
+        "report": records.optional(READ_REPORT),
+        "exit_code": records.optional(records.count),
+        "reason": _text,
+    },
+    format=FORMAT,
+    since={"idle_timeout": 0},
+)

@@ -1,4 +1,4 @@
-"""One question to a build in a child process, with a limit on time and on output."""
+"""A child process of the launcher: its end, the tail of its output, and one question to a build."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import IO, NamedTuple
 
-from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.planning import LaunchPlan
 
 TAIL_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
@@ -18,30 +18,7 @@ _KILLED_LIMIT = 5.0
 """Seconds that a killed process gets to end: one that is stuck in a driver call never ends."""
 
 
-class Tail:
-    """The last bytes of a stream."""
-
-    def __init__(self, limit: int = TAIL_BYTES) -> None:
-        self._limit = limit
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        """Add ``data`` and drop the oldest bytes beyond the limit."""
-        self._bytes += data
-        del self._bytes[: -self._limit]
-
-    def has_late(self, marks: tuple[bytes, ...], size: int) -> bool:
-        """Tell whether one of ``marks`` lies in the last ``size`` bytes, or reaches into them."""
-        # A mark can begin in the chunk before: look back by the length of the longest one.
-        late = self._bytes[-(size + max(map(len, marks))) :]
-        return any(mark in late for mark in marks)
-
-    def text(self) -> str:
-        """Decode the kept bytes; U+FFFD replaces what is not UTF-8."""
-        return self._bytes.decode("utf-8", "replace")
-
-
-class Answer(NamedTuple):
+class ProcessResult(NamedTuple):
     """The child's end and output: ``code`` is negative for a signal, None after a timeout."""
 
     code: int | None
@@ -49,7 +26,7 @@ class Answer(NamedTuple):
     stderr: str
 
 
-def ask(plan: Plan, limit: float) -> Answer:
+def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
     """Run ``plan`` to its end, or for ``limit`` seconds. Raises OSError if it cannot start.
 
     The child leads a new session, so that we can kill it together with every process that
@@ -65,37 +42,94 @@ def ask(plan: Plan, limit: float) -> Answer:
         start_new_session=True,
     )
     # One thread for each pipe, before the wait: a full pipe that is not read blocks the child.
-    readers = [_Reader(stream) for stream in (child.stdout, child.stderr) if stream]
+    readers = [_PipeReader(stream) for stream in (child.stdout, child.stderr) if stream]
+    code: int | None = None
     try:
-        code = _wait(child, limit)
+        with suppress(subprocess.TimeoutExpired):
+            code = child.wait(limit)
     finally:
         # Kill first, on every way out: the readers end when the last writer is gone.
-        end(child)
+        ChildEnd(child).finish()
         stdout, stderr = (reader.finish() for reader in readers)
-    return Answer(code, stdout, stderr)
+    return ProcessResult(code, stdout, stderr)
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child and what is left of its process group, and reap the child."""
-    if sys.platform == "win32":
-        child.kill()
-    else:
-        # The child may have been reaped already. Its group lives on while it has a member,
-        # and until then the kernel gives the child's number to no other process.
-        with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a zombie's group
-            os.killpg(child.pid, signal.SIGKILL)
-    # A driver call in the kernel can delay even SIGKILL: do not wait for it without a limit.
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(_KILLED_LIMIT)
+class ChildEnd:
+    """The end of one child that leads its own session; the launcher ends children only here.
+
+    Any thread may ask the child to end. The thread that started it finishes: it kills what is
+    left, and leaves no timer thread behind.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        # Guards the two fields below: ``ask`` runs in any thread, ``finish`` in the owner's.
+        self._lock = threading.Lock()
+        self._finished = False
+        self._killer: threading.Timer | None = None
+
+    def ask(self, grace: float) -> None:
+        """Send SIGTERM now, and SIGKILL in ``grace`` seconds; call it once. Any thread may."""
+        with self._lock:
+            # ``finish`` came first. Start no timer, as nobody would join it.
+            if self._finished:
+                return
+            # Popen sends nothing to a child that has been reaped, so this cannot hit a
+            # process that got its number since. The same holds for ``kill`` in the timer.
+            self._child.terminate()
+            self._killer = threading.Timer(grace, self._child.kill)
+            # Daemon: the timer must not keep this process alive if its owner raises.
+            self._killer.daemon = True
+            self._killer.start()
+
+    def finish(self) -> None:
+        """Kill the child and what is left of its process group, reap it, and end the timer."""
+        if sys.platform == "win32":
+            self._child.kill()
+        else:
+            # The child may have been reaped already. Its group lives on while it has a member,
+            # and until then the kernel gives the child's number to no other process.
+            with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a zombie's group
+                os.killpg(self._child.pid, signal.SIGKILL)
+        # A driver call in the kernel can delay even SIGKILL: do not wait for it without a limit.
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(_KILLED_LIMIT)
+        with self._lock:
+            self._finished = True
+        # Read without the lock: ``ask`` sets no timer any more. A timer that runs its ``kill``
+        # right now finds a reaped child, so the join takes no time. Join it: PR_SET_PDEATHSIG
+        # is only set for the next server while this process has one thread.
+        if self._killer:
+            self._killer.cancel()
+            self._killer.join()
 
 
-class _Reader(threading.Thread):
+class Tail:
+    """The last bytes of a stream."""
+
+    def __init__(self, limit: int = TAIL_BYTES) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Add ``data`` and drop the oldest bytes beyond the limit."""
+        self._bytes += data
+        del self._bytes[: -self._limit]
+
+    def text(self) -> str:
+        """Decode the kept bytes; U+FFFD replaces what is not UTF-8."""
+        return self._bytes.decode("utf-8", "replace")
+
+
+class _PipeReader(threading.Thread):
     """The thread that empties one pipe into a tail, so that the child never blocks on it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         # Daemon: a process that left the group can hold the pipe open for as long as it runs.
         super().__init__(daemon=True)
         self._stream = stream
+        # Written by this thread only. ``finish`` reads it after the join; a thread that is
+        # still alive then costs at most the newest bytes.
         self._tail = Tail()
         self.start()
 
@@ -111,10 +145,3 @@ class _Reader(threading.Thread):
         if not self.is_alive():
             self._stream.close()
         return self._tail.text()
-
-
-def _wait(child: subprocess.Popen[bytes], limit: float) -> int | None:
-    try:
-        return child.wait(limit)
-    except subprocess.TimeoutExpired:
-        return None

@@ -21,16 +21,6 @@ _MEMORY = re.compile(
 )
 _MIB = 1024 * 1024
 
-# The beginnings of ggml's names for a backend's devices, in lower case ("CUDA0", "MTL0").
-_PREFIXES = {
-    "cuda": ("cuda",),
-    "vulkan": ("vulkan",),
-    "rocm": ("rocm", "hip"),
-    "sycl": ("sycl",),
-    "opencl": ("gpuopencl", "opencl"),
-    "metal": ("mtl", "metal"),
-    "openvino": ("openvino",),
-}
 # ggml lists these as devices as well.
 _NO_GPU = ("cpu", "blas", "rpc", "accel")
 
@@ -47,7 +37,10 @@ class ListedDevice(NamedTuple):
 def parse_devices(text: str) -> tuple[ListedDevice, ...]:
     """Parse the list; skip log lines before its heading; ``(none)`` is an empty list."""
     lines = _lines(text)
-    return tuple(_devices(lines)) if _skip_header(lines) else ()
+    if not _skip_header(lines):
+        return ()
+    # Other lines may follow, such as a warning of the driver.
+    return tuple(_device(found) for found in map(_LINE.match, lines) if found)
 
 
 def has_list(text: str) -> bool:
@@ -70,16 +63,21 @@ def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDe
     These are the devices with the backend's prefix. Without any, return those whose prefix
     belongs to no known backend, because upstream may have changed a name.
     """
-    prefixes = _PREFIXES.get(backend, ())
+    # Imported here and below: a start needs the table only once its server is watched.
+    from tsuku_llm.backends import TABLE, facts_of  # noqa: PLC0415
+
+    prefixes = facts_of(backend).device_prefixes
     own = tuple(device for device in devices if _has_prefix(device, prefixes))
-    known = (*_NO_GPU, *(prefix for each in _PREFIXES.values() for prefix in each))
+    known = (*_NO_GPU, *(prefix for each in TABLE for prefix in each.device_prefixes))
     return own or tuple(device for device in devices if not _has_prefix(device, known))
 
 
 def backend_named(name: str) -> str | None:
     """Return the backend in the name of a device, buffer or plugin, such as "CUDA0"."""
+    from tsuku_llm.backends import TABLE  # noqa: PLC0415
+
     low = name.casefold()
-    return next((each for each, words in _PREFIXES.items() if low.startswith(words)), None)
+    return next((each.name for each in TABLE if low.startswith(each.device_prefixes)), None)
 
 
 def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:
@@ -93,28 +91,25 @@ def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:
     wanted = _normal(expected)
     # Equal names first: "RTX 4070" is contained in "RTX 4070 Ti".
     equal = [device.name for device in devices if _normal(device.description) == wanted]
-    alike = [device.name for device in devices if _alike(_normal(device.description), wanted)]
+    # Then one that contains the other: drivers add their own name in brackets.
+    alike = [
+        device.name
+        for device in devices
+        if (named := _normal(device.description))
+        and wanted
+        and (named in wanted or wanted in named)
+    ]
     return ",".join(equal or alike) or None
 
 
-def _devices(lines: Iterator[str]) -> Iterator[ListedDevice]:
-    for line in lines:
-        found = _LINE.match(line)
-        if found:
-            yield _device(found["name"], found["rest"])
-
-
-def _device(name: str, rest: str) -> ListedDevice:
+def _device(line: re.Match[str]) -> ListedDevice:
+    """Split a line; without brackets at its end, the memory is not known."""
+    name, rest = line["name"], line["rest"]
     memory = _MEMORY.search(rest)
     if memory is None:
         return ListedDevice(name, rest)
-    return ListedDevice(
-        name, rest[: memory.start()], _bytes(memory["total"]), _bytes(memory["free"])
-    )
-
-
-def _bytes(mebibytes: str | None) -> int | None:
-    return None if mebibytes is None else int(mebibytes) * _MIB
+    free = None if memory["free"] is None else int(memory["free"]) * _MIB
+    return ListedDevice(name, rest[: memory.start()], int(memory["total"]) * _MIB, free)
 
 
 def _has_prefix(device: ListedDevice, prefixes: tuple[str, ...]) -> bool:
@@ -123,8 +118,3 @@ def _has_prefix(device: ListedDevice, prefixes: tuple[str, ...]) -> bool:
 
 def _normal(description: str) -> str:
     return " ".join(description.casefold().split())
-
-
-def _alike(description: str, wanted: str) -> bool:
-    """Tell whether one contains the other: drivers add their own name in brackets."""
-    return bool(description and wanted) and (description in wanted or wanted in description)

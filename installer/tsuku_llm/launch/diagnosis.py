@@ -6,18 +6,8 @@ import re
 import signal
 from dataclasses import replace
 
-from tsuku_llm.launch.causes import (
-    CPU_OVERRIDE,
-    NT_STATUS,
-    OOM_KILLED,
-    SIGNALS,
-    TABLE,
-    Cause,
-    Diagnosis,
-)
+from tsuku_llm.launch.causes import NT_STATUS, OOM_KILLED, SIGNALS, TABLE, Cause, Diagnosis
 from tsuku_llm.launch.packages import package_of
-
-__all__ = ["CPU_OVERRIDE", "Diagnosis", "diagnose", "signal_name"]
 
 _LONGEST = 300
 """Characters of a line that is quoted."""
@@ -72,6 +62,9 @@ def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
 
 def _filled(row: Cause, found: re.Match[str], distribution: str) -> Diagnosis:
     """Fill in a row, and quote the line by which it was recognised."""
+    start = found.string.rfind("\n", 0, found.start()) + 1
+    end = found.string.find("\n", found.start())
+    line = found.string[start : end if end >= 0 else None].strip()[:_LONGEST]
     # ``library_musl`` and ``library_dyld`` become ``library``; only one of them matched.
     named = {name.split("_")[0]: value for name, value in found.groupdict().items() if value}
     named["package"] = package_of(named.get("library", ""), distribution)
@@ -80,11 +73,5 @@ def _filled(row: Cause, found: re.Match[str], distribution: str) -> Diagnosis:
         row.cause.format_map(named),
         row.fix.format_map(named),
         row.override,
-        (_line_around(found),),
+        (line,),
     )
-
-
-def _line_around(found: re.Match[str]) -> str:
-    start = found.string.rfind("\n", 0, found.start()) + 1
-    end = found.string.find("\n", found.start())
-    return found.string[start : end if end >= 0 else None].strip()[:_LONGEST]

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from tsuku_llm.errors import BackendFailed, LaunchError
-from tsuku_llm.launch.diagnosis import Diagnosis, diagnose
+from tsuku_llm.launch.causes import Diagnosis
+from tsuku_llm.launch.diagnosis import diagnose
 from tsuku_llm.launch.health import address_of, is_taken
-from tsuku_llm.launch.packages import distribution
-from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.packages import family_of
+from tsuku_llm.launch.planning import LaunchPlan
 
 
-def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
+def explain(plan: LaunchPlan, code: int, tail: str, *, oom_killed: bool) -> None:
     """Raise BackendFailed or LaunchError with the cause of an end; return if it is unknown."""
     diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
     if diagnosis is None:
@@ -32,7 +33,7 @@ def explain(plan: Plan, code: int, tail: str, *, oom_killed: bool) -> None:
     )
 
 
-def _port_in_use(plan: Plan) -> Diagnosis | None:
+def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
     """Explain an end without a cause: a server that cannot listen may lose the end of its log."""
     address = address_of(plan.argv, plan.env)
     # Our server has ended, so it must be another program that accepts connections.
@@ -46,7 +47,7 @@ def _port_in_use(plan: Plan) -> Diagnosis | None:
     )
 
 
-def refuse(plan: Plan, error: OSError) -> NoReturn:
+def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
     """Raise LaunchError with the meaning of the system's error."""
     diagnosis = why_not_started(error, Path(plan.argv[0]))
     raise LaunchError(
@@ -70,6 +71,14 @@ def why_not_started(error: OSError, executable: Path) -> Diagnosis:
     return Diagnosis("refused", cause, "see the system's log")
 
 
+def distribution() -> str:
+    """Return this system's family of distributions, or "" for an unknown one."""
+    for path in _RELEASE_FILES:
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return family_of(file.read())
+    return ""
+
+
 def _on_noexec(executable: Path) -> bool:
     if sys.platform != "linux":
         return False
@@ -77,6 +86,8 @@ def _on_noexec(executable: Path) -> bool:
         return bool(os.statvfs(executable).f_flag & os.ST_NOEXEC)
     return False
 
+
+_RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
 
 _BAD_IMAGE = (193, 216)
 """Windows' ERROR_BAD_EXE_FORMAT and ERROR_EXE_MACHINE_TYPE_MISMATCH."""

@@ -1,6 +1,7 @@
-"""The address of a server, and the question whether it is ready.
+"""The address of a server, and the decision whether it serves.
 
-The question uses a plain socket: importing an HTTP client takes longer than most starts.
+The question for its health uses a plain socket: importing an HTTP client takes longer than
+most starts.
 """
 
 from __future__ import annotations
@@ -11,20 +12,33 @@ from contextlib import closing, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm.launch.log import LogFacts, LogReader
+from tsuku_llm.launch.planning import LaunchPlan
+
 if TYPE_CHECKING:
     import socket
+    import threading
 
 DEFAULT_PORT = 8080
 
 LIMIT = 2.0
 """Seconds for one answer."""
 
+_SHORTEST, _LONGEST = 0.02, 0.5
+"""Seconds between two questions for the server's health: the first and the longest pause."""
+
+_ALONE = 1.0
+"""Seconds of good answers after which one counts even if the log does not say "listening".
+
+Until then the answer may come from another server, on a port that ours could not get.
+"""
+
 _PORTS = 1 << 16
 # A server that listens everywhere is asked over the loopback interface.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
 
     ``port`` 0 is not known yet: the server chooses one. ``tls``: the server is not asked;
@@ -42,7 +56,7 @@ class Address(NamedTuple):
         return self.host.endswith(".sock")
 
 
-def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
+def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddress:
     """Return the address for these arguments and variables; an argument overrides a variable."""
 
     def chosen(option: str, variable: str) -> str | None:
@@ -53,7 +67,7 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
         return value
 
     port = chosen("--port", "LLAMA_ARG_PORT") or ""
-    return Address(
+    return ServerAddress(
         host=chosen("--host", "LLAMA_ARG_HOST") or "127.0.0.1",
         port=int(port) if port.isdecimal() else DEFAULT_PORT,
         prefix=chosen("--api-prefix", "LLAMA_ARG_API_PREFIX") or "",
@@ -61,7 +75,66 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> Address:
     )
 
 
-def is_healthy(address: Address) -> bool:
+class Readiness:
+    """The decision whether one server serves, from its log and its answers to ``/health``.
+
+    Nothing else in this package decides it. Three threads use it: one copies the server's
+    stderr and calls ``on_stderr``; one follows the start and calls ``wait`` and ``confirm``;
+    the supervisor reads ``served`` after the end. Each field is written by one thread, as a
+    whole, so no lock is needed.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._told = address_of(plan.argv, plan.env)
+        self._log = LogReader()
+        self._confirmed = False
+
+    @property
+    def facts(self) -> LogFacts:
+        """The facts in the log so far."""
+        return self._log.facts
+
+    @property
+    def address(self) -> ServerAddress:
+        """The address where it listens, as the arguments or the log say."""
+        # One look at the facts: the copying thread replaces them as a whole.
+        port = self._log.facts.port
+        return self._told if port is None else self._told._replace(port=port)
+
+    @property
+    def served(self) -> bool:
+        """True if the server has served: its log says so, or its answers did."""
+        return self._confirmed or self._log.serves
+
+    def on_stderr(self, data: bytes) -> None:
+        """Read the server's log until ``confirm``; ignore the rest."""
+        # In the copying thread. A chunk that is read while the other thread confirms does no
+        # harm: the facts have been judged by then.
+        if not self._confirmed:
+            self._log.feed(data)
+
+    def wait(self, over: threading.Event) -> bool:
+        """Ask until the server is ready; return False if ``over`` is set first."""
+        pause, alone = _SHORTEST, 0.0
+        # The supervisor sets ``over`` at the end of the server, which wakes this at once.
+        while not over.wait(pause):
+            # The copying thread goes on reading the log; the next round sees its new facts.
+            listens = self._log.facts.listens
+            address = self.address
+            # A TLS server cannot be asked: its log is enough. A port of 0 is not known yet.
+            if (address.tls and listens) or (address.port and is_healthy(address)):
+                if listens or alone >= _ALONE:
+                    return True
+                alone += pause
+            pause = min(pause * 1.25, _LONGEST)
+        return False
+
+    def confirm(self) -> None:
+        """Note that the server has served, and stop reading its log."""
+        self._confirmed = True
+
+
+def is_healthy(address: ServerAddress) -> bool:
     """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503.
 
     The server takes a port above 65535 modulo 65536, and so do we.
@@ -76,14 +149,14 @@ def is_healthy(address: Address) -> bool:
     return False
 
 
-def is_taken(address: Address) -> bool:
+def is_taken(address: ServerAddress) -> bool:
     """Tell whether a program accepts connections at this address now."""
     with suppress(OSError, UnicodeError), closing(_connected(address)):
         return True
     return False
 
 
-def _connected(address: Address) -> socket.socket:
+def _connected(address: ServerAddress) -> socket.socket:
     import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
 
     if address.is_unix and sys.platform != "win32":

@@ -33,6 +33,9 @@ _DEVICE = re.compile(r"using device (?P<name>\w+) \((?P<description>.+?)\) (?:\(
 _LISTENS = re.compile(
     r"listening on:? (?:https?://)?(?:\[[^\]]+\]|[^\s:,]+)(?::(?P<port>[0-9]{1,5})(?![0-9]))?"
 )
+_SERVES = (b"model loaded", b"listening on")
+"""The server logs these once it serves; every version so far logs one of the two."""
+
 _COMPLAINT = re.compile(
     r"no usable GPU found|compiled without GPU support|ggml_vulkan: No devices found"
     r"|failed to initialize (?:CUDA|ROCm|HIP|Metal)|no (?:CUDA|ROCm)[\w -]* devices? found"
@@ -112,17 +115,22 @@ _RULES: tuple[tuple[str, re.Pattern[str], Callable[[LogFacts, re.Match[str]], Lo
 class LogReader:
     """The reader that assembles a stream's lines and reads each of them once.
 
-    One thread feeds it. Others may read ``facts`` meanwhile: they are one immutable value,
-    which is replaced as a whole.
+    One thread feeds it. Others may read ``facts`` and ``serves`` meanwhile: they are immutable
+    values, which are replaced as a whole.
     """
 
     def __init__(self) -> None:
         self.facts = LogFacts()
+        self.serves = False
+        """True once the log says that the server serves."""
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the stream; a line is read when it is complete."""
-        *lines, rest = (self._rest + data).split(b"\n")
+        text = self._rest + data
+        # Also in a line that is not complete yet: a server may be killed in the middle of it.
+        self.serves = self.serves or any(mark in text for mark in _SERVES)
+        *lines, rest = text.split(b"\n")
         # A stream without line ends must not fill the memory.
         self._rest = rest[:_LONGEST]
         for line in lines:

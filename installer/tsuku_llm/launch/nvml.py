@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tsuku_llm.launch.child import ask
-from tsuku_llm.launch.planning import Plan
+from tsuku_llm.launch.planning import LaunchPlan
 
 _LIMIT = 10.0
 """Seconds for an answer: a library whose kernel module hangs never answers."""
@@ -45,7 +45,7 @@ def gpu_memory(env: Mapping[str, str], *, signs: Sequence[str] = SIGNS) -> GpuMe
     folder = str(Path(__file__).parent)
     argv = (sys.executable, "-I", "-S", "-E", "-c", _START, folder)
     try:
-        answer = ask(Plan(argv, Path(os.sep), env, "cuda"), _LIMIT)
+        answer = ask(LaunchPlan(argv, Path(os.sep), env, "cuda"), _LIMIT)
     except OSError:
         return None
     return parse_memory(answer.stdout)
@@ -60,12 +60,10 @@ def parse_memory(text: str) -> GpuMemory | None:
         for device in devices:
             for pid, used in device["processes"].items():
                 processes[int(pid)] = processes.get(int(pid), 0) + int(used)
-        return _added_up(devices, processes, str(document["driver"])) if devices else None
+        if not devices:
+            return None
+        total = sum(int(device["total"]) for device in devices)
+        used = sum(int(device["used"]) for device in devices)
+        return GpuMemory(total, used, processes, str(document["driver"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-
-
-def _added_up(devices: list[Any], processes: Mapping[int, int], driver: str) -> GpuMemory:
-    total = sum(int(device["total"]) for device in devices)
-    used = sum(int(device["used"]) for device in devices)
-    return GpuMemory(total, used, processes, driver)

@@ -11,11 +11,8 @@ import ctypes
 import json
 import os
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from typing import Any
 
 _SIZE = 96
 _MOST = 256
@@ -26,7 +23,7 @@ _NOT_KNOWN = (1 << 64) - 1
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
 
 
-class _Memory(ctypes.Structure):
+class _MemoryInfo(ctypes.Structure):
     # nvmlMemory_t of nvml.h
 
     _fields_ = (
@@ -36,7 +33,7 @@ class _Memory(ctypes.Structure):
     )
 
 
-class _Process(ctypes.Structure):
+class _ProcessInfo(ctypes.Structure):
     # nvmlProcessInfo_t of nvml.h, as the functions of version 2 and 3 fill it
 
     _fields_ = (
@@ -66,7 +63,7 @@ def main() -> None:
 
 
 def _device(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
-    handle, memory = ctypes.c_void_p(), _Memory()
+    handle, memory = ctypes.c_void_p(), _MemoryInfo()
     if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
         return {}
     if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
@@ -79,7 +76,7 @@ def _device(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
 def _users(nvml: ctypes.CDLL, name: str, handle: ctypes.c_void_p) -> Iterator[tuple[int, int]]:
     # Older drivers have only version 2, with the same structure.
     ask = getattr(nvml, name, None) or getattr(nvml, name.replace("_v3", "_v2"), None)
-    count, users = ctypes.c_uint(_MOST), (_Process * _MOST)()
+    count, users = ctypes.c_uint(_MOST), (_ProcessInfo * _MOST)()
     if ask is None or ask(handle, ctypes.byref(count), users):
         return
     for user in users[: count.value]:

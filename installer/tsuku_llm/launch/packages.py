@@ -1,11 +1,10 @@
-"""The packages that contain a missing library, by family of distributions."""
+"""The packages that contain a missing library, by family of distributions. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
-_RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
+from tsuku_llm.backends import TABLE
 
 _COMMANDS = {
     "debian": "apt install",
@@ -23,24 +22,6 @@ _FAMILIES = {
 
 # By the beginning of the library's name, as versions follow it (libssl.so.3).
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
-    "libvulkan": {
-        "debian": "libvulkan1",
-        "fedora": "vulkan-loader",
-        "arch": "vulkan-icd-loader",
-        "suse": "libvulkan1",
-    },
-    "libOpenCL": {
-        "debian": "ocl-icd-libopencl1",
-        "fedora": "ocl-icd",
-        "arch": "ocl-icd",
-        "suse": "libOpenCL1",
-    },
-    "libze_loader": {
-        "debian": "libze1",
-        "fedora": "oneapi-level-zero",
-        "arch": "level-zero-loader",
-        "suse": "libze_loader1",
-    },
     "libgomp": {
         "debian": "libgomp1",
         "fedora": "libgomp",
@@ -77,17 +58,14 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
         "arch": "curl",
         "suse": "libcurl4",
     },
+    **{library: names for row in TABLE for library, names in row.packages.items()},
 }
 
 _REINSTALL = "install it again: tsuku-llm install --force"
-_COMPANION = "the CUDA companion archive is missing: tsuku-llm install --force"
-_ROCM = "install the ROCm runtime of the variant's version"
 
 _ADVICE = {
-    **dict.fromkeys(("libcudart", "libcublas"), _COMPANION),
-    "libcuda": "install NVIDIA's driver; in a container, pass the GPU in (--gpus all)",
-    **dict.fromkeys(("libamdhip", "libhip", "librocblas"), _ROCM),
     **dict.fromkeys(("libggml", "libllama", "libmtmd"), _REINSTALL),
+    **{library: fix for row in TABLE for library, fix in row.library_fixes.items()},
 }
 """Advice for libraries that do not come from a distribution's package."""
 
@@ -108,14 +86,6 @@ def package_of(library: str, distribution: str) -> str:
     return f"install it: {names}"
 
 
-def distribution() -> str:
-    """Return this system's family of distributions, or "" for an unknown one."""
-    for path in _RELEASE_FILES:
-        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return family_of(file.read())
-    return ""
-
-
 def family_of(release_file: str) -> str:
     """Return the family in an ``os-release`` file: its ``ID`` first, then its ``ID_LIKE``."""
     words: dict[str, list[str]] = {}
@@ -123,10 +93,6 @@ def family_of(release_file: str) -> str:
         key, _, value = line.partition("=")
         words[key] = value.strip("\"'").lower().split()
     ids = (*words.get("ID", ()), *words.get("ID_LIKE", ()))
-    return next((family for word in ids for family in _families(word)), "")
-
-
-def _families(word: str) -> tuple[str, ...]:
-    # For ids such as "opensuse-leap".
-    stem = word.partition("-")[0]
-    return (_FAMILIES[stem],) if stem in _FAMILIES else ()
+    # Only the first part counts in ids such as "opensuse-leap".
+    stems = (word.partition("-")[0] for word in ids)
+    return next((_FAMILIES[stem] for stem in stems if stem in _FAMILIES), "")

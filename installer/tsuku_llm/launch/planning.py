@@ -1,6 +1,6 @@
 """The plan of a start: argument list, working folder and environment.
 
-Pure, except for the question whether this is WSL.
+Pure, except for two questions: whether this is WSL, and what is in a tool's working folder.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from __future__ import annotations
 import functools
 import os
 import re
+import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+from tsuku_llm.errors import UnsafeLocation
 
 # ruff: noqa: SIM905  (words read better than a column of quotes)
 
@@ -64,6 +68,20 @@ _DEVICE_VARIABLES = frozenset(
 )
 
 
+_PLUGIN = re.compile(r"(?:lib)?ggml-.*\.(?:so|dll|dylib)", re.IGNORECASE)
+"""The names that ``ggml_backend_load_best`` loads as plugins (ggml-backend-reg.cpp)."""
+
+_TOOL_DEVICE = "LLAMA_ARG_DEVICE"
+"""The variable that the other tools with llama-server's options read; some ignore it."""
+
+
+# The values with which the user keeps a server from the GPU.
+_REFUSALS = {
+    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
+    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
+}
+
+
 class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
@@ -82,7 +100,7 @@ class Build(NamedTuple):
         return self.tree / self.server
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """A start that can be made as it is; ``argv[0]`` is an absolute path."""
 
     argv: tuple[str, ...]
@@ -102,16 +120,25 @@ def environment(
     detect it) Windows' driver comes before one that the distribution has installed.
     """
     # This drops LD_LIBRARY_PATH too, with the other LD_*; it is put together again below.
-    kept = {name: value for name, value in base.items() if not _loads_code(name)}
+    kept = {
+        name: value
+        for name, value in base.items()
+        if name not in _LOADER_NAMES and not name.startswith(_LOADER_PREFIXES)
+    }
     paths = [WSL_LIBRARIES] if (_is_wsl() if wsl is None else wsl) else []
     paths += re.split("[:;]", base.get("LD_LIBRARY_PATH", ""))
-    library_path = _library_path(paths, str(build.executable.parent))
-    if library_path:
-        kept["LD_LIBRARY_PATH"] = library_path
+    entries = [entry for entry in paths if Path(entry).is_absolute()]
+    own = str(build.executable.parent)
+    # Without the variable if the name of ``own`` contains a separator: the variable cannot
+    # name such a folder, and other folders must not come before it.
+    if entries and not re.search("[:;]", own):
+        kept["LD_LIBRARY_PATH"] = ":".join([own, *entries])
     return kept
 
 
-def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> Plan:
+def plan_server(
+    build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
+) -> LaunchPlan:
     """Plan a start; relative paths are relative to ``cwd``, the user's folder.
 
     ggml also looks for plugins in the working folder. So the server's working folder is the
@@ -126,14 +153,58 @@ def plan(build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[
     user = tuple(_absolute_arguments(arguments, cwd))
     # llama-server takes the last value of an option. So the user's arguments come last, and
     # ``device`` is left out if the user or the variant has chosen.
-    chosen = _names_device((*build.arguments, *user), env)
+    options = {_canonical(word) for word in (*build.arguments, *user)}
+    chosen = options & _DEVICE_OPTIONS or env.keys() & _DEVICE_VARIABLES
     device = () if build.device is None or chosen else ("--device", build.device)
-    return Plan(
+    return LaunchPlan(
         argv=(str(build.executable), *build.arguments, *device, *user),
         cwd=build.executable.parent,
         env=env,
         backend=build.backend,
     )
+
+
+def plan_tool(
+    build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
+) -> LaunchPlan:
+    """Plan the start of another of the build's tools; ``build.server`` is the tool.
+
+    A tool gets its arguments unchanged and stays in the user's folder: only the tool knows
+    which of them are paths (llama-quantize IN OUT).
+
+    The build's device is passed in the environment, because not every tool takes
+    ``--device``. A device on the command line overrides it.
+    """
+    env = environment(environ, build)
+    # A device that the user has set in the environment counts, too.
+    if build.device is not None:
+        env.setdefault(_TOOL_DEVICE, build.device)
+    return LaunchPlan((str(build.executable), *arguments), cwd, env, build.backend)
+
+
+def require_no_plugins(folder: Path) -> None:
+    """Refuse a working folder that contains ggml plugins, or to which every user can write.
+
+    ggml looks for plugins in the working folder, and for a tool that is the user's own.
+    Raises UnsafeLocation. A folder that cannot be listed is accepted: ggml cannot list it
+    either.
+    """
+    if sys.platform != "win32" and folder.stat().st_mode & stat.S_IWOTH:
+        raise UnsafeLocation(
+            f"every user can put a plugin for the tool into {folder}",
+            facts=(f"mode: {stat.filemode(folder.stat().st_mode)}",),
+            hint="change to a folder of your own, and give paths of files from there",
+        )
+    try:
+        found = sorted(filter(_PLUGIN.fullmatch, os.listdir(folder)))  # noqa: PTH208  # names
+    except PermissionError:
+        return
+    if found:
+        raise UnsafeLocation(
+            f"the tool would load {found[0]} from the folder that you are in",
+            facts=(f"folder: {folder}",),
+            hint="change to another folder, and give paths of files from there",
+        )
 
 
 def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
@@ -148,16 +219,6 @@ def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
     return None
 
 
-_REFUSALS = {
-    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
-    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
-}
-
-
-def _loads_code(name: str) -> bool:
-    return name in _LOADER_NAMES or name.startswith(_LOADER_PREFIXES)
-
-
 @functools.cache
 def _is_wsl() -> bool:
     """Tell whether this is the Windows Subsystem for Linux, also in one of its services."""
@@ -169,32 +230,24 @@ def _is_wsl() -> bool:
         return False
 
 
-def _library_path(paths: Sequence[str], own: str) -> str:
-    """Join ``own`` and the absolute ones of ``paths``; return "" without any of the latter.
-
-    Also return "" if the name of ``own`` contains a separator: the variable cannot name such
-    a folder, and other folders must not come before it.
-    """
-    entries = [entry for entry in paths if Path(entry).is_absolute()]
-    return ":".join([own, *entries]) if entries and not re.search("[:;]", own) else ""
-
-
 def _absolute_arguments(arguments: Sequence[str], cwd: Path) -> Iterator[str]:
     """Yield ``arguments``, with the paths among them made absolute."""
     # llama.cpp does not read ``--option=value``: a value is always the next argument.
     rewrite: Callable[[str, Path], str] | None = None
     for word in arguments:
-        yield rewrite(word, cwd) if rewrite else word
-        # A value is not read as an option, even if it looks like one.
-        rewrite = None if rewrite else _rewriter(_canonical(word))
-
-
-def _rewriter(option: str) -> Callable[[str, Path], str] | None:
-    if option in _ONE_PATH:
-        return _absolute
-    if option in _PATH_LISTS:
-        return _absolute_list
-    return _host if option == "--host" else None
+        if rewrite:
+            # A value is not read as an option, even if it looks like one.
+            yield rewrite(word, cwd)
+            rewrite = None
+            continue
+        yield word
+        option = _canonical(word)
+        if option in _ONE_PATH:
+            rewrite = _absolute
+        elif option in _PATH_LISTS:
+            rewrite = _absolute_list
+        elif option == "--host":
+            rewrite = _host
 
 
 def _canonical(word: str) -> str:
@@ -209,21 +262,15 @@ def _absolute(value: str, cwd: Path) -> str:
 
 def _absolute_list(value: str, cwd: Path) -> str:
     """Make each field of a comma-separated list absolute; llama.cpp reads quotes as in CSV."""
-    return ",".join(_absolute_field(field, cwd) for field in _FIELD.findall(value))
-
-
-def _absolute_field(field: str, cwd: Path) -> str:
-    plain = field[1:-1].replace('""', '"') if field.startswith('"') else field
-    path = _absolute(plain, cwd)
-    return path if not re.search('[,"]', path) else '"' + path.replace('"', '""') + '"'
+    fields = []
+    for field in _FIELD.findall(value):
+        plain = field[1:-1].replace('""', '"') if field.startswith('"') else field
+        path = _absolute(plain, cwd)
+        # Quote again only where the list would be read differently without.
+        fields.append('"' + path.replace('"', '""') + '"' if re.search('[,"]', path) else path)
+    return ",".join(fields)
 
 
 def _host(value: str, cwd: Path) -> str:
     """Make a Unix socket absolute: a host that ends with ``.sock`` is a path."""
     return _absolute(value, cwd) if value.endswith(".sock") else value
-
-
-def _names_device(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Tell whether the user or the variant already chooses the devices."""
-    options = {_canonical(word) for word in arguments}
-    return bool(options & _DEVICE_OPTIONS or env.keys() & _DEVICE_VARIABLES)

@@ -19,27 +19,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tsuku_llm import launch
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
-from tsuku_llm.instances import (
-    IdleWatch,
-    Instances,
-    Process,
-    Record,
-    State,
-    checked_name,
-    follow_log,
-    open_log,
-    read_log,
-    see,
-    turn,
-)
-from tsuku_llm.operations import vouching
-from tsuku_llm.operations.serve import serve
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.idle import IdleWatch, sample_activity
+from tsuku_llm.instances.log import follow_log, open_log, read_log, rotate_log
+from tsuku_llm.instances.record import Record, ServerState, checked_name
+from tsuku_llm.launch.health import address_of
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.operations import revocation
+from tsuku_llm.operations.revocation import ReleaseStatus
+from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving
-from tsuku_llm.operations.vouching import Told
+from tsuku_llm.process import Process
 
 GRACE = 15.0
 """Seconds that a server gets to end after SIGTERM before it is killed."""
@@ -70,7 +63,7 @@ def watch_over(
     ``serve``.
     """
     instances = Instances(session.paths.state)
-    address = launch.address_of(arguments, session.machine.environ)
+    address = address_of(arguments, session.machine.environ)
     record = Record(
         name=checked_name(how.name),
         supervisor=_ourselves(),
@@ -80,19 +73,19 @@ def watch_over(
     )
     # From here on no second supervisor can take this name, so the log below is ours alone.
     instances.claim(record)
-    watch = _Watch(instances, record, ready)
+    keeper = _ServerKeeper(instances, record, ready)
     with disk_errors("opening the log", instances.log(how.name).parent):
         _into(instances.log(how.name))
     try:
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
-        # writing to the old file after ``turn``.
-        how = how._replace(sink=watch.told, leash=watch.leash, one_stream=True)
+        # writing to the old file after ``rotate_log``.
+        how = how._replace(sink=keeper.on_report, stop_handle=keeper.stop_handle, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
         # Also on KeyboardInterrupt: the record must not say that a server runs here.
-        watch.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
+        keeper.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise
-    watch.ended(code, watch.leash.reason or "")
+    keeper.ended(code, keeper.stop_handle.reason or "")
     return code
 
 
@@ -108,7 +101,7 @@ def _ourselves() -> Process:
 def _into(log: Path) -> None:
     """Redirect our output and the server's into a new log; keep the log before it once."""
     # limit=0: an earlier server's log counts as full.
-    turn(log, (), limit=0)
+    rotate_log(log, (), limit=0)
     descriptor = open_log(log)
     # On the level of descriptors, so that libraries and child processes write there as well.
     os.dup2(descriptor, 1)
@@ -116,24 +109,24 @@ def _into(log: Path) -> None:
     os.close(descriptor)
 
 
-class _Watch:
-    """The watch over one server; it keeps the record and the log, and ends an idle server.
+class _ServerKeeper:
+    """The keeper of one server's record and log; it also ends the server when it is idle.
 
     Three threads meet here. The main thread waits for the server and calls ``ended``. The thread of
-    ``launch.Watch`` calls ``told``. The ticker thread looks at the log and at the activity.
+    a ``StartMonitor`` calls ``on_report``. The ticker thread looks at the log and at the activity.
     """
 
     def __init__(self, instances: Instances, record: Record, ready: Callable[[], None]) -> None:
-        self.leash = launch.Leash()
+        self.stop_handle = StopHandle()
         self._instances = instances
         self._record = record
         self._ready = ready
         self._over = threading.Event()
-        self._ticks = threading.Thread(target=self._look_now_and_then, daemon=True)
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
 
-    def told(self, report: launch.StartReport) -> None:
+    def on_report(self, report: StartReport) -> None:
         """Write the new state of the start into the record."""
-        # The thread of a launch.Watch calls this. With a fallback there are several starts, each
+        # The thread of a StartMonitor calls this. With a fallback there are several starts, each
         # with a thread; only the start that becomes ready starts the ticker.
         first = report.ready and not (self._record.report and self._record.report.ready)
         self._write(
@@ -147,19 +140,19 @@ class _Watch:
         )
         if first:
             os.chdir(self._instances.folder)  # a process in the user's folder blocks an unmount
-            self._ticks.start()
+            self._ticker.start()
             # Last, as the starting command returns now: the record must be on the disk already.
             self._ready()
 
     def ended(self, code: int, reason: str) -> None:
         """Write the end into the record; remove the record of a server that was never ready."""
-        # The main thread calls this after the end of the server, and after launch.Watch has joined
-        # the thread that calls ``told``.
+        # The main thread calls this after the end of the server, and after the StartMonitor has
+        # joined the thread that calls ``on_report``.
         self._over.set()
         # A thread has an ident once it was started, here: once the server was ready.
-        if self._ticks.ident is not None:
+        if self._ticker.ident is not None:
             # Wait for the ticker: it must not turn a log that a next server of this name has taken.
-            self._ticks.join()
+            self._ticker.join()
             self._write(replace(self._record, exit_code=code, reason=reason))
         else:
             self._instances.forget(self._record.name)
@@ -170,24 +163,22 @@ class _Watch:
         with suppress(StoreError):  # a full disk must not end a server
             self._instances.write(record)
 
-    def _look_now_and_then(self) -> None:
+    def _tick(self) -> None:
         """Start a new log when the log is full; end the server when it was idle for too long."""
         log = self._instances.log(self._record.name)
         idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
         while not self._over.wait(idle.pause if idle else _LOOK):
-            # Descriptors 1 and 2 are the log in this process; ``turn`` points them to the new file.
-            turn(log, (1, 2))
-            if idle and self._idles(idle):
+            # Descriptors 1 and 2 are the log in this process; this points them to the new file.
+            rotate_log(log, (1, 2))
+            server = self._record.server
+            if idle is None or server is None:
+                continue
+            sample = sample_activity(server.pid)  # None if the server cannot be looked at
+            if sample is not None and idle.is_over(time.monotonic(), sample):
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
-                self.leash.end(f"no request for {self._record.idle_timeout} seconds")
+                self.stop_handle.end(f"no request for {self._record.idle_timeout} seconds")
                 return
-
-    def _idles(self, idle: IdleWatch) -> bool:
-        """Return whether the server was idle for too long; False if it cannot be looked at."""
-        server = self._record.server
-        sight = see(server.pid) if server else None
-        return sight is not None and idle.is_over(time.monotonic(), sight)
 
 
 # --- the process that starts it ------------------------------------------------------------
@@ -247,15 +238,15 @@ class Servers:
 
     records: tuple[Record, ...]
     damaged: Mapping[str, StoreError]
-    told: Mapping[str, Told]
+    told: Mapping[str, ReleaseStatus]
 
 
 def servers(session: Session) -> Servers:
     """Return everything that is known of background servers, without verifying any metadata."""
     instances = Instances(session.paths.state)
     records = instances.all()
-    known = vouching.known(session, verify=False) if records else None
-    told: dict[str, Told] = {}
+    known = revocation.signed_status(session, verify=False) if records else None
+    told: dict[str, ReleaseStatus] = {}
     for record in records:
         with suppress(StoreError):  # the version was damaged or removed while its server runs
             version = record.report and session.shelf.find(record.report.version)
@@ -271,7 +262,7 @@ def server(session: Session, name: str) -> Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedServer:
     """The way a server was stopped.
 
     ``outcome`` is ``stopped``, ``killed``, or ``gone``: it had ended before.
@@ -281,7 +272,7 @@ class Stopped:
     outcome: str
 
 
-def stop(session: Session, name: str, *, grace: float = GRACE) -> Stopped:
+def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
     """End a server and its supervisor, and remove its record.
 
     A process that does not end within ``grace`` seconds is killed. Raises NotRunning if that name
@@ -294,10 +285,10 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> Stopped:
     killed = was_up and not _ended(instances, record, grace)
     # Only now: a supervisor that still runs would write its record again.
     instances.forget(name)
-    return Stopped(name, "killed" if killed else "stopped" if was_up else "gone")
+    return StoppedServer(name, "killed" if killed else "stopped" if was_up else "gone")
 
 
-def stop_all(session: Session, *, grace: float = GRACE) -> tuple[Stopped, ...]:
+def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:
     """End every server. Raises the errors of ``stop``."""
     return tuple(
         stop(session, record.name, grace=grace) for record in Instances(session.paths.state).all()
@@ -313,10 +304,9 @@ def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[byt
     path = instances.log(checked_name(name))
     if not path.exists():
         _nobody(instances, name)
-    return _reading(instances, name, path) if follow else read_log(path)
+    if not follow:
+        return read_log(path)
 
-
-def _reading(instances: Instances, name: str, path: Path) -> Iterator[bytes]:
     def is_over() -> bool:
         record = instances.find(name)
         return record is None or not record.state.is_up
@@ -327,7 +317,7 @@ def _reading(instances: Instances, name: str, path: Path) -> Iterator[bytes]:
 def _ended(instances: Instances, record: Record, grace: float) -> bool:
     """End a server that is up; return True if it ended without a kill."""
     # Signal the supervisor, which ends its server in order; only without one signal the server.
-    alone = record.server if record.state is State.UNWATCHED else None
+    alone = record.server if record.state is ServerState.UNWATCHED else None
     if _goes(alone or record.supervisor, signal.SIGTERM, grace) and not _left(instances, record):
         return True
     # The supervisor did not end its server in time, or is gone: kill what is left.

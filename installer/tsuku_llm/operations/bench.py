@@ -12,21 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tsuku_llm import launch
 from tsuku_llm.config.editing import set_value
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
-from tsuku_llm.launch import Speed
-from tsuku_llm.operations.asking import asked_catalog
-from tsuku_llm.operations.choice import Choice
-from tsuku_llm.operations.fallback import choice_beside, installed_variant
-from tsuku_llm.operations.install import install_beside, require_not_revoked
-from tsuku_llm.operations.memory import Memory
+from tsuku_llm.launch.fingerprint import driver_fingerprint
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
+from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.operations.choice import Choice, choose_like, refuse_revoked
+from tsuku_llm.operations.install import install_beside
+from tsuku_llm.operations.refresh import asked_catalog
+from tsuku_llm.operations.serve import Serving, VersionStart
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.start import Serving, Start
+from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.versions import readable
+from tsuku_llm.operations.which import installed_variant
 from tsuku_llm.selection import Candidate
-from tsuku_llm.store import Installed
+from tsuku_llm.store.installed import Installed
 
 WORTHWHILE = 1.25
 """A GPU variant should be this many times as fast as the CPU; below that it is not worth its
@@ -36,7 +38,7 @@ _MAGIC = b"GGUF"
 _TAIL = 2000
 """Bytes at the end of a server's output in which an error is looked for."""
 _LAST_LINES = 3
-_BEFORE = ("-c", str(launch.SPEED_CONTEXT), "-np", "1")
+_BEFORE = ("-c", str(SPEED_CONTEXT), "-np", "1")
 """Put before the user's arguments, so that these can override them."""
 _AFTER = ("--host", "127.0.0.1", "--port", "0")
 """Put after the user's arguments, as the server must listen here and on a free port."""
@@ -55,7 +57,7 @@ class Skipped:
 
 
 @dataclass(slots=True)
-class Course:
+class VariantRun:
     """One variant in the rounds: its measurements, or the failure that ended them."""
 
     installed: Installed
@@ -70,7 +72,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VariantSpeed:
     """The medians of one variant, in tokens per second, and the single measurements."""
 
     variant: str
@@ -92,12 +94,12 @@ class Report:
 
     model: Path
     rounds: int
-    results: tuple[Measured, ...]
+    results: tuple[VariantSpeed, ...]
     failed: tuple[Skipped, ...]
     skipped: tuple[Skipped, ...]
 
     @property
-    def fastest(self) -> Measured:
+    def fastest(self) -> VariantSpeed:
         """The variant that generates the most tokens per second."""
         return self.results[0]
 
@@ -134,16 +136,16 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     session = session.with_settings(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
-    choice = choice_beside(session, readable(session.shelf.active), catalog)
-    require_not_revoked(session, choice)
-    courses, skipped = _courses(session, choice)
+    choice = choose_like(session, readable(session.shelf.active), catalog)
+    refuse_revoked(session, choice)
+    runs, skipped = _runs_to_make(session, choice)
     for number in range(rounds):
         # Each round begins with another variant: the first one finds the machine cooler.
-        for course in [*courses[number % len(courses) :], *courses[: number % len(courses)]]:
-            if course.failure is None:
-                session.user.note(f"round {number + 1} of {rounds}: {course.variant}")
-                _visit(session, course, ("-m", str(model), *arguments))
-    return _report(model, rounds, courses, skipped)
+        for run in [*runs[number % len(runs) :], *runs[: number % len(runs)]]:
+            if run.failure is None:
+                session.user.note(f"round {number + 1} of {rounds}: {run.variant}")
+                _measure_once(session, run, ("-m", str(model), *arguments))
+    return _report(model, rounds, runs, skipped)
 
 
 def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
@@ -182,22 +184,22 @@ def _checked(model: Path) -> Path:
     return path
 
 
-def _courses(session: Session, choice: Choice) -> tuple[list[Course], tuple[Skipped, ...]]:
-    courses, skipped = [], []
+def _runs_to_make(session: Session, choice: Choice) -> tuple[list[VariantRun], tuple[Skipped, ...]]:
+    runs, skipped = [], []
     for candidate in choice.selection.compatible:
         found = installed_variant(session.shelf, candidate.variant.name, choice.release.release)
-        entrant = found or _installed_on_consent(session, choice, candidate)
-        if isinstance(entrant, Skipped):
-            skipped.append(entrant)
+        entry = found or _installed_on_consent(session, choice, candidate)
+        if isinstance(entry, Skipped):
+            skipped.append(entry)
         else:
-            courses.append(Course(entrant))
-    if not courses:
+            runs.append(VariantRun(entry))
+    if not runs:
         raise LaunchError(
             "there is nothing to measure",
             facts=tuple(f"{each.variant}: {each.reason}" for each in skipped),
             hint="run: tsuku-llm install, or add --yes",
         )
-    return courses, tuple(skipped)
+    return runs, tuple(skipped)
 
 
 def _installed_on_consent(
@@ -215,53 +217,50 @@ def _installed_on_consent(
         return Skipped(name, error.message, size)
 
 
-def _visit(session: Session, course: Course, words: Sequence[str]) -> None:
+def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -> None:
     """Start the server, measure it and end it; a failure counts for this variant only."""
-    leash = launch.Leash()
+    stop_handle = StopHandle()
 
     # Runs in the thread that follows the start, while the main thread waits for the server.
-    def told(report: launch.StartReport) -> None:
+    def on_report(report: StartReport) -> None:
         if not report.ready or report.port is None:
             return
-        course.device = report.device
+        run.device = report.device
         try:
-            course.speeds.append(launch.measure(report.host, report.port))
+            run.speeds.append(measure(report.host, report.port))
         except LaunchError as error:
-            course.failure = error
+            run.failure = error
         # This sends SIGTERM to the server; then ``make`` returns in the main thread.
-        leash.end("measured")
+        stop_handle.end("measured")
 
-    gpu = course.installed.receipt.backend != "cpu"
-    how = Serving(name="bench", require_gpu=gpu, sink=told, leash=leash)
-    memory = Memory(session.paths.state, launch.driver_fingerprint(session.machine.environ))
-    start = Start(_alike(session), (*_BEFORE, *words, *_AFTER), how, course.installed, memory, ())
-    with tempfile.TemporaryFile() as said:
-        try:
-            with _unheard(said):
-                code = start.make()
-        except TsukuError as error:
-            course.failure = error
-        else:
-            # The server ended before it was measured.
-            if leash.reason is None:
-                course.failure = _ended(code, said)
-    if leash.signalled:
-        signal.raise_signal(leash.signalled)  # only the server got it: end the benchmark, too
-
-
-def _alike(session: Session) -> Session:
-    """Return the session without settings that would reach one variant and not another."""
+    gpu = run.installed.receipt.backend != "cpu"
+    how = Serving(name="bench", require_gpu=gpu, sink=on_report, stop_handle=stop_handle)
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    # Leave out the settings that would reach one variant and not another.
     environ = {
         name: value for name, value in session.machine.environ.items() if not name.startswith(_OURS)
     }
-    return session.with_settings(update_check=False)._replace(
+    alike = session.with_settings(update_check=False)._replace(
         machine=session.machine._replace(environ=environ),
         user=session.user._replace(note=lambda _: None),
     )
+    start = VersionStart(alike, (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ())
+    with tempfile.TemporaryFile() as said:
+        try:
+            with _stderr_into(said):
+                code = start.make()
+        except TsukuError as error:
+            run.failure = error
+        else:
+            # The server ended before it was measured.
+            if stop_handle.reason is None:
+                run.failure = _ended(code, said)
+    if stop_handle.signalled:
+        signal.raise_signal(stop_handle.signalled)  # only the server got it: end the benchmark, too
 
 
 @contextmanager
-def _unheard(said: IO[bytes]) -> Iterator[None]:
+def _stderr_into(said: IO[bytes]) -> Iterator[None]:
     """Redirect stderr to a file for the block: the servers' logs would bury the figures."""
     # On the level of descriptors: the server's stderr is passed on to descriptor 2.
     kept = os.dup(2)
@@ -281,14 +280,14 @@ def _ended(code: int, said: IO[bytes]) -> LaunchError:
 
 
 def _report(
-    model: Path, rounds: int, courses: Sequence[Course], skipped: tuple[Skipped, ...]
+    model: Path, rounds: int, runs: Sequence[VariantRun], skipped: tuple[Skipped, ...]
 ) -> Report:
     failed = tuple(
         Skipped(each.variant, "; ".join((each.failure.message, *each.failure.facts)))
-        for each in courses
+        for each in runs
         if each.failure
     )
-    results = [_measured(each) for each in courses if each.failure is None]
+    results = [_measured(each) for each in runs if each.failure is None]
     if not results:
         raise LaunchError(
             "no variant could be measured",
@@ -299,17 +298,17 @@ def _report(
     return Report(model, rounds, tuple(results), failed, skipped)
 
 
-def _measured(course: Course) -> Measured:
-    receipt = course.installed.receipt
-    return Measured(
-        course.variant,
-        course.installed.id,
+def _measured(run: VariantRun) -> VariantSpeed:
+    receipt = run.installed.receipt
+    return VariantSpeed(
+        run.variant,
+        run.installed.id,
         receipt.release,
         receipt.backend,
-        course.device,
-        statistics.median(speed.prompt for speed in course.speeds),
-        statistics.median(speed.generation for speed in course.speeds),
-        tuple(course.speeds),
+        run.device,
+        statistics.median(speed.prompt for speed in run.speeds),
+        statistics.median(speed.generation for speed in run.speeds),
+        tuple(run.speeds),
         receipt.publisher,
         receipt.repository,
         receipt.unattested,

@@ -6,16 +6,19 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tsuku_llm import catalog as catalogs
-from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
-from tsuku_llm.errors import Revoked, UnknownRequest
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import OFFICIAL
+from tsuku_llm.errors import Revoked, StoreError, TrustError, UnknownRequest
 from tsuku_llm.hardware import Hardware
-from tsuku_llm.manifest import Release, ReleaseEntry
-from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
-from tsuku_llm.operations.vouching import learn, revoked
+from tsuku_llm.manifest import Release, ReleaseEntry, Variant
+from tsuku_llm.operations.revocation import note_others, revoked
+from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import version_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +47,17 @@ class Choice:
         return f"{line} hardware={self.hardware.simulated}" if self.hardware.simulated else line
 
 
-def repository_of(session: Session) -> Repository:
-    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
-    name = session.settings.repository or OFFICIAL
-    url = session.settings.repository_url if name == OFFICIAL else None
-    return catalogs.repository(session.paths.data, name, url)
+def version_of(release: str, variant: Variant) -> str:
+    """Return the id of the installed version that a variant of a release becomes."""
+    return version_id(release, variant.name, (artifact.sha256 for artifact in variant.artifacts))
 
 
 def load_catalog(session: Session) -> Catalog:
     """Load the newest valid metadata of the session's repository, from disk only."""
     repository = repository_of(session)
     # Another repository may have revoked the same archives: its word counts as well.
-    learn(session, but=repository.name)
-    catalog = catalogs.load(repository, session.paths.data)
+    note_others(session, but=repository.name)
+    catalog = loading.load(repository, session.paths.data)
     for note in catalog.notes:
         session.user.note(note)
     return catalog
@@ -97,12 +98,38 @@ def choose(
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, found, hardware)
             if choice.selection.compatible:
-                _tell_skipped(session, [each.release for each, _ in read], found[0])
+                if read:
+                    newer = ", ".join(each.release for each, _ in read)
+                    taken = found[0].release
+                    session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
                 return replace(choice, avoided=avoided)
         read.append(found)
     # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
     return replace(choice, avoided=avoided)
+
+
+def refuse_revoked(session: Session, choice: Choice) -> None:
+    """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
+    if choice.revocation is None or session.allow_revoked:
+        return
+    entry = choice.catalog.entry(choice.release.release)
+    hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
+    raise revoked(choice.release.release, choice.revocation, hint)
+
+
+def choose_like(
+    session: Session, installed: Installed | None, catalog: Catalog | None = None
+) -> Choice:
+    """Compare the variants of an installed release, or of the newest if that one is gone."""
+    if installed is None:
+        return choose(session, catalog=catalog)
+    # The settings may name another channel by now; the release belongs to this one.
+    session = session.with_settings(channel=installed.receipt.channel)
+    try:
+        return choose(session, release=installed.receipt.release, catalog=catalog)
+    except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
+        return choose(session, catalog=catalog)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
@@ -166,12 +193,6 @@ def _compared(
     )
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
-
-
-def _tell_skipped(session: Session, skipped: list[str], taken: ReleaseEntry) -> None:
-    if skipped:
-        newer = ", ".join(skipped)
-        session.user.note(f"{taken.release} is the newest that fits this machine, not {newer}")
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:

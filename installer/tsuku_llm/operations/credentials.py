@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, replace_file
 from tsuku_llm.errors import UsageError
-from tsuku_llm.instances import checked_name
+from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.instances.record import checked_name
 from tsuku_llm.operations.session import Session
+from tsuku_llm.safe_text import has_password
 
 MASK = "***"
 """Shown instead of a secret."""
@@ -25,7 +26,6 @@ MASK = "***"
 _API_KEY = "LLAMA_API_KEY"
 _VARIABLES = {"--api-key": _API_KEY, "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
 _SECRET_OPTION = re.compile(r"-hft|--(?:.*-)?(?:key|token|password|secret)")
-_URL_USER = re.compile(r"://[^/?#]*@")
 _OWN = re.compile(r"TSUKU_HOME|TSUKU_LLM_[A-Z_]+")
 
 
@@ -55,7 +55,7 @@ def handover(argv: Sequence[str], environ: Mapping[str, str]) -> Handover:
     """
     own = {name: environ[name] for name in sorted(environ) if _OWN.fullmatch(name)}
     # A URL in our settings, for example a mirror's, may hold a user and password.
-    secret = {name: value for name, value in own.items() if _URL_USER.search(value)}
+    secret = {name: value for name, value in own.items() if has_password(value)}
     told = {name: value for name, value in own.items() if name not in secret}
     secret |= {name: environ[name] for name in _VARIABLES.values() if environ.get(name)}
     kept: list[str | None] = []
@@ -118,7 +118,7 @@ def _parted(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             # "--api-key=KEY" or "--api-key KEY".
             secret = value if equals else next(waiting, None)
             yield (argument if secret is None else option), secret
-        elif _URL_USER.search(argument):
+        elif has_password(argument):
             yield "", argument
         else:
             yield argument, None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm import launch
 from tsuku_llm.errors import GateFailed
-from tsuku_llm.operations.memory import Memory
+from tsuku_llm.launch.planning import Build
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.state_notes import StateNotes
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.causes import Diagnosis
+    from tsuku_llm.launch.devices import ListedDevice
+    from tsuku_llm.launch.gate import DeviceListing
 
 
 class Check(NamedTuple):
@@ -19,17 +24,17 @@ class Check(NamedTuple):
     sentence on anything else that is odd.
     """
 
-    build: launch.Build
-    devices: tuple[launch.ListedDevice, ...] | None = None
-    problem: launch.Diagnosis | None = None
+    build: Build
+    devices: tuple[ListedDevice, ...] | None = None
+    problem: Diagnosis | None = None
     facts: tuple[str, ...] = ()
     complaint: str = ""
 
 
 def check_devices(
-    build: launch.Build,
+    build: Build,
     version: str,
-    memory: Memory,
+    notes: StateNotes,
     environ: Mapping[str, str],
     *,
     limit: float | None = None,
@@ -44,21 +49,30 @@ def check_devices(
     # The processor is always there.
     if build.backend == "cpu":
         return Check(build)
-    known = memory.devices(version)
+    known = notes.devices(version)
     if known is not None:
         return Check(_with_listed_device(build, known), known)
+    # A start with a remembered list starts no child process, so these come late.
+    from tsuku_llm.launch.devices import own_devices  # noqa: PLC0415
+    from tsuku_llm.launch.gate import (  # noqa: PLC0415
+        GATE_LIMIT,
+        hiding_variables,
+        list_devices,
+        no_device,
+    )
+
     try:
-        limit = launch.GATE_LIMIT if limit is None else limit
-        listing = launch.list_devices(build, environ, limit=limit)
+        limit = GATE_LIMIT if limit is None else limit
+        listing = list_devices(build, environ, limit=limit)
     except GateFailed as error:
         return Check(build, complaint=error.message)
     if not listing.answered:
         return Check(build, complaint=_silence(listing))
-    if not launch.own_devices(listing.devices, build.backend):
-        problem = launch.no_device(build, listing)
-        return Check(build, listing.devices, problem, launch.hiding_variables(build, environ))
+    if not own_devices(listing.devices, build.backend):
+        problem = no_device(build, listing)
+        return Check(build, listing.devices, problem, hiding_variables(build, environ))
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
-    memory.keep_devices(version, listing.devices)
+    notes.keep_devices(version, listing.devices)
     return Check(_with_listed_device(build, listing.devices), listing.devices)
 
 
@@ -67,25 +81,24 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
 
     This loads the drivers and the modules for the probe, so only a failing start calls it.
     """
+    from tsuku_llm.backends import facts_of  # noqa: PLC0415
     from tsuku_llm.probe import probe  # noqa: PLC0415
-    from tsuku_llm.selection import API_OF_BACKEND, api_obstacle  # noqa: PLC0415
+    from tsuku_llm.selection import api_obstacle  # noqa: PLC0415
 
-    api = probe(session.machine.host).api(API_OF_BACKEND[backend])
+    api = probe(session.machine.host).api(facts_of(backend).api)
     if api.problem:
         return (api.problem.text,), api.problem.fix
     obstacle = api_obstacle(api)
     return ((obstacle.text,) if obstacle else ()), ""
 
 
-def _with_listed_device(
-    build: launch.Build, devices: tuple[launch.ListedDevice, ...]
-) -> launch.Build:
+def _with_listed_device(build: Build, devices: tuple[ListedDevice, ...]) -> Build:
     """Drop the remembered device if it is not listed any more: the server would refuse to start."""
     wanted = set(build.device.split(",")) if build.device else set()
     return build if wanted <= {device.name for device in devices} else build._replace(device=None)
 
 
-def _silence(listing: launch.Listing) -> str:
+def _silence(listing: DeviceListing) -> str:
     if listing.code is None:
         return "the build does not list its devices in time: a driver that hangs looks like this"
     if listing.code:

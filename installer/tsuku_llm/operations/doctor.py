@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tsuku_llm import launch
-from tsuku_llm.chain import Chain, Listed, Subject, diagnose, subject_of
+from tsuku_llm.chain.judging import diagnose
+from tsuku_llm.chain.links import Chain, Listed, Subject, subject_of
 from tsuku_llm.errors import TsukuError, UnsafeLocation
-from tsuku_llm.operations import vouching
+from tsuku_llm.launch.gate import gate
+from tsuku_llm.operations import revocation
 from tsuku_llm.operations.choice import Choice, choose
-from tsuku_llm.operations.serve import requested_version
+from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import build_of
-from tsuku_llm.operations.vouching import Told
+from tsuku_llm.operations.which import build_of, requested_version
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
-from tsuku_llm.store import Installed, Shelf
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Examination:
 
     choice: Choice
     chain: Chain
-    told: Mapping[str, Told]
+    told: Mapping[str, ReleaseStatus]
 
 
 def examine(session: Session) -> Examination:
@@ -46,13 +47,13 @@ def examine(session: Session) -> Examination:
     installed = _installed(shelf, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
     found = installed if isinstance(installed, TsukuError) else installed.id
-    known = vouching.known(session, verify=True)
+    known = revocation.signed_status(session, verify=True)
     told = {each.id: known.of(each.receipt) for each in shelf.installed()}
     chain = diagnose(subject, choice.hardware, everything, found, listed)
     return Examination(choice, chain, told)
 
 
-def _active(shelf: Shelf) -> tuple[str, str] | None:
+def _active(shelf: StoreReader) -> tuple[str, str] | None:
     """Return backend and variant of the active version, if there is one.
 
     None as well if the pointer is broken: a later link reports that.
@@ -63,7 +64,7 @@ def _active(shelf: Shelf) -> tuple[str, str] | None:
     return None
 
 
-def _installed(shelf: Shelf, session: Session, subject: Subject) -> Installed | TsukuError:
+def _installed(shelf: StoreReader, session: Session, subject: Subject) -> Installed | TsukuError:
     """Return the intact version that ``serve`` would start for the subject, or the error."""
     try:
         check_path(session.paths.data)  # also if nothing is installed yet
@@ -83,7 +84,7 @@ def _listed(session: Session, installed: Installed, subject: Subject) -> Listed 
     """Ask the installed server for its devices; return them, or the error."""
     expected = subject.gpu.name if subject.gpu else None
     try:
-        report = launch.gate(build_of(installed), session.machine.environ, expected=expected)
+        report = gate(build_of(installed), session.machine.environ, expected=expected)
     except TsukuError as error:
         return error
     devices = tuple(f"{device.name}: {device.description}" for device in report.devices)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm.errors import ManifestError, UsageError
+from tsuku_llm.files import write_output
 from tsuku_llm.manifest import require_release
-from tsuku_llm.operations.output import put
 from tsuku_llm.trust import decode_json
 
 
@@ -76,7 +76,7 @@ class Draft:
                 facts=error.facts,
                 hint="correct the release file; nothing was entered into it",
             ) from error
-        put(self.path, json.dumps(self.content, indent=2) + "\n")
+        write_output(self.path, json.dumps(self.content, indent=2) + "\n")
 
 
 def _unusable(path: Path, fact: str) -> UsageError:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.manifest import Variant
-from tsuku_llm.operations.choice import Choice, choose
-from tsuku_llm.operations.serve import installed_versions
+from tsuku_llm.operations.choice import Choice, choose, version_of
 from tsuku_llm.operations.session import Session
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
-from tsuku_llm.store import Installed, version_id
+from tsuku_llm.store.installed import Installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,8 @@ class Matrix:
 
     def state(self, variant: Variant) -> str | None:
         """Return ``active`` or ``installed`` if exactly this build is, else None."""
-        digests = [artifact.sha256 for artifact in variant.artifacts]
         # The id contains the digests: another build of the same name has another id.
-        wanted = version_id(self.choice.release.release, variant.name, digests)
+        wanted = version_of(self.choice.release.release, variant)
         if self.active and self.active.id == wanted:
             return "active"
         return "installed" if any(each.id == wanted for each in self.versions) else None
@@ -55,4 +53,5 @@ def backends(
     choice = explain(anything, release=release, hardware_file=hardware_file)
     if hardware_file:
         return Matrix(choice)
-    return Matrix(choice, *installed_versions(session))
+    shelf = session.shelf
+    return Matrix(choice, shelf.installed(), shelf.active())

@@ -10,33 +10,34 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tsuku_llm import launch
-from tsuku_llm.errors import GateFailed, StoreError, TrustError, TsukuError, UnknownRequest
-from tsuku_llm.operations.memory import Failure, Memory
+from tsuku_llm.errors import GateFailed, TsukuError
 from tsuku_llm.operations.session import Session
-from tsuku_llm.store import Installed, Shelf
+from tsuku_llm.operations.state_notes import FailureNote, StateNotes
+from tsuku_llm.operations.which import installed_variant
+from tsuku_llm.store.installed import Installed
 
-if TYPE_CHECKING:  # the manifest's types, which a start that succeeds does without
-    from tsuku_llm.catalog import Catalog
-    from tsuku_llm.operations.choice import Choice
+if TYPE_CHECKING:  # types that a start that succeeds does without
+    from tsuku_llm.launch.report import FallenBack
     from tsuku_llm.selection import Candidate
 
 
 def remembered(
-    session: Session, memory: Memory, preferred: Installed, *, gpu_only: bool
-) -> tuple[Installed, list[launch.FallenBack]]:
+    session: Session, notes: StateNotes, preferred: Installed, *, gpu_only: bool
+) -> tuple[Installed, list[FallenBack]]:
     """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
     If another version is returned, the list says which one it replaces, and why.
     """
-    failure = memory.failure(preferred.id)
+    failure = notes.failure(preferred.id)
     if failure is None or session.settings.fallback == "off":
         return preferred, []
     with suppress(TsukuError):
         # The version that ran instead may have been removed meanwhile.
         instead = session.shelf.find(failure.instead)
         if instead and not (gpu_only and instead.receipt.backend == "cpu"):
-            failed = launch.FallenBack(preferred.receipt.variant, failure.reason)
+            from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
+
+            failed = FallenBack(preferred.receipt.variant, failure.reason)
             session.user.note(
                 f"{failed.variant} failed on these drivers: {failed.reason}; "
                 f"using {instead.receipt.variant} until they or the release change"
@@ -47,9 +48,9 @@ def remembered(
 
 def next_version(
     session: Session,
-    memory: Memory,
+    notes: StateNotes,
     preferred: Installed,
-    failed: Sequence[launch.FallenBack],
+    failed: Sequence[FallenBack],
     *,
     gpu_only: bool,
 ) -> Installed | None:
@@ -62,7 +63,7 @@ def next_version(
     if session.settings.fallback == "off":
         return None
     try:
-        return _next(session, memory, preferred, failed, gpu_only=gpu_only)
+        return _next(session, notes, preferred, failed, gpu_only=gpu_only)
     except TsukuError as error:
         session.user.note(f"no other variant can be had: {error.message}")
         return None
@@ -70,15 +71,17 @@ def next_version(
 
 def _next(
     session: Session,
-    memory: Memory,
+    notes: StateNotes,
     preferred: Installed,
-    failed: Sequence[launch.FallenBack],
+    failed: Sequence[FallenBack],
     *,
     gpu_only: bool,
 ) -> Installed | None:
-    from tsuku_llm.selection import next_after  # noqa: PLC0415 - loads the manifest
+    # Only a start that fails needs these: they load the manifest.
+    from tsuku_llm.operations.choice import choose_like  # noqa: PLC0415
+    from tsuku_llm.selection import next_after  # noqa: PLC0415
 
-    choice = choice_beside(session, preferred)
+    choice = choose_like(session, preferred)
     reasons = {each.variant: each.reason for each in failed}
     for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
         found = installed_variant(session.shelf, candidate.variant.name, preferred.receipt.release)
@@ -86,40 +89,19 @@ def _next(
         if not _agreed(session, failed[-1], candidate, found):
             return None
         with suppress(GateFailed):  # this one does not run here either: try the one after it
-            found = found or _install(session, choice, candidate)
-            memory.keep_failure(Failure(preferred.id, reasons[preferred.receipt.variant], found.id))
+            if found is None:
+                from tsuku_llm.operations.install import install_beside  # noqa: PLC0415 - network
+
+                found = install_beside(session, choice, candidate)
+            notes.keep_failure(
+                FailureNote(preferred.id, reasons[preferred.receipt.variant], found.id)
+            )
             return found
     return None
 
 
-def choice_beside(
-    session: Session, preferred: Installed | None, catalog: Catalog | None = None
-) -> Choice:
-    """Compare the variants of the installed release, or of the newest if that one is gone."""
-    from tsuku_llm.operations.choice import choose  # noqa: PLC0415
-
-    if preferred is None:
-        return choose(session, catalog=catalog)
-    # The settings may name another channel by now; the release belongs to this one.
-    session = session.with_settings(channel=preferred.receipt.channel)
-    try:
-        return choose(session, release=preferred.receipt.release, catalog=catalog)
-    except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
-        return choose(session, catalog=catalog)
-
-
-def installed_variant(shelf: Shelf, variant: str, release: str) -> Installed | None:
-    """Return the newest installed version of a variant; a version of ``release`` comes first."""
-    found = [each for each in shelf.installed() if each.receipt.variant == variant]
-
-    def order(each: Installed) -> tuple[bool, int]:
-        return each.receipt.release == release, each.receipt.sequence
-
-    return max(found, key=order, default=None)
-
-
 def _agreed(
-    session: Session, last: launch.FallenBack, candidate: Candidate, found: Installed | None
+    session: Session, last: FallenBack, candidate: Candidate, found: Installed | None
 ) -> bool:
     """Return whether to go on with the candidate: the settings decide, or the user."""
     name, size = candidate.variant.name, candidate.variant.download_size
@@ -128,9 +110,3 @@ def _agreed(
         session.user.note(f"{last.variant} failed: {last.reason}; going on with {name}{cost}")
         return True
     return session.user.ask(f"{last.variant} failed: {last.reason}. Go on with {name}{cost}?")
-
-
-def _install(session: Session, choice: Choice, candidate: Candidate) -> Installed:
-    from tsuku_llm.operations.install import install_beside  # noqa: PLC0415
-
-    return install_beside(session, choice, candidate)

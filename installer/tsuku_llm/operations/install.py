@@ -1,20 +1,12 @@
-"""The installation of the best variant that really runs here."""
+"""The installation of the best variant that really runs here: choose, try in order, report."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
-from itertools import chain
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 
-from tsuku_llm import __version__, archive, fetch, launch
-from tsuku_llm.disk import require_space
-from tsuku_llm.durable import drop_tree
 from tsuku_llm.errors import (
-    DigestMismatch,
     DownloadError,
     GateFailed,
     HostUnreachable,
@@ -25,25 +17,21 @@ from tsuku_llm.errors import (
     TrustError,
     TsukuError,
 )
-from tsuku_llm.manifest import Artifact
-from tsuku_llm.operations.asking import asked_catalog
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary, way_out
-from tsuku_llm.operations.session import INDEX_CHANNEL, Session
-from tsuku_llm.operations.space import Space
-from tsuku_llm.operations.supplying import confirmed, supplied
-from tsuku_llm.operations.vouching import note_standing, revoked
-from tsuku_llm.ownership import check_path
-from tsuku_llm.selection import Candidate
-from tsuku_llm.store import (
-    ArtifactRecord,
-    FileRecord,
-    Installed,
-    LinkRecord,
-    Receipt,
-    Staging,
-    Store,
-    version_id,
+from tsuku_llm.operations.build_version import VersionBuilder, hardware_facts
+from tsuku_llm.operations.choice import (
+    Choice,
+    choose,
+    refuse_revoked,
+    tell_temporary,
+    version_of,
 )
+from tsuku_llm.operations.refresh import asked_catalog
+from tsuku_llm.operations.revocation import note_metadata_status
+from tsuku_llm.operations.session import INDEX_CHANNEL, Session
+from tsuku_llm.selection import Candidate
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import Receipt
+from tsuku_llm.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +51,12 @@ class InstallReport:
     bound_before: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One candidate on its way into the store; ``failed`` are the variants that did not start."""
-
-    session: Session
-    store: Store
-    choice: Choice
-    candidate: Candidate
-    failed: Mapping[str, str]
-
-    @property
-    def id(self) -> str:
-        """The id of the version that this attempt would install."""
-        variant = self.candidate.variant
-        digests = (artifact.sha256 for artifact in variant.artifacts)
-        return version_id(self.choice.release.release, variant.name, digests)
-
-    @property
-    def passed_over(self) -> dict[str, str]:
-        """The reason why each other variant was not taken."""
-        return passed_over(self.choice, self.candidate, self.failed)
-
-
 def install(
     session: Session, *, release: str | None = None, dry_run: bool = False, force: bool = False
 ) -> InstallReport:
     """Choose, download, verify, unpack, try and commit the best variant, and make it active.
 
-    First this asks the repository for newer metadata, if that is due (see ``asking``). If the
+    First this asks the repository for newer metadata, if that is due (see ``refresh``). If the
     release host cannot be reached, and the user named neither a channel nor a release, the channel
     of the package index is used, with a note. ``dry_run`` stops after the choice and uses no
     network. ``force`` installs again what is installed.
@@ -103,7 +68,7 @@ def install(
     """
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
-    require_not_revoked(session, choice)
+    refuse_revoked(session, choice)
     tell_temporary(session, choice)
     if dry_run:
         candidate = choice.selection.selected
@@ -116,15 +81,6 @@ def install(
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)
-
-
-def require_not_revoked(session: Session, choice: Choice) -> None:
-    """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
-    if choice.revocation is None or session.allow_revoked:
-        return
-    entry = choice.catalog.entry(choice.release.release)
-    hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
-    raise revoked(choice.release.release, choice.revocation, hint)
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
@@ -149,20 +105,22 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     store = session.store
     _ = choice.selection.selected  # raises with every reason if nothing fits
     failed = {} if force else _known_failures(store, choice)
-    if not force and (report := _unchanged(session, store, choice, failed)):
+    if not force and (report := _unchanged(store, choice, failed)):
         with suppress(StoreError):  # this user may only read the store
             store.sweep()
-            note_standing(session, choice.catalog.standing())
+            note_metadata_status(session, choice.catalog.metadata_status())
             store.drop_downloads(report.installed.receipt.digests if report.installed else ())
         return report
     store.sweep()
-    note_standing(session, choice.catalog.standing())
+    note_metadata_status(session, choice.catalog.metadata_status())
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:
             continue
+        reasons = passed_over(choice, candidate, failed)
+        builder = VersionBuilder(session, store, choice, candidate, reasons)
         try:
-            return _install(_Attempt(session, store, choice, candidate, failed), force=force)
+            return _install(builder, force=force)
         except GateFailed as error:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
@@ -175,9 +133,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     ) from first
 
 
-def _unchanged(
-    session: Session, store: Store, choice: Choice, failed: Mapping[str, str]
-) -> InstallReport | None:
+def _unchanged(store: Store, choice: Choice, failed: Mapping[str, str]) -> InstallReport | None:
     """Return a report if the best variant is already active, intact and bound to its repository.
 
     None if it is not. This writes nothing and takes no lock, so it works for a read-only store,
@@ -186,45 +142,14 @@ def _unchanged(
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:
             continue
-        attempt = _Attempt(session, store, choice, candidate, failed)
-        installed = _intact(store, attempt.id) if _active_id(store) == attempt.id else None
+        version = version_of(choice.release.release, candidate.variant)
+        installed = _intact(store, version) if _active_id(store) == version else None
         # The best variant that may start is not the active one: there is something to install.
         if installed is None or installed.receipt.repository != choice.catalog.repository.name:
             return None
-        return InstallReport("unchanged", choice, candidate, attempt.passed_over, installed)
+        reasons = passed_over(choice, candidate, failed)
+        return InstallReport("unchanged", choice, candidate, reasons, installed)
     return None
-
-
-def install_beside(session: Session, choice: Choice, candidate: Candidate) -> Installed:
-    """Install one variant, or find it installed; the active version stays active.
-
-    Raises ``Revoked``, ``GateFailed`` if the variant does not run here, and the errors of
-    ``fetch``, ``archive`` and ``store``.
-    """
-    require_not_revoked(session, choice)
-    attempt = _Attempt(session, session.store, choice, candidate, {})
-    store = attempt.store
-    # Another process may be building the same version: one builds it, the other finds it here.
-    with store.lock(attempt.id):
-        installed = _intact(store, attempt.id) or _build(attempt)
-    store.drop_downloads(installed.receipt.digests)
-    return installed
-
-
-def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) -> dict[str, str]:
-    """Return every variant except the chosen one, with the reason why it was not taken."""
-    reasons = {r.variant.name: r.reason.text for r in choice.selection.rejected}
-    for other in choice.selection.compatible:
-        if other is not chosen:
-            name = other.variant.name
-            reasons[name] = failed.get(name) or _fits_too(other)
-    return reasons
-
-
-def _fits_too(candidate: Candidate) -> str:
-    size = candidate.variant.download_size
-    cost = f", {size / 1e6:,.0f} MB" if size else ""
-    return f"fits too, as number {candidate.rank}{cost}: --backend {candidate.variant.name}"
 
 
 def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
@@ -237,49 +162,55 @@ def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
     # Without a readable receipt every variant is tried.
     with suppress(TsukuError):
         active = store.active()
-        if active and _same_question(active.receipt, choice):
+        if (
+            active
+            and active.receipt.release == choice.release.release
+            and choice.selection.candidate(active.receipt.variant) is not None
+            and active.receipt.requested == choice.selection.requested
+            and active.receipt.hardware == hardware_facts(choice.hardware)
+        ):
             names = [candidate.variant.name for candidate in choice.selection.compatible]
             better = names[: names.index(active.receipt.variant)]
             return {name: active.receipt.reasons[name] for name in better}
     return {}
 
 
-def _same_question(receipt: Receipt, choice: Choice) -> bool:
-    return (
-        receipt.release == choice.release.release
-        and choice.selection.candidate(receipt.variant) is not None
-        and receipt.requested == choice.selection.requested
-        and receipt.hardware == _hardware(choice)
-    )
+def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) -> dict[str, str]:
+    """Return every variant except the chosen one, with the reason why it was not taken."""
+    reasons = {r.variant.name: r.reason.text for r in choice.selection.rejected}
+    for other in choice.selection.compatible:
+        if other is not chosen:
+            name, size = other.variant.name, other.variant.download_size
+            cost = f", {size / 1e6:,.0f} MB" if size else ""
+            fits_too = f"fits too, as number {other.rank}{cost}: --backend {name}"
+            reasons[name] = failed.get(name) or fits_too
+    return reasons
 
 
-def _install(attempt: _Attempt, *, force: bool) -> InstallReport:
-    store = attempt.store
+def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
+    """Build the version or find it installed; bind it to the repository and make it active."""
+    store, choice = builder.store, builder.choice
     # Another process may be installing the same version: one of us builds it, the other finds it
     # intact. What is active is read under the lock as well.
-    with store.lock(attempt.id):
-        active, before = _active_id(store), _receipt_before(store, attempt.id)
-        installed = None if force else _intact(store, attempt.id)
-        outcome = "unchanged" if installed and active == attempt.id else "installed"
+    with store.lock(builder.id):
+        active = _active_id(store)
+        # The receipt that the same build has now, even if its tree is damaged.
+        before: Receipt | None = None
+        with suppress(TsukuError):
+            found = store.find(builder.id)
+            before = found.receipt if found else None
+        installed = None if force else _intact(store, builder.id)
+        outcome = "unchanged" if installed and active == builder.id else "installed"
         if installed is None:
-            installed = _build(attempt)
+            installed = builder.build()
         if before:
-            installed = store.restate(installed, _bound(attempt.choice, installed, before))
+            installed = store.restate(installed, _bound(choice, installed, before))
         store.activate(installed)
     # Without the lock: this leaves archives that another process uses.
     store.drop_downloads(installed.receipt.digests)
-    choice, name = attempt.choice, installed.receipt.repository
+    name = installed.receipt.repository
     moved = before.repository if before and before.repository != name else None
-    over = attempt.passed_over
-    return InstallReport(outcome, choice, attempt.candidate, over, installed, moved)
-
-
-def _receipt_before(store: Store, version: str) -> Receipt | None:
-    """Return the receipt that the same build has now, even if its tree is damaged."""
-    with suppress(TsukuError):
-        before = store.find(version)
-        return before.receipt if before else None
-    return None
+    return InstallReport(outcome, choice, builder.candidate, builder.reasons, installed, moved)
 
 
 def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
@@ -303,6 +234,22 @@ def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
     )
 
 
+def install_beside(session: Session, choice: Choice, candidate: Candidate) -> Installed:
+    """Install one variant, or find it installed; the active version stays active.
+
+    Raises ``Revoked``, ``GateFailed`` if the variant does not run here, and the errors of
+    ``fetch``, ``archive`` and ``store``.
+    """
+    refuse_revoked(session, choice)
+    store = session.store
+    builder = VersionBuilder(session, store, choice, candidate, passed_over(choice, candidate, {}))
+    # Another process may be building the same version: one builds it, the other finds it here.
+    with store.lock(builder.id):
+        installed = _intact(store, builder.id) or builder.build()
+    store.drop_downloads(installed.receipt.digests)
+    return installed
+
+
 def _active_id(store: Store) -> str | None:
     """Return the id of the active version; None if there is none, or the store cannot be read."""
     with suppress(TsukuError):
@@ -319,198 +266,3 @@ def _intact(store: Store, version: str) -> Installed | None:
             store.check(installed)
             return installed
     return None
-
-
-def _build(attempt: _Attempt) -> Installed:
-    """Link what other versions have, download and unpack the rest, try the server, and commit.
-
-    Two variants may share an archive, and the first process to unpack it removes it. So each
-    archive's lock is held until the commit. Locks are taken in sorted order, so that two processes
-    never wait for each other.
-    """
-    store = attempt.store
-    digests = sorted({item.sha256 for item in attempt.candidate.variant.artifacts})
-    try:
-        with ExitStack() as locks:
-            # A process that installs another variant waits here if it needs the same archive.
-            for digest in digests:
-                locks.enter_context(store.lock(digest))
-            store.sweep()  # a killed process may have left a staging folder
-            with store.staging() as staging:
-                built = _put_together(attempt, staging)
-                device = _gate(attempt, staging.tree, built.server)
-                # The rename in here is the commit: before it no other process sees the version.
-                installed = store.commit(staging, _receipt(attempt, built, device))
-    except TrustError as error:
-        if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
-            store.drop_downloads(digests)  # signed like this: another download is refused, too
-        raise
-    return installed
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """A staged tree: its ``server``, its contents, and the sizes of its downloads by digest."""
-
-    server: str
-    contents: tuple[archive.Unpacked, ...]
-    sizes: Mapping[str, int]
-
-
-def _put_together(attempt: _Attempt, staging: Staging) -> _Built:
-    """Fill the staged tree.
-
-    Files that other versions have are linked, and hashed while the rest is downloaded. An archive
-    whose linked files have changed meanwhile is downloaded after all. Archives without a signed
-    list of files are unpacked aside, and moved into the tree once all of them are there.
-    """
-    store, waiting = attempt.store, attempt.candidate.variant.artifacts
-    # ``held`` are archives that installed versions can replace; ``waiting`` those still to be
-    # unpacked.
-    held = supplied(store, staging, waiting)
-    contents: dict[str, archive.Unpacked] = {}
-    sizes: dict[str, int] = {}
-    aside: list[archive.Aside] = []
-    while waiting:
-        # First round: download what is not held. Second round: download what was held but has
-        # changed.
-        missing = [artifact for artifact in waiting if artifact not in held]
-        with _delivered(attempt, missing) as arrivals:
-            # This hashes the linked files while other threads download.
-            right = confirmed(store, staging, held)
-            brought = [
-                _unpack(arrival, artifact, staging, _threads(arrival, artifact, arrivals))
-                for artifact, arrival in zip(missing, arrivals, strict=True)
-            ]
-        aside += [each for each in brought if each.artifact.files is None]
-        listed = (each.items for each in brought if each.artifact.files is not None)
-        contents |= {item.path: item for item in chain(*right.values(), *listed)}
-        sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
-        # Archives whose linked files were wrong; without any, the loop ends.
-        waiting = tuple(artifact for artifact in held if artifact.sha256 not in right)
-        held = ()
-    server = attempt.candidate.variant.server
-    if aside:
-        server, placed = archive.place(aside, staging.tree, server, contents)
-        contents |= {item.path: item for item in placed}
-        # The files were moved; what is left are empty folders and duplicates.
-        drop_tree(staging.unpacked)
-    return _Built(server, tuple(contents.values()), sizes)
-
-
-@contextmanager
-def _delivered(attempt: _Attempt, artifacts: Sequence[Artifact]) -> Iterator[list[fetch.Arrival]]:
-    """Download archives in parallel for the block; each can be unpacked while it arrives.
-
-    Only verified bytes can be read. At the end of the block every archive is verified as a whole.
-    Unpack them one after the other: they fill the same folder.
-    """
-    if not artifacts:
-        yield []
-        return
-    session, store = attempt.session, attempt.store
-    space = Space(artifacts, [fetch.present(artifact, store.partials) for artifact in artifacts])
-    # Check now: otherwise a full disk would show only at the end of a long download.
-    require_space(session.paths.data, space.needed, space.facts)
-    with (
-        fetch.Network(
-            session.machine.environ,
-            mirrors=session.settings.mirror,
-            offline=session.offline,
-            on_wait=session.user.note,
-        ) as network,
-        fetch.delivered(artifacts, store.partials, network, session.user.progress) as arrivals,
-    ):
-        yield arrivals
-
-
-def _threads(arrival: fetch.Arrival, artifact: Artifact, arrivals: Sequence[fetch.Arrival]) -> int:
-    """Return how many threads may unpack an archive: one while connections need threads, too."""
-    if archive.in_order(artifact):
-        return 1
-    # A zip and a wheel have their list of members at the end.
-    arrival.wait()
-    return archive.THREADS if all(each.there for each in arrivals) else 1
-
-
-def _unpack(
-    arrival: fetch.Arrival, artifact: Artifact, staging: Staging, threads: int
-) -> archive.Aside:
-    """Unpack an archive with a signed list into the tree, and any other archive aside."""
-    folder = staging.tree
-    wanted = artifact
-    if artifact.files is None:
-        # The layout is not known: never let such an archive write into the tree.
-        folder = staging.unpacked / artifact.sha256
-        wanted = archive.as_it_is(artifact)
-    budget = archive.Budget.of(artifact, arrival.size())
-    with arrival.file() as file:
-        items = archive.unpack(file, wanted, folder, budget, threads)
-    return archive.Aside(artifact, folder, items)
-
-
-def _gate(attempt: _Attempt, tree: Path, server: str) -> str | None:
-    """Start the staged server once; return the name of the device to pass to it.
-
-    Raises ``GateFailed`` if it does not run here, and ``UnsafeLocation`` if another user could have
-    replaced it.
-    """
-    check_path(tree)  # again, as unpacking takes time: never run another user's file
-    variant, gpu = attempt.candidate.variant, attempt.candidate.gpu
-    build = launch.Build(tree, server, variant.backend, variant.arguments)
-    report = launch.gate(build, attempt.session.machine.environ, expected=gpu.name if gpu else None)
-    return report.device
-
-
-def _receipt(attempt: _Attempt, built: _Built, device: str | None) -> Receipt:
-    choice, variant = attempt.choice, attempt.candidate.variant
-    release = choice.release
-    return Receipt(
-        id=attempt.id,
-        release=release.release,
-        sequence=choice.sequence,
-        version=release.version or release.release,
-        channel=choice.channel,
-        repository=choice.catalog.repository.name,
-        publisher=release.publisher,
-        variant=variant.name,
-        backend=variant.backend,
-        server=built.server,
-        arguments=variant.arguments,
-        device=device,
-        requested=choice.selection.requested,
-        detected=choice.selection.detected,
-        line=choice.line(attempt.candidate),
-        reasons=attempt.passed_over,
-        hardware=_hardware(choice),
-        artifacts=tuple(
-            ArtifactRecord(artifact.url, artifact.sha256, _size(artifact, built.sizes))
-            for artifact in variant.artifacts
-        ),
-        files=tuple(
-            FileRecord(item.path, item.size, item.sha256, item.executable)
-            for item in built.contents
-            if isinstance(item, archive.UnpackedFile)
-        ),
-        links=tuple(
-            LinkRecord(item.path, item.target)
-            for item in built.contents
-            if isinstance(item, archive.UnpackedLink)
-        ),
-        installed_at=attempt.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        tsuku_llm=__version__,
-        unattested=release.unattested,
-    )
-
-
-def _size(artifact: Artifact, fetched: Mapping[str, int]) -> int:
-    return fetched.get(artifact.sha256) or artifact.size or 0
-
-
-def _hardware(choice: Choice) -> dict[str, Any]:
-    """Return the machine as the receipt keeps it: conclusions without the evidence."""
-    facts = asdict(choice.hardware)
-    for api in facts["apis"]:
-        del api["evidence"]
-    plain: dict[str, Any] = json.loads(json.dumps(facts))
-    return plain

@@ -7,18 +7,19 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink, unpack
+from tsuku_llm.archive import unpack
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import TEMPORARY_SUFFIX, rename, seal_file, unique
 from tsuku_llm.errors import UnsafeArchive, UsageError
-from tsuku_llm.fetch.addresses import shown
-from tsuku_llm.manifest import Artifact, FileEntry, LinkEntry, Measured, can_fetch
+from tsuku_llm.fetch.urls import shown
+from tsuku_llm.files import TEMPORARY_SUFFIX, rename, seal_file, unique
+from tsuku_llm.manifest import Artifact, Measured, can_fetch
 from tsuku_llm.operations.draft import Draft
 from tsuku_llm.packing import contents, parted, write_tarball
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 _THREADS = min(4, os.cpu_count() or 1)
 _FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
@@ -84,7 +85,7 @@ def pack(
     return PackReport(release, platform, variant, archives)
 
 
-def pack_tree(tree: Path, items: Sequence[Unpacked], place: Place) -> tuple[PackedArchive, ...]:
+def pack_tree(tree: Path, items: Sequence[TreeEntry], place: Place) -> tuple[PackedArchive, ...]:
     """Write the files of a tree into the archives of one variant, several at a time.
 
     An archive's name contains its digest; an archive that exists already is not written again.
@@ -97,7 +98,7 @@ def pack_tree(tree: Path, items: Sequence[Unpacked], place: Place) -> tuple[Pack
         return (*pool.map(lambda part: _archive(tree, part, place), parted(items)),)
 
 
-def _archive(tree: Path, part: Sequence[Unpacked], place: Place) -> PackedArchive:
+def _archive(tree: Path, part: Sequence[TreeEntry], place: Place) -> PackedArchive:
     # A unique name: other threads, or a second run of pack, write into the same folder.
     beside = place.folder / f".{unique()}{TEMPORARY_SUFFIX}"
     try:
@@ -122,31 +123,23 @@ def _measured(path: Path) -> Measured:
         return Measured.of(file)
 
 
-def _stem(part: Sequence[Unpacked]) -> str:
+def _stem(part: Sequence[TreeEntry]) -> str:
     """Return the name of the file that a part was made of; "files" if it was made of several."""
-    files = [item for item in part if isinstance(item, UnpackedFile)]
+    files = [item for item in part if isinstance(item, FileEntry)]
     if len({file.sha256 for file in files}) > 1:
         return "files"
     # These files have the same bytes; the longest name says most (libggml.so.0.9).
     return max((file.path.rpartition("/")[2] for file in files), key=len)
 
 
-def _artifact(part: Sequence[Unpacked], url: str, measured: Measured) -> Artifact:
+def _artifact(part: Sequence[TreeEntry], url: str, measured: Measured) -> Artifact:
     return Artifact(
         url=url,
         sha256=measured.sha256,
         size=measured.size,
         format="tar.gz",
-        files=tuple(
-            FileEntry(path=f.path, size=f.size, sha256=f.sha256, executable=f.executable)
-            for f in part
-            if isinstance(f, UnpackedFile)
-        ),
-        links=tuple(
-            LinkEntry(path=link.path, target=link.target)
-            for link in part
-            if isinstance(link, UnpackedLink)
-        ),
+        files=tuple(item for item in part if isinstance(item, FileEntry)),
+        links=tuple(item for item in part if isinstance(item, LinkEntry)),
         pieces=measured.pieces,
     )
 
@@ -178,7 +171,7 @@ def _opened(build: Path, near: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _build(folder: Path, server: str) -> tuple[Path, tuple[Unpacked, ...]]:
+def _build(folder: Path, server: str) -> tuple[Path, tuple[TreeEntry, ...]]:
     """Return the folder in which the variant's server path is right, and its contents."""
     items = contents(folder)
     paths = {item.path for item in items}
@@ -188,7 +181,7 @@ def _build(folder: Path, server: str) -> tuple[Path, tuple[Unpacked, ...]]:
     top = f"{next(iter(tops), '')}/"
     if len(tops) == 1 and f"{top}{server}" in paths:
         return folder / top, tuple(
-            replace(item, path=item.path.removeprefix(top)) for item in items
+            item._replace(path=item.path.removeprefix(top)) for item in items
         )
     raise UsageError(
         f"the build has no {server}",

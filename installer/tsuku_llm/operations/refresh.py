@@ -1,24 +1,42 @@
-"""The download of a repository's newest signed metadata."""
+"""The download of a repository's newest signed metadata, by itself and before an install.
+
+A publisher may have revoked a release since the known metadata was signed. So ``install`` and
+``bench`` ask the repository first, for a few seconds at most. Without an answer they print how old
+the known metadata is, and use it. ``update`` fails without an answer.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime, timedelta
 
-from tsuku_llm import catalog as catalogs
-from tsuku_llm import fetch, standing
-from tsuku_llm.catalog import OFFICIAL, Catalog, Repository
+from tsuku_llm import fetch, metadata_status
+from tsuku_llm.catalog import loading, refreshing
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import OFFICIAL, Repository
 from tsuku_llm.errors import (
     BodyError,
+    DownloadError,
     HostUnreachable,
     HttpStatusError,
     MetadataError,
+    StaleMetadata,
     StoreError,
     TlsError,
     TrustError,
+    TsukuError,
+    UsageError,
 )
-from tsuku_llm.operations.choice import repository_of
-from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.vouching import learn, note_standing
+from tsuku_llm.metadata_status import Freshness
+from tsuku_llm.operations.choice import load_catalog
+from tsuku_llm.operations.revocation import note_metadata_status, note_others
+from tsuku_llm.operations.session import Session, repository_of
+
+PATIENCE = 5.0
+"""Seconds that an install waits for newer metadata: for the lock and all files together."""
+
+RECENT = timedelta(days=1)
+"""With the policy ``auto``, ask only if the signature and the last answer are older than this."""
 
 
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
@@ -36,7 +54,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         seconds = min(seconds, patience)
         timeout = min(patience, session.settings.lock_timeout)
         store = session.with_settings(lock_timeout=timeout).store
-    learn(session, but=repository.name)
+    note_others(session, but=repository.name)
     try:
         with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
             # Two processes must not write the copies of one repository at the same time. A short
@@ -44,13 +62,13 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
             began = network.clock()
             with store.lock(f"metadata-{repository.name}") as locked:
                 deadline = (network.clock() if patience is None else began) + seconds
-                found = catalogs.refresh(
+                found = refreshing.refresh(
                     repository,
                     session.paths.data,
                     lambda url, limit: fetch.get(url, limit, network, deadline),
                     alone=locked,
                 )
-            note_standing(session, found.standing())
+            note_metadata_status(session, found.metadata_status())
     except (HostUnreachable, HttpStatusError, BodyError) as error:
         error.hint = _elsewhere(repository)
         raise
@@ -59,7 +77,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         raise
     found.freshness.require_clock(session.machine.now)
     with suppress(StoreError):  # a missing note only makes the next install ask again
-        standing.note_refresh(session.paths.data, repository.name, session.machine.now)
+        metadata_status.note_refresh(session.paths.data, repository.name, session.machine.now)
     return found
 
 
@@ -75,7 +93,96 @@ def _elsewhere(repository: Repository) -> str:
 def _require_clock(session: Session, repository: Repository) -> None:
     """Raise ``ClockBehind`` if a wrong clock explains why certificates or metadata are refused."""
     try:
-        known = catalogs.load(repository, session.paths.data)
+        known = loading.load(repository, session.paths.data)
     except (TrustError, StoreError):
         return
     known.freshness.require_clock(session.machine.now)
+
+
+def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIENCE) -> Catalog:
+    """Load the catalog to install from; first ask the repository for a newer one if that is due.
+
+    Expired metadata leads to a note, or to an error if fresh metadata is required. Without ``ask``
+    this only reads the disk.
+
+    Raises ``UsageError`` for ``offline`` together with ``require_fresh``. With ``require_fresh``
+    also raises ``StaleMetadata`` if the repository does not answer, ``ClockBehind``, ``TrustError``
+    for an answer that cannot be trusted, and ``StoreError``. If this machine has no valid metadata
+    yet, raises the errors of ``refresh``.
+    """
+    catalog = _asked(session, patience) if ask else load_catalog(session)
+    if session.settings.require_fresh:
+        catalog.freshness.require(session.machine.now)
+    if warning := catalog.freshness.warning(session.machine.now):
+        session.user.note(warning)
+    return catalog
+
+
+def _asked(session: Session, patience: float) -> Catalog:
+    if session.offline and session.settings.require_fresh:
+        raise UsageError(
+            "--offline asks no host, and fresh metadata is required",
+            hint="leave out one of them; see: tsuku-llm config get llm.require_fresh",
+        )
+    try:
+        known = load_catalog(session)
+    except MetadataError:
+        if session.offline or session.settings.refresh == "never":
+            raise
+        return refresh(session)  # with its full time limit: nothing else can be used
+    if session.settings.require_fresh:
+        return _required(session, known.freshness)
+    refreshed = metadata_status.refreshed(session.paths.data, known.repository.name)
+    if session.offline or not is_due(
+        session.settings.refresh, known.freshness, refreshed, session.machine.now
+    ):
+        return known
+    try:
+        # There is metadata to go on with: a host that is slow or down must not stop an install.
+        return refresh(session, patience=patience)
+    except (DownloadError, TrustError, StoreError) as error:
+        session.user.note(_told(error, known.freshness, session.machine.now))
+        return known
+
+
+def is_due(policy: str, known: Freshness, refreshed: datetime | None, now: datetime) -> bool:
+    """Return whether to ask for newer metadata. Pure.
+
+    ``refreshed`` is when the repository last gave a valid answer. A failed attempt does not count:
+    otherwise an attacker who blocks the network could make old metadata look fresh. A date in the
+    future comes from a wrong clock, and does not count either.
+    """
+    if policy != "auto":
+        return policy == "always"
+    dates = [date for date in (known.signed, refreshed) if date is not None]
+    recent = any(timedelta(0) <= now - date < RECENT for date in dates)
+    return known.expired(now) or not recent
+
+
+def _required(session: Session, known: Freshness) -> Catalog:
+    """Refresh with the full time limit. Raises ``StaleMetadata`` without an answer."""
+    try:
+        return refresh(session)
+    except DownloadError as error:
+        raise StaleMetadata(
+            f"fresh metadata of {known.repository} is required, and it could not be fetched",
+            facts=(
+                error.message,
+                *error.facts,
+                f"what is here was {known.age(session.machine.now)}",
+            ),
+            hint=error.hint,
+        ) from error
+
+
+def _told(error: TsukuError, known: Freshness, now: datetime) -> str:
+    """Say why there is only the known metadata, and how old it is."""
+    reason = "; ".join((error.message, *error.facts))
+    going_on = f"going on with what was {known.age(now)}"
+    if isinstance(error, TrustError):
+        return f"warning: {reason}; nothing of it is used, {going_on}"
+    return (
+        f"no newer metadata of {known.repository} could be had: {reason}; {going_on}: "
+        "a newer release or a revocation may be missing; "
+        f"to fetch it: tsuku-llm repository refresh {known.repository}"
+    )

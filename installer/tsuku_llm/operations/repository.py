@@ -8,20 +8,26 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from tsuku_llm import catalog as catalogs
 from tsuku_llm import trust
-from tsuku_llm.catalog import Catalog, Repository
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import (
+    Repository,
+    add_repository,
+    remove_repository,
+)
+from tsuku_llm.catalog.repositories import repositories as configured_repositories
 from tsuku_llm.errors import DigestMismatch, DownloadError, MetadataError, TrustError, UsageError
+from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
-from tsuku_llm.standing import Freshness
 
 _ROOT_LIMIT = 512_000
 """Bytes of a root of trust that are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RepositoryState:
     """A repository, and the metadata of it that counts on this machine.
 
     ``source`` is ``embedded`` or ``updated``, None without valid metadata. ``state`` describes it
@@ -87,14 +93,18 @@ def add(
     if fingerprint is not None:
         _require_fingerprint(data, fingerprint)
     session.store.adopt()
-    repository = catalogs.add_repository(session.paths.data, name, url, data)
-    _tell_thresholds(session, data)
+    repository = add_repository(session.paths.data, name, url, data)
+    # Say so if one stolen key is enough to name an archive. The owner may want it so.
+    roles = trust.check_root(data).roles
+    alone = [role for role in ("root", "targets") if roles[role].threshold == 1]
+    if alone:
+        session.user.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
         session.user.note(f"its metadata could not be fetched yet: {error.message}")
     except TrustError as error:
-        catalogs.remove_repository(session.paths.data, name)
+        remove_repository(session.paths.data, name)
         # The root did not sign this metadata: it is the wrong root or the wrong URL. Expired
         # metadata and a wrong clock have hints of their own.
         if type(error) is MetadataError:
@@ -119,36 +129,30 @@ def _require_fingerprint(root: bytes, wanted: str) -> None:
         )
 
 
-def _tell_thresholds(session: Session, root: bytes) -> None:
-    """Print a note if one stolen key is enough to name an archive; the owner may want it so."""
-    roles = trust.check_root(root).roles
-    alone = [name for name in ("root", "targets") if roles[name].threshold == 1]
-    if alone:
-        session.user.note(f"one key alone can sign its {' and '.join(alone)}: better are 2 of 3")
-
-
 def fetch_metadata(session: Session, name: str) -> Catalog:
     """Download the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
     return refresh(session.with_settings(repository=name))
 
 
-def repositories(session: Session) -> tuple[Known, ...]:
+def repositories(session: Session) -> tuple[RepositoryState, ...]:
     """Return the official and the added repositories, each with the state of its metadata here."""
-    return tuple(_known(session, each) for each in catalogs.repositories(session.paths.data))
+    return tuple(_state_of(session, each) for each in configured_repositories(session.paths.data))
 
 
-def _known(session: Session, repository: Repository) -> Known:
+def _state_of(session: Session, repository: Repository) -> RepositoryState:
     try:
-        catalog = catalogs.load(repository, session.paths.data)
+        catalog = loading.load(repository, session.paths.data)
     except TrustError as error:
-        return Known(repository, None, None, error.message, fingerprint_of(repository.root))
+        return RepositoryState(
+            repository, None, None, error.message, fingerprint_of(repository.root)
+        )
     freshness = catalog.freshness
     expired = ", expired" if freshness.expired(session.machine.now) else ""
     state = f"{catalog.source}, {freshness.age(session.machine.now)}{expired}"
     fingerprint = fingerprint_of(repository.root)
-    return Known(repository, catalog.source, freshness, state, fingerprint)
+    return RepositoryState(repository, catalog.source, freshness, state, fingerprint)
 
 
 def remove(session: Session, name: str) -> None:
     """Forget a repository and its metadata; versions installed from it stay."""
-    catalogs.remove_repository(session.paths.data, name)
+    remove_repository(session.paths.data, name)

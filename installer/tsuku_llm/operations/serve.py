@@ -1,17 +1,47 @@
-"""The launch of the installed server. ``serve`` imports only this module and what it imports."""
+"""The launch of the installed server: which version, and the start of one version to its end.
+
+The command ``serve`` imports only this module and what it imports.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm import launch
-from tsuku_llm.errors import BackendFailed, NotInstalled, SilentCpu
+from tsuku_llm.errors import BackendFailed, SilentCpu
+from tsuku_llm.launch.fingerprint import driver_fingerprint
+from tsuku_llm.launch.planning import LaunchPlan, plan_server, refusal_in
+from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.fallback import next_version, remembered
-from tsuku_llm.operations.memory import Memory
-from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.start import Serving, Start
-from tsuku_llm.store import Installed, Receipt, Shelf
+from tsuku_llm.operations.revocation import require_not_revoked
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.operations.which import become, build_of, requested_version
+from tsuku_llm.store.installed import Installed
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.report import FallenBack, Sink, StartReport
+    from tsuku_llm.launch.supervise import StopHandle
+
+
+class Serving(NamedTuple):
+    """The way in which a server is to be started.
+
+    ``name`` tells it from other servers. ``replace`` makes this process become the server instead
+    of watching it (systemd, containers). ``require_gpu`` ends a server that is not on the GPU.
+    ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
+    gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
+    from another thread.
+    """
+
+    name: str = "default"
+    replace: bool = False
+    require_gpu: bool = False
+    verify: bool = False
+    one_stream: bool = False
+    sink: Sink | None = None
+    stop_handle: StopHandle | None = None
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
@@ -24,16 +54,18 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     ``require_gpu``, ``SilentCpu``.
     """
     preferred = requested_version(session.shelf, session)
-    memory = Memory(session.paths.state, launch.driver_fingerprint(session.machine.environ))
-    installed, failed = remembered(session, memory, preferred, gpu_only=how.require_gpu)
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    installed, failed = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
-        start = Start(session, arguments, how, installed, memory, tuple(failed))
+        start = VersionStart(session, arguments, how, installed, notes, tuple(failed))
         try:
             return start.make()
         except (BackendFailed, SilentCpu) as error:
-            failed.append(launch.FallenBack(installed.receipt.variant, error.message))
-            other = next_version(session, memory, preferred, failed, gpu_only=how.require_gpu)
+            from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
+
+            failed.append(FallenBack(installed.receipt.variant, error.message))
+            other = next_version(session, notes, preferred, failed, gpu_only=how.require_gpu)
             if other:
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
@@ -43,40 +75,158 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                 raise
 
 
-def which(session: Session) -> Path:
-    """Return the path of the server that ``serve`` would start."""
-    installed = requested_version(session.shelf, session)
-    return installed.tree / installed.receipt.server
+class VersionStart(NamedTuple):
+    """The start of one version; ``failed`` are the variants that were tried before it.
 
-
-def installed_versions(session: Session) -> tuple[tuple[Installed, ...], Installed | None]:
-    """Return all installed versions, and the active one."""
-    shelf = session.shelf
-    return shelf.installed(), shelf.active()
-
-
-def requested_version(shelf: Shelf, session: Session) -> Installed:
-    """Return the active version, or another installed one if only that has the requested backend.
-
-    The user's choice is never replaced by another backend that happens to be installed. Raises
-    ``NotInstalled``.
+    With ``insist`` the server may also start on the CPU: all other versions have failed.
     """
-    active, backend = shelf.active(), session.settings.backend
-    if active and meets(active.receipt, backend):
-        return active
-    for installed in shelf.installed():
-        if meets(installed.receipt, backend):
-            return installed
-    if active is None:
-        raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
-    raise NotInstalled(
-        f"the backend {backend} is requested, and {active.receipt.variant} is installed",
-        hint=f"run: tsuku-llm install --backend {backend}",
-    )
 
+    session: Session
+    arguments: Sequence[str]
+    how: Serving
+    installed: Installed
+    notes: StateNotes
+    failed: tuple[FallenBack, ...]
+    insist: bool = False
 
-def meets(receipt: Receipt, backend: str) -> bool:
-    """Return whether an installed variant is what the request asks for."""
-    if backend == "gpu":
-        return receipt.backend != "cpu"
-    return backend in ("auto", receipt.backend, receipt.variant)
+    def make(self) -> int:
+        """Check, start, and stay until the server ends; return its exit code."""
+        installed, shelf = self.installed, self.session.shelf
+        # A CPU build cannot do what --require-gpu asks for.
+        if self.how.require_gpu and installed.receipt.backend == "cpu":
+            raise SilentCpu(
+                f"a GPU is required, and {installed.id} is a build for the processor",
+                hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
+            )
+        # From here on other processes cannot remove this version; the server inherits the
+        # descriptor and keeps the hold.
+        with shelf.hold(installed) as held:
+            # Check under the hold, so that what was checked is what starts.
+            shelf.check(installed, full=self.how.verify)
+            require_not_revoked(self.session, installed.receipt)
+            self.session.user.note(installed.receipt.line)
+            check = check_devices(
+                build_of(installed), installed.id, self.notes, self.session.machine.environ
+            )
+            plan = plan_server(
+                check.build,
+                self.arguments,
+                cwd=working_folder(),
+                environ=self.session.machine.environ,
+            )
+            self._require_devices(check, plan)
+            return self._run(check, plan, () if held is None else (held,))
+
+    def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:
+        # After exec this program is gone: everything that it has to do comes before.
+        if self.how.replace:
+            self._recheck()  # the last moment at which this is possible
+            if self.how.sink:
+                self.how.sink(self._draft())
+            return become(plan, keep)
+        # A start with --exec does without threads and child processes, so these come late.
+        from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
+        from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415
+
+        start = StartContext(
+            build=check.build,
+            plan=plan,
+            draft=self._draft(),
+            listed=check.devices,
+            require_gpu=self.how.require_gpu,
+            files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
+            # The thread that follows the start calls these three while the server runs.
+            recheck=self._recheck,
+            on_running=self._offer_update,
+            warn=self._warn if check.problem is None else lambda _: None,
+        )
+        stop_handle = self._own_stop_handle()
+        followed = StartMonitor(start, self.how.sink or (lambda _report: None), stop_handle)
+        code = supervise(
+            plan,
+            keep=keep,
+            stop_handle=stop_handle,
+            observer=followed,
+            one_stream=self.how.one_stream,
+        )
+        # The caller reads this from the handle that it gave us.
+        if self.how.stop_handle:
+            self.how.stop_handle.signalled = stop_handle.signalled
+        if followed.failure:
+            raise followed.failure
+        return code
+
+    def _own_stop_handle(self) -> StopHandle:
+        """Return a stop handle for this start only.
+
+        The end of this start must not end the next variant's, which shares the outer stop handle.
+        """
+        from tsuku_llm.launch.supervise import StopHandle  # noqa: PLC0415 - as in ``_run``
+
+        outer = self.how.stop_handle
+        if outer is None:
+            return StopHandle()
+        own = StopHandle(outer.grace)
+        # If the outer handle was used before, this ends the start as soon as it begins.
+        outer.attach(lambda: own.end(outer.reason or ""))
+        return own
+
+    def _offer_update(self) -> None:
+        from tsuku_llm.operations.update_notice import offer_update  # noqa: PLC0415 - starts a process
+
+        offer_update(self.session, self.installed.id)
+
+    def _recheck(self) -> None:
+        self.session.shelf.check(self.installed)
+
+    def _draft(self) -> StartReport:
+        """Return the report as it is before anything runs."""
+        from tsuku_llm.launch.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
+
+        receipt = self.installed.receipt
+        return StartReport(
+            name=self.how.name,
+            release=receipt.release,
+            version=self.installed.id,
+            requested=self.session.settings.backend,
+            detected=receipt.detected,
+            selected=receipt.variant,
+            verification="hash" if self.how.verify else "fingerprint",
+            supervisor=os.getpid(),
+            pid=os.getpid(),
+            host="127.0.0.1",
+            port=None,
+            started_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            fallen_back_from=self.failed,
+        )
+
+    def _require_devices(self, check: Check, plan: LaunchPlan) -> None:
+        """Refuse an unwanted start on the CPU; print a warning for one that is allowed.
+
+        Raises ``SilentCpu``.
+        """
+        if check.complaint:
+            self.session.user.note(f"warning: {check.complaint}")
+        refusal = refusal_in(plan.argv, plan.env)
+        if refusal and self.how.require_gpu:
+            raise SilentCpu(
+                "a GPU is required, and the arguments keep the server from it",
+                facts=(refusal,),
+                hint="leave it out, or leave out --require-gpu",
+            )
+        if check.problem is None or refusal:
+            return
+        facts, fix = explain(self.session, check.build.backend)
+        from tsuku_llm.launch.causes import CPU_OVERRIDE  # noqa: PLC0415 - only then
+
+        error = SilentCpu(
+            f"the {check.build.backend} build would run on the CPU: {check.problem.cause}",
+            facts=(*facts, *check.facts),
+            hint=f"{fix or check.problem.fix}; or run on the CPU: {CPU_OVERRIDE}",
+        )
+        if self.how.require_gpu or (self.session.settings.fallback != "off" and not self.insist):
+            raise error
+        self._warn(error)
+
+    def _warn(self, error: SilentCpu) -> None:
+        self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tsuku_llm.errors import UsageError
 
 if TYPE_CHECKING:  # a start does without most of what they import
+    from tsuku_llm.catalog.repositories import Repository
     from tsuku_llm.config.paths import Paths
     from tsuku_llm.config.settings import Settings
     from tsuku_llm.fetch import Progress
     from tsuku_llm.host import Host
-    from tsuku_llm.store import Holder, Shelf, Store
+    from tsuku_llm.store.locks import Holder
+    from tsuku_llm.store.reader import StoreReader
+    from tsuku_llm.store.store import Store
 
 DEFAULT_CHANNEL = "stable"
 INDEX_CHANNEL = "index"
@@ -57,16 +60,16 @@ class Session(NamedTuple):
         return self._replace(settings=self.settings._replace(**changes))
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> StoreReader:
         """The installed versions, to be read and used."""
-        from tsuku_llm.store import Shelf  # noqa: PLC0415 - ``probe`` does without
+        from tsuku_llm.store.reader import StoreReader  # noqa: PLC0415 - ``probe`` does without
 
-        return Shelf(self.paths.data)
+        return StoreReader(self.paths.data)
 
     @property
     def store(self) -> Store:
         """The installed versions, to be changed; a wait for another process is printed."""
-        from tsuku_llm.store import Store  # noqa: PLC0415 - a start does without
+        from tsuku_llm.store.store import Store  # noqa: PLC0415 - a start does without
 
         timeout = self.settings.lock_timeout
         return Store(self.paths.data, lock_timeout=timeout, on_wait=self._waiting)
@@ -90,3 +93,12 @@ def working_folder() -> Path:
             facts=(str(error),),
             hint="change to another folder",
         ) from error
+
+
+def repository_of(session: Session) -> Repository:
+    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
+    from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
+
+    name = session.settings.repository or repositories.OFFICIAL
+    url = session.settings.repository_url if name == repositories.OFFICIAL else None
+    return repositories.repository(session.paths.data, name, url)

@@ -1,21 +1,26 @@
-"""The build's other tools (llama-cli, llama-bench), run after the same checks as ``serve``."""
+"""The build's other tools (llama-cli, llama-bench), run after the same checks as ``serve``.
+
+Also the dry runs of ``serve`` and ``run``: what would be started. They start and check nothing.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 
-from tsuku_llm import launch
-from tsuku_llm.errors import NotInstalled
-from tsuku_llm.operations.serve import requested_version
+from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
+from tsuku_llm.operations.revocation import require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.start import build_of
-from tsuku_llm.operations.vouching import vouch
+from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
 from tsuku_llm.ownership import check_path
-from tsuku_llm.store import Installed, Receipt
+from tsuku_llm.store.installed import Installed
 
-_LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
+_TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
+"""Beginnings of the names of variables that change what a build does, besides its arguments."""
+
+_SECRET = re.compile(r"KEY$|TOKEN|PASSWORD|SECRET")
 
 
 def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
@@ -31,56 +36,60 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     # keeps the hold.
     with shelf.hold(installed) as held:
         shelf.check(installed)
-        vouch(session, installed.receipt)
+        require_not_revoked(session, installed.receipt)
         # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
-        launch.require_no_plugins(plan.cwd)
+        require_no_plugins(plan.cwd)
         session.user.note(installed.receipt.line)
-        return launch.replace(plan, keep=() if held is None else (held,))
+        return become(plan, () if held is None else (held,))
 
 
 def plan_of(
     session: Session, installed: Installed, tool: str, arguments: Sequence[str]
-) -> launch.Plan:
+) -> LaunchPlan:
     """Return the plan to become ``tool``. Raises ``NotInstalled``."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
-    return launch.plan_tool(build, arguments, cwd=working_folder(), environ=session.machine.environ)
+    return plan_tool(build, arguments, cwd=working_folder(), environ=session.machine.environ)
 
 
-def path_of(session: Session, tool: str) -> Path:
-    """Return the path of ``tool`` in the version that ``serve`` would start.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A start that is only shown; ``env`` is the part of the environment that the build reads.
 
-    Raises ``NotInstalled``.
+    ``removed`` are the variables that the build does not get, because they could load foreign code.
     """
+
+    version: str
+    line: str
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+
+
+def planned(session: Session, arguments: Sequence[str]) -> Planned:
+    """Return what ``serve`` would start. Raises ``NotInstalled``."""
     installed = requested_version(session.shelf, session)
-    return installed.tree / tool_of(installed.receipt, tool)
+    build = build_of(installed)
+    plan = plan_server(build, arguments, cwd=working_folder(), environ=session.machine.environ)
+    return _shown(session, installed, plan)
 
 
-def tool_of(receipt: Receipt, name: str) -> str:
-    """Return the path in the tree of the tool called ``name``, with or without ``.exe``.
-
-    Raises ``NotInstalled``, whose facts list the tools that exist.
-    """
-    tools = tools_of(receipt)
-    if name.removesuffix(".exe") in tools:
-        return tools[name.removesuffix(".exe")]
-    raise NotInstalled(
-        f"{receipt.variant} of {receipt.release} has no tool {name}",
-        facts=tuple(f"tool: {each}" for each in tools),
-        hint="run one of these: tsuku-llm run TOOL -- ARGUMENTS",
-    )
+def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
+    """Return what ``run`` would start. Raises ``NotInstalled``."""
+    installed = requested_version(session.shelf, session)
+    plan = plan_of(session, installed, tool, arguments)
+    return _shown(session, installed, plan)
 
 
-def tools_of(receipt: Receipt) -> Mapping[str, str]:
-    """Return the programs in the server's folder: names without ``.exe``, and paths."""
-    folder = PurePosixPath(receipt.server).parent
-    links = {link.path for link in receipt.links}
-    # Archives made on Windows do not mark programs as executable.
-    files = {file.path for file in receipt.files if file.executable or file.path.endswith(".exe")}
-    paths = sorted(links | files | {receipt.server})
-    beside = [path for path in map(PurePosixPath, paths) if path.parent == folder]
-    return {
-        path.name.removesuffix(".exe"): str(path)
-        for path in beside
-        if not _LIBRARY.search(path.name)
-    }
+def _shown(session: Session, installed: Installed, plan: LaunchPlan) -> Planned:
+    """Return a plan to show: the variables that change what a build does, without their secrets."""
+    from tsuku_llm.operations.credentials import masked  # noqa: PLC0415 - a run does without
+
+    for line in signed_status(session, verify=False).of(installed.receipt).lines:
+        session.user.note(f"{installed.receipt.release}: {line}")
+    told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
+    shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
+    removed = tuple(sorted(session.machine.environ.keys() - plan.env.keys()))
+    argv = masked(plan.argv)
+    return Planned(installed.id, installed.receipt.line, argv, plan.cwd, shown, removed)

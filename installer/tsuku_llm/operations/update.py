@@ -13,18 +13,54 @@ from tsuku_llm.errors import (
     TrustError,
     UnknownRequest,
 )
-from tsuku_llm.operations.changes import FitChange, fit_changes
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary
+from tsuku_llm.operations.choice import Choice, choose, tell_temporary, version_of
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
-from tsuku_llm.operations.notices import Offer, remember
 from tsuku_llm.operations.refresh import refresh
+from tsuku_llm.operations.reuse import Space, to_download
+from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.space import Space
-from tsuku_llm.operations.supplying import unsupplied
-from tsuku_llm.operations.vouching import known, revoked
+from tsuku_llm.operations.update_notice import Offer, keep_offer
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import Candidate, Request, select
-from tsuku_llm.store import Installed, Receipt, version_id
+from tsuku_llm.selection import Candidate, Request, Selection, select
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class FitChange:
+    """A variant that fits this machine in only one of two releases.
+
+    ``fits`` is about the later release. ``reason`` says why the variant did not fit before, or does
+    not fit now.
+    """
+
+    variant: str
+    fits: bool
+    reason: str
+
+
+def fit_changes(before: Selection, after: Selection) -> tuple[FitChange, ...]:
+    """Return what the later release gains, best first, and then what it loses."""
+    gained = (
+        FitChange(name, fits=True, reason=_why_not(before, name))
+        for name in _fitting(after)
+        if name not in _fitting(before)
+    )
+    lost = (
+        FitChange(name, fits=False, reason=_why_not(after, name))
+        for name in _fitting(before)
+        if name not in _fitting(after)
+    )
+    return (*gained, *lost)
+
+
+def _fitting(selection: Selection) -> tuple[str, ...]:
+    return tuple(candidate.variant.name for candidate in selection.compatible)
+
+
+def _why_not(selection: Selection, name: str) -> str:
+    reasons = {each.variant.name: each.reason.text for each in selection.rejected}
+    return reasons.get(name, "there is no such variant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +112,25 @@ def check_update(session: Session) -> UpdateReport:
     active = session.shelf.active()
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
-    session = _as_installed(session, active.receipt)
+    settings = session.settings
+    session = session.with_settings(
+        repository=settings.repository or active.receipt.repository,
+        channel=settings.channel or active.receipt.channel,
+        backend=settings.backend if "backend" in settings.chosen else active.receipt.requested,
+    )
     choice = choose(session, catalog=refresh(session))
     report = UpdateReport(
         active,
         choice,
         newer=choice.sequence > active.receipt.sequence,
-        revocation=known(session, verify=True).revocation(active.receipt),
+        revocation=signed_status(session, verify=True).revocation(active.receipt),
         download=_download(session, choice),
         changes=_changes(choice, active.receipt),
     )
-    remember(session, active.id, _offer(report))
+    release = choice.release
+    # For the next start: only an update that fits this machine is worth a note.
+    is_offer = report.newer and report.candidate is not None
+    keep_offer(session, active.id, Offer(release.release, release.version) if is_offer else None)
     return report
 
 
@@ -114,31 +158,18 @@ def update(session: Session) -> InstallReport:
     return InstallReport("unchanged", report.choice, candidate, reasons, report.installed)
 
 
-def _as_installed(session: Session, receipt: Receipt) -> Session:
-    """Return the session with the choices that were made for the installed version."""
-    settings = session.settings
-    return session.with_settings(
-        repository=settings.repository or receipt.repository,
-        channel=settings.channel or receipt.channel,
-        backend=settings.backend if "backend" in settings.chosen else receipt.requested,
-    )
-
-
 def _download(session: Session, choice: Choice) -> int | None:
     """Return the bytes that an update would download; None if the manifest does not say."""
     candidate = next(iter(choice.selection.compatible), None)
     if candidate is None:
         return None
-    artifacts = candidate.variant.artifacts
-    digests = (artifact.sha256 for artifact in artifacts)
-    version = version_id(choice.release.release, candidate.variant.name, digests)
     # The version may be installed already: then nothing is downloaded.
     with suppress(StoreError):
-        if session.shelf.find(version):
+        if session.shelf.find(version_of(choice.release.release, candidate.variant)):
             return 0
     if candidate.variant.download_size is None:
         return None
-    missing = unsupplied(session.store, artifacts)
+    missing = to_download(session.store, candidate.variant.artifacts)
     present = [fetch.present(artifact, session.store.partials) for artifact in missing]
     return Space(missing, present).missing
 
@@ -154,13 +185,6 @@ def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
             select(choice.release, choice.hardware, anything),
         )
     return ()
-
-
-def _offer(report: UpdateReport) -> Offer | None:
-    release = report.choice.release
-    if not report.newer or report.candidate is None:
-        return None
-    return Offer(release.release, release.version)
 
 
 def _require_lasting(report: UpdateReport) -> None:

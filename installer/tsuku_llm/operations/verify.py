@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from tsuku_llm.catalog import OFFICIAL, Catalog
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.errors import CorruptStore, SelectionError, StoreError, TrustError
 from tsuku_llm.manifest import ReleaseEntry, Variant
-from tsuku_llm.operations.choice import load_catalog
+from tsuku_llm.operations.choice import load_catalog, version_of
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, resolve
-from tsuku_llm.store import Receipt, version_id
+from tsuku_llm.store.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VersionCheck:
     """One version: every difference in words, empty if it is intact, and the command to repair it.
 
     ``receipt`` is None if it cannot be read. ``unsigned`` says why the files were compared only
@@ -30,7 +31,7 @@ class Verdict:
     unsigned: str | None = None
 
 
-def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
+def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, ...]:
     """Hash every file of the named versions, or of all; the names are those of ``use``.
 
     This compares the files with the receipt, and the receipt with the release that the repository
@@ -38,7 +39,7 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
     ``use`` does.
     """
     shelf = session.shelf
-    ids = resolve(shelf, words) if words else all_ids(shelf)
+    ids = resolve(shelf, names) if names else all_ids(shelf)
 
     @cache
     def catalog(repository: str) -> Catalog | str:
@@ -48,12 +49,12 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
         except (SelectionError, TrustError, StoreError) as error:
             return error.message
 
-    def verdict(version: str) -> Verdict:
+    def check(version: str) -> VersionCheck:
         try:
             installed = found(shelf, version)
         except CorruptStore as error:
             facts = (error.message, *error.facts)
-            return Verdict(version, facts, f"tsuku-llm uninstall {version}")
+            return VersionCheck(version, facts, f"tsuku-llm uninstall {version}")
         receipt = installed.receipt
         # The receipt is as easy to change as the files: only what was signed proves anything.
         signed = _signed(receipt, catalog(receipt.repository))
@@ -67,9 +68,9 @@ def verify(session: Session, words: Sequence[str] = ()) -> tuple[Verdict, ...]:
             found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
             differences = (*differences, *min(found_each, key=len))
         repair = _repair(receipt) if differences else ""
-        return Verdict(version, differences, repair, receipt, unsigned)
+        return VersionCheck(version, differences, repair, receipt, unsigned)
 
-    return tuple(verdict(version) for version in ids)
+    return tuple(check(version) for version in ids)
 
 
 def _signed(
@@ -87,16 +88,14 @@ def _signed(
     except TrustError as error:
         return error.message
     named = (platform.variant(receipt.variant) for platform in release.platforms.values())
-    variants = tuple(each for each in named if each and _id(receipt.release, each) == receipt.id)
+    variants = tuple(
+        each for each in named if each and version_of(receipt.release, each) == receipt.id
+    )
     if not variants:
         return f"{name} has no such build in its signed metadata"
     if any(artifact.files is None for each in variants for artifact in each.artifacts):
         return f"{name} has no signed list of files"
     return entry, variants
-
-
-def _id(release: str, variant: Variant) -> str:
-    return version_id(release, variant.name, (each.sha256 for each in variant.artifacts))
 
 
 def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The installed versions, and which of them is used. All of this works without a network."""
+"""The installed versions: a list of them, and the versions that a name means. This only reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
-from tsuku_llm.operations import vouching
+from tsuku_llm.operations import revocation
+from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.vouching import Told
-from tsuku_llm.store import Installed, LegacyAddon, Shelf, find_legacy
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.legacy import LegacyAddon, find_legacy
+from tsuku_llm.store.reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Inventory:
     unusable: CorruptStore | None
     legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
-    told: Mapping[str, Told] = field(default_factory=dict)
+    told: Mapping[str, ReleaseStatus] = field(default_factory=dict)
 
 
 def inventory(session: Session) -> Inventory:
@@ -42,7 +44,7 @@ def inventory(session: Session) -> Inventory:
     """
     shelf = session.shelf
     versions = shelf.installed()
-    known = vouching.known(session, verify=False) if versions else None
+    known = revocation.signed_status(session, verify=False) if versions else None
     unusable: CorruptStore | None = None
     try:
         active = shelf.active()
@@ -67,73 +69,29 @@ def readable(look: Callable[[], Installed | None]) -> Installed | None:
     return None
 
 
-def use(session: Session, word: str) -> Installed:
-    """Make an installed version active; ``word`` is its id, release, version or variant.
-
-    Raises ``NotInstalled`` if ``word`` names no version, ``UsageError`` if it names several,
-    ``TamperedInstall`` and ``CorruptStore`` for a damaged version, and ``Revoked``.
-    """
-    store = session.store
-    installed = found(store, resolve(store, [word])[0])
-    vouching.require_usable(session, installed.receipt)
-    if is_active(store, installed.id):
-        store.check(installed)  # writes nothing, so it works in another user's store
-    else:
-        store.sweep()
-        store.use(installed)
-    _tell_if_not_served(session, installed)
-    return installed
-
-
-def is_active(shelf: Shelf, version: str) -> bool:
+def is_active(shelf: StoreReader, version: str) -> bool:
     """Return whether a version is the active one; False if the pointer cannot be read."""
     active = readable(shelf.active)
     return active is not None and active.id == version
 
 
-def rollback(session: Session) -> Installed:
-    """Go back to the version that was active before; a second call returns to this one.
-
-    Raises ``NotInstalled`` if there is none, ``TamperedInstall`` if it is damaged, and ``Revoked``.
-    """
-    store = session.store
-    store.sweep()
-    # Refuse a revoked version before the pointer moves.
-    if previous := store.previous():
-        vouching.require_usable(session, previous.receipt)
-    installed = store.rollback()
-    _tell_if_not_served(session, installed)
-    return installed
-
-
-def _tell_if_not_served(session: Session, installed: Installed) -> None:
-
-    from tsuku_llm.operations.serve import meets  # noqa: PLC0415 - list and verify launch nothing
-
-    if not meets(installed.receipt, session.settings.backend):
-        session.user.note(
-            f"llm.backend is {session.settings.backend}, so serve does not start it; "
-            "to change that: tsuku-llm config unset llm.backend"
-        )
-
-
-def resolve(shelf: Shelf, words: Iterable[str]) -> list[str]:
-    """Return the ids of the versions that these words name, each once.
+def resolve(shelf: StoreReader, names: Iterable[str]) -> list[str]:
+    """Return the ids of the versions that these names mean, each once.
 
     A damaged version can only be named by its id. Raises ``NotInstalled`` or ``UsageError``, whose
     facts list what is installed.
     """
     named = {version.id: _names(version) for version in shelf.installed()}
-    named |= {name: {name} for name in shelf.damaged()}
-    return list(dict.fromkeys(_resolved(word, named) for word in words))
+    named |= {version: {version} for version in shelf.damaged()}
+    return list(dict.fromkeys(_resolved(name, named) for name in names))
 
 
-def all_ids(shelf: Shelf) -> list[str]:
+def all_ids(shelf: StoreReader) -> list[str]:
     """Return the ids of all versions, damaged ones included."""
     return [*(version.id for version in shelf.installed()), *shelf.damaged()]
 
 
-def found(shelf: Shelf, version: str) -> Installed:
+def found(shelf: StoreReader, version: str) -> Installed:
     """Return the version of a resolved id. Raises ``CorruptStore`` if it is damaged."""
     installed = shelf.find(version)
     if installed is None:
@@ -146,16 +104,16 @@ def _names(version: Installed) -> set[str]:
     return {version.id, receipt.release, receipt.version, f"v{receipt.version}", receipt.variant}
 
 
-def _resolved(word: str, named: Mapping[str, set[str]]) -> str:
-    ids = [version for version, names in named.items() if word in names]
+def _resolved(name: str, named: Mapping[str, set[str]]) -> str:
+    ids = [version for version, names in named.items() if name in names]
     if len(ids) == 1:
         return ids[0]
     facts = tuple(f"installed: {version}" for version in named)
     if not ids:
         hint = "see: tsuku-llm list" if named else "run: tsuku-llm install"
-        raise NotInstalled(f"{word} is not installed", facts=facts, hint=hint)
+        raise NotInstalled(f"{name} is not installed", facts=facts, hint=hint)
     raise UsageError(
-        f"{word} names {len(ids)} installed versions",
+        f"{name} names {len(ids)} installed versions",
         facts=tuple(f"installed: {version}" for version in ids),
         hint="name one by its id",
     )

@@ -1,4 +1,4 @@
-"""The contents of a folder, described by the values that ``archive`` uses for unpacked files."""
+"""The contents of a folder, as the entries of a tree."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from tsuku_llm.archive import Names, Unpacked, UnpackedFile, UnpackedLink, checked_parts
+from tsuku_llm.archive import Names, checked_parts
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.manifest import can_list
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 _BLOCK = 1 << 20
 
 
-def contents(folder: Path) -> tuple[Unpacked, ...]:
+def contents(folder: Path) -> tuple[TreeEntry, ...]:
     """Return every file and link below a folder, sorted by path.
 
     Empty folders are left out. Raises ``UsageError`` for what every client would refuse to install:
@@ -47,19 +48,19 @@ def _entries(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in (*files, *links))
 
 
-def _described(path: Path, folder: Path, names: Names) -> Unpacked:
+def _described(path: Path, folder: Path, names: Names) -> TreeEntry:
     name, status = path.relative_to(folder).as_posix(), path.lstat()
     parts = checked_parts(name)
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(path)  # noqa: PTH115  # the target as text, not resolved
         names.link(parts, target)
         _require_listable(name, target)
-        return UnpackedLink(name, target)
+        return LinkEntry(name, target)
     if not stat.S_ISREG(status.st_mode):
         raise _refused("it is neither file nor link", f"path: {name}")
     names.add(parts, "file")
     _require_listable(name)
-    return UnpackedFile(name, *_hashed(path), bool(status.st_mode & 0o111))
+    return FileEntry(name, *_hashed(path), bool(status.st_mode & 0o111))
 
 
 def _require_listable(*texts: str) -> None:

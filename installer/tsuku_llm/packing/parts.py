@@ -5,15 +5,17 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink
 from tsuku_llm.manifest import ARCHIVES
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 LARGE = 1 << 20
 """The size in bytes from which a file gets an archive to itself. At 100 Mbit/s a smaller file
 arrives before the server would have answered another request."""
 
 
-def parted(contents: Sequence[Unpacked], limit: int = ARCHIVES) -> tuple[tuple[Unpacked, ...], ...]:
+def parted(
+    contents: Sequence[TreeEntry], limit: int = ARCHIVES
+) -> tuple[tuple[TreeEntry, ...], ...]:
     """Put each large file into one archive, largest first, and all small files into the last.
 
     Files with the same bytes stay together, and so do the links that lead to them. So each archive
@@ -22,9 +24,9 @@ def parted(contents: Sequence[Unpacked], limit: int = ARCHIVES) -> tuple[tuple[U
     not matter.
     """
     # A unit holds the files with the same digest, and the links to them.
-    units: dict[str, list[Unpacked]] = {}
-    digests = {item.path: item.sha256 for item in contents if isinstance(item, UnpackedFile)}
-    targets = {item.path: item.target for item in contents if isinstance(item, UnpackedLink)}
+    units: dict[str, list[TreeEntry]] = {}
+    digests = {item.path: item.sha256 for item in contents if isinstance(item, FileEntry)}
+    targets = {item.path: item.target for item in contents if isinstance(item, LinkEntry)}
     for item in sorted(contents, key=lambda item: item.path):
         units.setdefault(digests[_file_of(item.path, targets)], []).append(item)
     large = sorted((unit for unit in units.values() if _size(unit) >= LARGE), key=_rank)
@@ -44,10 +46,10 @@ def _file_of(path: str, targets: Mapping[str, str]) -> str:
     return path
 
 
-def _size(unit: Sequence[Unpacked]) -> int:
+def _size(unit: Sequence[TreeEntry]) -> int:
     """Return the size in bytes of one file of the unit; all its files have the same bytes."""
-    return next(item.size for item in unit if isinstance(item, UnpackedFile))
+    return next(item.size for item in unit if isinstance(item, FileEntry))
 
 
-def _rank(unit: Sequence[Unpacked]) -> tuple[int, str]:
+def _rank(unit: Sequence[TreeEntry]) -> tuple[int, str]:
     return -_size(unit), unit[0].path

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from tsuku_llm.archive import Unpacked, UnpackedFile, UnpackedLink
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UsageError
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 LEVEL = 6
 """The level for zlib. Level 9 takes five times as long and saves a fiftieth of the bytes
@@ -29,7 +29,7 @@ _GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
 """The header of RFC 1952: deflate, no name, no time, no hint of the level, system "unknown"."""
 
 
-def write_tarball(tree: Path, items: Sequence[Unpacked], file: BinaryIO) -> None:
+def write_tarball(tree: Path, items: Sequence[TreeEntry], file: BinaryIO) -> None:
     """Write files and links of a tree into a gzipped tar, in the order of ``items``.
 
     Raises ``UsageError`` for a file that differs from its item, and the errors of the disk.
@@ -38,7 +38,7 @@ def write_tarball(tree: Path, items: Sequence[Unpacked], file: BinaryIO) -> None
         packed = _Gzip(file)
         for item in items:
             packed.write(_header(item))
-            if isinstance(item, UnpackedFile):
+            if isinstance(item, FileEntry):
                 _copy(tree / item.path, item, packed)
         # Two empty blocks mark the end of a tar.
         packed.write(bytes(2 * tarfile.BLOCKSIZE))
@@ -66,9 +66,9 @@ class _Gzip:
         self._file.write(struct.pack("<LL", self._crc, self._size & 0xFFFFFFFF))
 
 
-def _header(item: Unpacked) -> bytes:
+def _header(item: TreeEntry) -> bytes:
     entry = tarfile.TarInfo(item.path)
-    if isinstance(item, UnpackedLink):
+    if isinstance(item, LinkEntry):
         entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, item.target, 0o777
     else:
         entry.size = item.size
@@ -76,7 +76,7 @@ def _header(item: Unpacked) -> bytes:
     return entry.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
 
 
-def _copy(path: Path, item: UnpackedFile, packed: _Gzip) -> None:
+def _copy(path: Path, item: FileEntry, packed: _Gzip) -> None:
     digest = hashlib.sha256()
     left = item.size
     with path.open("rb", buffering=0) as file:

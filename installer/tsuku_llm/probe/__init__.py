@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 
-from tsuku_llm.local import Program
+from tsuku_llm.local_host import ChildProgram
 from tsuku_llm.probe import environment
 
 TYPE_CHECKING = False
@@ -37,9 +37,9 @@ def probe(host: Host, limit: float = LIMIT) -> Hardware:
     """Ask each question of this system once; a driver costs at most ``limit`` seconds."""
     wait = host.ask(program(host), questions(host), limit)
     # Import the parsers only now: the child asks the drivers in the meantime.
-    from tsuku_llm.probe.conclusion import conclude  # noqa: PLC0415
+    from tsuku_llm.probe.assemble import assemble  # noqa: PLC0415
 
-    return conclude(host, os_name(host), arch_name(host), wait())
+    return assemble(host, os_name(host), arch_name(host), wait())
 
 
 def questions(host: Host) -> tuple[str, ...]:
@@ -67,13 +67,13 @@ def arch_name(host: Host) -> str:
     return MACHINES.get(machine, machine)
 
 
-def program(host: Host) -> Program:
+def program(host: Host) -> ChildProgram:
     """Describe the child's program and environment; in WSL, Windows' driver libraries come first.
 
     Without that, a distribution's own libcuda hides the one of Windows (ollama/ollama#1898).
     """
     first = environment.WSL_LIBRARIES if environment.is_wsl(host) else None
-    return Program(
+    return ChildProgram(
         folder=os.path.dirname(__file__),  # noqa: PTH120
         module="worker.main",
         environment=functools.partial(environment.child_environment, first_library_folder=first),

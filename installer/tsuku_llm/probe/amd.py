@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tsuku_llm.backends import AMD
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
-from tsuku_llm.probe import reply
-from tsuku_llm.probe.surroundings import AMD, Surroundings
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe import answers
+from tsuku_llm.probe.machine import MachineKind
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 COMPUTE_DEVICE = "/dev/kfd"
@@ -34,45 +35,45 @@ INTEGRATED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawAmd:
     """The worker's answer, each node's properties file, and this user's access to /dev/kfd."""
 
-    hip: Answer = ABSENT
+    hip: DriverAnswer = ABSENT
     nodes: tuple[str, ...] = ()
     access: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawAmd:
     """Take the worker's answer and read the kernel's topology."""
     names = [name for name in host.list_dir(NODES) or () if name.isdecimal()]
     texts = [host.read_text(f"{NODES}/{name}/properties") for name in sorted(names, key=int)]
-    return Raw(
-        hip=answers.get("hip", ABSENT),
+    return RawAmd(
+        hip=by_question.get("hip", ABSENT),
         nodes=tuple(text for text in texts if text is not None),
         access=host.access(COMPUTE_DEVICE),
     )
 
 
-def parse(raw: Raw, around: Surroundings) -> Api:
+def parse(raw: RawAmd, machine: MachineKind) -> Api:
     """Read the API ``rocm``."""
     answer = raw.hip
-    state = reply.state(answer, "hipGetDeviceCount")
+    state = answers.state(answer, "hipGetDeviceCount")
     targets = kernel_targets(raw.nodes)
     gpus = _gpus(answer, targets) if state is ApiState.OK else ()
     return Api(
         name="rocm",
         state=state,
-        library=reply.library(answer),
-        version=hip_version(reply.value(answer, "hipRuntimeGetVersion", "version")),
+        library=answers.library(answer),
+        version=hip_version(answers.value(answer, "hipRuntimeGetVersion", "version")),
         gpus=gpus,
         evidence=_evidence(raw, targets),
-        problem=None if gpus else _problem(raw, targets, around),
+        problem=None if gpus else _problem(raw, targets, machine),
     )
 
 
 def hip_version(number: object) -> str | None:
     """Return the version as text: 60342134 is HIP 6.3."""
-    value = reply.positive(number)
+    value = answers.positive(number)
     return f"{value // 10_000_000}.{value % 10_000_000 // 100_000}" if value else None
 
 
@@ -97,8 +98,8 @@ def _properties(text: str) -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}  # noqa: PLR2004 - name, value
 
 
-def _gpus(answer: Answer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
-    lines = reply.calls(answer, "device")
+def _gpus(answer: DriverAnswer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
+    lines = answers.calls(answer, "device")
     # HIP_VISIBLE_DEVICES and the like shorten HIP's list. Without them HIP and the kernel list
     # the same devices in the same order, so equal lengths mean that no filter is set.
     from_kernel = targets if len(targets) == len(lines) else ()
@@ -108,24 +109,24 @@ def _gpus(answer: Answer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:
 
 
 def _gpu(line: Mapping[str, Any], target: str | None) -> Gpu:
-    gfx = reply.words(line.get("gfx")) or target
-    integrated = reply.integer(line.get("integrated"))
+    gfx = answers.words(line.get("gfx")) or target
+    integrated = answers.integer(line.get("integrated"))
     # The table decides for the targets that it names, also against a runtime's own answer.
     if integrated is None or gfx in INTEGRATED:
         integrated = int(gfx in INTEGRATED)
     return Gpu(
         api="rocm",
-        index=reply.integer(line.get("index")) or 0,
-        name=reply.words(line.get("name")) or "AMD device",
+        index=answers.integer(line.get("index")) or 0,
+        name=answers.words(line.get("name")) or "AMD device",
         kind=GpuKind.INTEGRATED if integrated else GpuKind.DISCRETE,
-        memory=reply.positive(line.get("memory")),
+        memory=answers.positive(line.get("memory")),
         vendor_id=AMD,
         gfx=gfx,
     )
 
 
-def _evidence(raw: Raw, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
-    found = list(reply.evidence(raw.hip, CODES))
+def _evidence(raw: RawAmd, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
+    found = list(answers.evidence(raw.hip, CODES))
     if targets:
         found.append(Evidence(NODES, ", ".join(targets)))
     if raw.access is not None:
@@ -133,18 +134,18 @@ def _evidence(raw: Raw, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _problem(raw: Raw, targets: tuple[str, ...], around: Surroundings) -> Problem | None:
-    broken = reply.broken(raw.hip, "AMD's HIP runtime")
+def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Problem | None:
+    broken = answers.broken(raw.hip, "AMD's HIP runtime")
     if broken:
         return broken
-    if reply.library(raw.hip) is None:
+    if answers.library(raw.hip) is None:
         return _runtime_problem(raw.hip, targets)
     # The kernel lists GPUs of the whole machine in every container, also without the device file.
-    if raw.access is None and targets and around.container:
+    if raw.access is None and targets and machine.container:
         return _CONTAINER
     if raw.access is not None and raw.access != "rw":
         return _PERMISSION
-    code = reply.code(raw.hip, "hipGetDeviceCount")
+    code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
         fix = "use Vulkan; ROCm supports few of AMD's GPUs"
         return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
@@ -152,8 +153,8 @@ def _problem(raw: Raw, targets: tuple[str, ...], around: Surroundings) -> Proble
     return Problem("rocm-error", text, "update the amdgpu driver and ROCm to matching versions")
 
 
-def _runtime_problem(answer: Answer, targets: tuple[str, ...]) -> Problem | None:
-    error = reply.missing_dependency(answer)
+def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem | None:
+    error = answers.missing_dependency(answer)
     if error:
         text = f"AMD's HIP runtime is there but does not load: {error}"
         return Problem("rocm-library-broken", text, "reinstall ROCm's runtime packages")

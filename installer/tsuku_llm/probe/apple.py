@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind
-from tsuku_llm.host import ABSENT, Answer, Host
-from tsuku_llm.probe import reply
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe import answers
 
 VERSION_FILE = "/System/Library/CoreServices/SystemVersion.plist"
 _PRODUCT = re.compile(r"<key>ProductVersion</key>\s*<string>(\d{1,3}(?:\.\d{1,3}){0,2})</string>")
@@ -29,50 +29,50 @@ X86_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawApple:
     """The worker's two answers, the version file, and the kernel's release."""
 
-    macos: Answer = ABSENT
-    metal: Answer = ABSENT
+    macos: DriverAnswer = ABSENT
+    metal: DriverAnswer = ABSENT
     version: str | None = None
     release: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawApple:
     """Take the worker's answers and read the version file."""
     release = host.system().get("release")
-    return Raw(
-        macos=answers.get("macos", ABSENT),
-        metal=answers.get("metal", ABSENT),
+    return RawApple(
+        macos=by_question.get("macos", ABSENT),
+        metal=by_question.get("metal", ABSENT),
         version=host.read_text(VERSION_FILE),
         release=release if isinstance(release, str) else None,
     )
 
 
-def parse(raw: Raw) -> Api:
+def parse(raw: RawApple) -> Api:
     """Read the API ``metal``."""
     answer = raw.metal
-    state = reply.state(answer, "MTLCopyAllDevices")
-    lines = reply.calls(answer, "device") if state is ApiState.OK else ()
+    state = answers.state(answer, "MTLCopyAllDevices")
+    lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     return Api(
         name="metal",
         state=state,
-        library=reply.library(answer),
+        library=answers.library(answer),
         gpus=tuple(_gpu(line) for line in lines),
-        evidence=reply.evidence(answer),
-        problem=reply.broken(answer, "Metal"),
+        evidence=answers.evidence(answer),
+        problem=answers.broken(answer, "Metal"),
     )
 
 
 def _gpu(line: Mapping[str, Any]) -> Gpu:
-    name = reply.words(line.get("name")) or "Metal device"
+    name = answers.words(line.get("name")) or "Metal device"
     families = line.get("families")
     return Gpu(
         api="metal",
-        index=reply.integer(line.get("index")) or 0,
+        index=answers.integer(line.get("index")) or 0,
         name=name,
         kind=_kind(name, unified=line.get("unified"), low_power=line.get("low_power")),
-        memory=reply.positive(line.get("memory")),
+        memory=answers.positive(line.get("memory")),
         driver=", ".join(map(str, families)) or None if isinstance(families, list) else None,
     )
 
@@ -84,21 +84,21 @@ def _kind(name: str, *, unified: object, low_power: object) -> GpuKind:
     return GpuKind.INTEGRATED if unified or low_power else GpuKind.DISCRETE
 
 
-def parse_version(raw: Raw) -> str | None:
+def parse_version(raw: RawApple) -> str | None:
     """Return the version of macOS, from the kernel's release if the system hides its own."""
     match = _PRODUCT.search(raw.version or "")
-    told = match[1] if match else reply.dotted(_value(raw.macos, "kern.osproductversion"))
+    told = match[1] if match else answers.dotted(_value(raw.macos, "kern.osproductversion"))
     if told and not told.startswith(_COMPATIBLE):
         return told
     # Darwin 25 is macOS 26, and Darwin 20 to 24 are macOS 11 to 15.
-    kernel = reply.dotted(raw.release)
+    kernel = answers.dotted(raw.release)
     major = int(kernel.partition(".")[0]) if kernel else 0
     if major >= _FIRST_OF_YEARS:
         return str(major + 1)
     return str(major - 9) if major >= _FIRST_OF_ELEVEN else told
 
 
-def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
+def parse_cpu(raw: RawApple) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return vendor, name, and features in Linux's words."""
     texts = [
         _value(raw.macos, f"machdep.cpu.{kind}")
@@ -110,15 +110,15 @@ def parse_cpu(raw: Raw) -> tuple[str | None, str | None, tuple[str, ...]]:
         for line in raw.macos.lines
         if str(line.get("call")).startswith(_FEATURE) and line.get("value") == 1
     ]
-    vendor = reply.words(_value(raw.macos, "machdep.cpu.vendor"))
-    name = reply.words(_value(raw.macos, "machdep.cpu.brand_string"))
+    vendor = answers.words(_value(raw.macos, "machdep.cpu.vendor"))
+    name = answers.words(_value(raw.macos, "machdep.cpu.brand_string"))
     return vendor, name, tuple(sorted({X86_NAMES.get(word, word) for word in words + arm}))
 
 
-def parse_memory(raw: Raw) -> int | None:
+def parse_memory(raw: RawApple) -> int | None:
     """Return bytes of memory."""
-    return reply.positive(_value(raw.macos, "hw.memsize"))
+    return answers.positive(_value(raw.macos, "hw.memsize"))
 
 
-def _value(answer: Answer, name: str) -> object:
-    return reply.value(answer, name, "value")
+def _value(answer: DriverAnswer, name: str) -> object:
+    return answers.value(answer, name, "value")

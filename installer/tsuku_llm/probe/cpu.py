@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tsuku_llm.hardware import Cpu
 from tsuku_llm.host import Host
-from tsuku_llm.probe import reply
+from tsuku_llm.probe import answers
 
 CPUINFO, MEMINFO, CGROUP = "/proc/cpuinfo", "/proc/meminfo", "/sys/fs/cgroup/memory.max"
 _MOST_DIGITS = 20
@@ -25,8 +25,8 @@ def parse_cpuinfo(text: str | None, arch: str) -> Cpu:
     # x86 kernels write "flags", arm64 kernels "Features".
     features = tuple(sorted(set((fields.get("flags") or fields.get("Features") or "").split())))
     return Cpu(
-        vendor=reply.words(fields.get("vendor_id") or fields.get("CPU implementer")),
-        name=reply.words(fields.get("model name")),
+        vendor=answers.words(fields.get("vendor_id") or fields.get("CPU implementer")),
+        name=answers.words(fields.get("model name")),
         features=features,
         level=x86_level(frozenset(features)) if arch == "amd64" and features else None,
     )

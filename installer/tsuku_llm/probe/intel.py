@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tsuku_llm.backends import INTEL
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind
-from tsuku_llm.host import ABSENT, Answer
-from tsuku_llm.probe import reply
-from tsuku_llm.probe.surroundings import INTEL
+from tsuku_llm.host import ABSENT, DriverAnswer
+from tsuku_llm.probe import answers
 
 TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
 FLAG_INTEGRATED = 1
@@ -22,34 +22,34 @@ CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawIntel:
     """The worker's answer."""
 
-    level_zero: Answer = ABSENT
+    level_zero: DriverAnswer = ABSENT
 
 
-def collect(answers: Mapping[str, Answer]) -> Raw:
+def collect(by_question: Mapping[str, DriverAnswer]) -> RawIntel:
     """Take the worker's answer."""
-    return Raw(answers.get("level_zero", ABSENT))
+    return RawIntel(by_question.get("level_zero", ABSENT))
 
 
-def parse(raw: Raw) -> Api:
+def parse(raw: RawIntel) -> Api:
     """Read the API ``level_zero``: only its GPUs, as SYCL uses no other device."""
     answer = raw.level_zero
-    state = reply.state(answer, "zeInit", "zeDriverGet")
+    state = answers.state(answer, "zeInit", "zeDriverGet")
     lines = _of_type(answer, TYPE_GPU) if state is ApiState.OK else ()
     return Api(
         name="level_zero",
         state=state,
-        library=reply.library(answer),
-        version=_version(reply.value(answer, "zeDriverGetApiVersion", "version")),
+        library=answers.library(answer),
+        version=_version(answers.value(answer, "zeDriverGetApiVersion", "version")),
         gpus=tuple(_gpu(index, line) for index, line in enumerate(lines)),
-        evidence=reply.evidence(answer, CODES),
-        problem=reply.broken(answer, "Intel's Level Zero driver"),
+        evidence=answers.evidence(answer, CODES),
+        problem=answers.broken(answer, "Intel's Level Zero driver"),
     )
 
 
-def openvino(level_zero: Api, opencl: Api, raw: Raw) -> Api:
+def openvino(level_zero: Api, opencl: Api, raw: RawIntel) -> Api:
     """List Intel's GPUs as OpenCL does, which OpenVINO uses, and the NPUs of Level Zero.
 
     The build contains the OpenVINO runtime, so there is no library to ask.
@@ -67,31 +67,31 @@ def openvino(level_zero: Api, opencl: Api, raw: Raw) -> Api:
     )
 
 
-def _of_type(answer: Answer, number: int) -> tuple[Mapping[str, Any], ...]:
-    lines = reply.calls(answer, "device")
-    return tuple(line for line in lines if reply.integer(line.get("type")) == number)
+def _of_type(answer: DriverAnswer, number: int) -> tuple[Mapping[str, Any], ...]:
+    lines = answers.calls(answer, "device")
+    return tuple(line for line in lines if answers.integer(line.get("type")) == number)
 
 
 def _version(number: object) -> str | None:
-    value = reply.positive(number)
+    value = answers.positive(number)
     return f"{value >> 16}.{value & 0xFFFF}" if value else None
 
 
 def _gpu(index: int, line: Mapping[str, Any]) -> Gpu:
-    integrated = (reply.integer(line.get("flags")) or 0) & FLAG_INTEGRATED
+    integrated = (answers.integer(line.get("flags")) or 0) & FLAG_INTEGRATED
     return Gpu(
         api="level_zero",
         index=index,
-        name=reply.words(line.get("name")) or "Intel device",
+        name=answers.words(line.get("name")) or "Intel device",
         kind=GpuKind.INTEGRATED if integrated else GpuKind.DISCRETE,
         memory=_memory(line.get("memories")),
-        vendor_id=reply.integer(line.get("vendor")),
-        device_id=reply.integer(line.get("device")),
-        uuid=reply.words(line.get("uuid")),
+        vendor_id=answers.integer(line.get("vendor")),
+        device_id=answers.integer(line.get("device")),
+        uuid=answers.words(line.get("uuid")),
     )
 
 
 def _memory(sizes: object) -> int | None:
     if not isinstance(sizes, list):
         return None
-    return sum(size for size in map(reply.positive, sizes) if size) or None
+    return sum(size for size in map(answers.positive, sizes) if size) or None

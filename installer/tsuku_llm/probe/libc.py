@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tsuku_llm.hardware import Libc
-from tsuku_llm.host import ABSENT, Answer, Host
-from tsuku_llm.probe import reply
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe import answers
 
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
 _MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")
@@ -16,29 +16,29 @@ _PYTHON = re.compile(r"glibc (\d{1,3}\.\d{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawLibc:
     """The worker's answer, and the C library that this interpreter runs on."""
 
-    libc: Answer = ABSENT
+    libc: DriverAnswer = ABSENT
     python: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawLibc:
     """Take the worker's answer and the interpreter's C library."""
     python = host.system().get("libc")
-    return Raw(answers.get("libc", ABSENT), python if isinstance(python, str) else None)
+    return RawLibc(by_question.get("libc", ABSENT), python if isinstance(python, str) else None)
 
 
-def parse(raw: Raw) -> Libc:
+def parse(raw: RawLibc) -> Libc:
     """Tell which C library a prebuilt program would find, and its version.
 
     It is glibc if both its dynamic linker and libc.so.6 are found, and musl if only musl's linker
     is. Otherwise the answer is the C library of this interpreter, or ``unknown``.
     """
-    loaders = [str(line.get("path")) for line in reply.calls(raw.libc, "loader")]
+    loaders = [str(line.get("path")) for line in answers.calls(raw.libc, "loader")]
     if any("ld-linux" in path for path in loaders) and _path(raw.libc, "libc.so.6"):
         return Libc("glibc", _glibc_version(raw))
-    banners = [str(line.get("banner")) for line in reply.calls(raw.libc, "loader")]
+    banners = [str(line.get("banner")) for line in answers.calls(raw.libc, "loader")]
     if any("ld-musl" in path for path in loaders):
         found = [match[1] for text in banners if (match := _MUSL.search(text))]
         return Libc("musl", found[0] if found else None)
@@ -46,26 +46,26 @@ def parse(raw: Raw) -> Libc:
     return Libc("glibc", match[1]) if match else Libc("unknown", None)
 
 
-def parse_libstdcxx(raw: Raw) -> str | None:
+def parse_libstdcxx(raw: RawLibc) -> str | None:
     """Return the newest GLIBCXX version that the system's libstdc++ defines."""
     return _newest(_versions(raw.libc, "libstdc++.so.6"), "GLIBCXX_")
 
 
-def _glibc_version(raw: Raw) -> str | None:
+def _glibc_version(raw: RawLibc) -> str | None:
     """Return the version in glibc's banner, else its newest symbol version.
 
     A symbol version is at most as new as the library.
     """
-    match = _BANNER.search(reply.words(reply.value(raw.libc, "libc.so.6", "banner")) or "")
+    match = _BANNER.search(answers.words(answers.value(raw.libc, "libc.so.6", "banner")) or "")
     return match[1] if match else _newest(_versions(raw.libc, "libc.so.6"), "GLIBC_")
 
 
-def _path(answer: Answer, name: str) -> str | None:
-    return reply.words(reply.value(answer, name, "path"))
+def _path(answer: DriverAnswer, name: str) -> str | None:
+    return answers.words(answers.value(answer, name, "path"))
 
 
-def _versions(answer: Answer, name: str) -> tuple[str, ...]:
-    versions = reply.value(answer, name, "versions")
+def _versions(answer: DriverAnswer, name: str) -> tuple[str, ...]:
+    versions = answers.value(answer, name, "versions")
     if not isinstance(versions, list):
         return ()
     return tuple(version for version in versions if isinstance(version, str))
@@ -76,7 +76,7 @@ def _newest(versions: tuple[str, ...], prefix: str) -> str | None:
         tuple(int(part) for part in number.split("."))
         for version in versions
         if version.startswith(prefix)
-        and (number := reply.dotted(version.removeprefix(prefix)))
+        and (number := answers.dotted(version.removeprefix(prefix)))
         # Leaves out names that are not versions, such as GLIBC_PRIVATE.
         and number == version.removeprefix(prefix)
     ]

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tsuku_llm.backends import NVIDIA
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
-from tsuku_llm.probe import reply
-from tsuku_llm.probe.surroundings import NVIDIA, Surroundings
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe import answers
+from tsuku_llm.probe.machine import MachineKind
 
 KERNEL_MODULE = "/proc/driver/nvidia/version"
 CONTROL_DEVICE = "/dev/nvidiactl"
@@ -49,53 +50,53 @@ _VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawNvidia:
     """The raw answers: two APIs, the kernel module's text, one variable, one device file."""
 
-    cuda: Answer = ABSENT
-    nvml: Answer = ABSENT
+    cuda: DriverAnswer = ABSENT
+    nvml: DriverAnswer = ABSENT
     kernel: str | None = None
     visible: str | None = None
     control: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
     """Take the answers of both APIs and ask for the supporting facts."""
-    return Raw(
-        cuda=answers.get("cuda", ABSENT),
-        nvml=answers.get("nvml", ABSENT),
+    return RawNvidia(
+        cuda=by_question.get("cuda", ABSENT),
+        nvml=by_question.get("nvml", ABSENT),
         kernel=host.read_text(KERNEL_MODULE),
         visible=host.environment("CUDA_VISIBLE_DEVICES"),
         control=host.access(CONTROL_DEVICE),
     )
 
 
-def parse(raw: Raw, around: Surroundings) -> Api:
+def parse(raw: RawNvidia, machine: MachineKind) -> Api:
     """Read the API ``cuda`` from everything that NVIDIA's libraries and files said."""
-    state = reply.state(raw.cuda, "cuInit", "cuDeviceGetCount")
+    state = answers.state(raw.cuda, "cuInit", "cuDeviceGetCount")
     gpus = _gpus(raw) if state is ApiState.OK else ()
     return Api(
         name="cuda",
         state=state,
-        library=reply.library(raw.cuda),
-        version=cuda_version(reply.value(raw.cuda, "cuDriverGetVersion", "version")),
+        library=answers.library(raw.cuda),
+        version=cuda_version(answers.value(raw.cuda, "cuDriverGetVersion", "version")),
         driver=driver_version(raw),
         gpus=gpus,
         evidence=_evidence(raw),
-        problem=None if gpus else _problem(raw, around, state),
+        problem=None if gpus else _problem(raw, machine, state),
     )
 
 
 def cuda_version(number: object) -> str | None:
     """Return the version as text: 12080 is CUDA 12.8."""
-    value = reply.positive(number)
+    value = answers.positive(number)
     return f"{value // 1000}.{value % 1000 // 10}" if value else None
 
 
-def driver_version(raw: Raw) -> str | None:
+def driver_version(raw: RawNvidia) -> str | None:
     """Return the version from NVML, else the kernel module's, else from libcuda's file name."""
-    nvml = reply.dotted(reply.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
-    return nvml or kernel_version(raw.kernel) or _version_in(reply.library(raw.cuda))
+    nvml = answers.dotted(answers.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
+    return nvml or kernel_version(raw.kernel) or _version_in(answers.library(raw.cuda))
 
 
 def kernel_version(text: str | None) -> str | None:
@@ -108,38 +109,38 @@ def _version_in(text: str | None) -> str | None:
     return match[0] if match else None
 
 
-def _gpus(raw: Raw) -> tuple[Gpu, ...]:
+def _gpus(raw: RawNvidia) -> tuple[Gpu, ...]:
     driver = driver_version(raw)
-    lines = reply.calls(raw.cuda, "device")
-    return tuple(_gpu(line, driver) for line in lines if reply.integer(line.get("code")) == 0)
+    lines = answers.calls(raw.cuda, "device")
+    return tuple(_gpu(line, driver) for line in lines if answers.integer(line.get("code")) == 0)
 
 
 def _gpu(line: Mapping[str, Any], driver: str | None) -> Gpu:
-    integrated = reply.integer(line.get("integrated"))
+    integrated = answers.integer(line.get("integrated"))
     return Gpu(
         api="cuda",
-        index=reply.integer(line.get("index")) or 0,
-        name=reply.words(line.get("name")) or "NVIDIA device",
+        index=answers.integer(line.get("index")) or 0,
+        name=answers.words(line.get("name")) or "NVIDIA device",
         kind=GpuKind.INTEGRATED if integrated else GpuKind.DISCRETE,
-        memory=reply.positive(line.get("memory")),
+        memory=answers.positive(line.get("memory")),
         vendor_id=NVIDIA,
         compute_capability=_capability(line.get("capability")),
         driver=driver,
-        uuid=reply.words(line.get("uuid")),
+        uuid=answers.words(line.get("uuid")),
     )
 
 
 def _capability(pair: object) -> str | None:
     if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004 - major and minor
         return None
-    major, minor = reply.integer(pair[0]), reply.integer(pair[1])
+    major, minor = answers.integer(pair[0]), answers.integer(pair[1])
     if major is None or minor is None or major < 0 or minor < 0:
         return None
     return f"{major}.{minor}"
 
 
-def _evidence(raw: Raw) -> tuple[Evidence, ...]:
-    found = [*reply.evidence(raw.cuda, CUDA_CODES), *reply.evidence(raw.nvml, NVML_CODES)]
+def _evidence(raw: RawNvidia) -> tuple[Evidence, ...]:
+    found = [*answers.evidence(raw.cuda, CUDA_CODES), *answers.evidence(raw.nvml, NVML_CODES)]
     if raw.kernel is not None:
         found.append(Evidence(KERNEL_MODULE, kernel_version(raw.kernel) or "present"))
     if raw.visible is not None:
@@ -150,29 +151,29 @@ def _evidence(raw: Raw) -> tuple[Evidence, ...]:
 # --- problems --------------------------------------------------------------------------
 
 
-def _problem(raw: Raw, around: Surroundings, state: ApiState) -> Problem | None:
-    broken = reply.broken(raw.cuda, "NVIDIA's CUDA driver")
+def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem | None:
+    broken = answers.broken(raw.cuda, "NVIDIA's CUDA driver")
     if broken:
         return broken
-    if reply.library(raw.cuda) is None:
-        return _library_problem(raw, around)
+    if answers.library(raw.cuda) is None:
+        return _library_problem(raw, machine)
     # A mismatch comes first: NVML or the version numbers can show it when cuInit's code is less
     # specific.
     if _mismatch(raw):
         return _mismatch_problem(raw)
-    init = reply.code(raw.cuda, "cuInit")
+    init = answers.code(raw.cuda, "cuInit")
     known = _INIT_PROBLEMS.get(init) if init is not None else None
     if known:
         # The fixes are Linux commands.
-        return known if around.os == "linux" else replace(known, fix=_RESTART)
+        return known if machine.os == "linux" else replace(known, fix=_RESTART)
     # The driver initialised, or says NO_DEVICE or INVALID_DEVICE: it works, but sees no GPU.
     if init in (0, 100, 101):
-        return _no_device(raw, around)
+        return _no_device(raw, machine)
     return _other(raw, init) if state is ApiState.FAILED else None
 
 
-def _library_problem(raw: Raw, around: Surroundings) -> Problem | None:
-    error = reply.missing_dependency(raw.cuda)
+def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    error = answers.missing_dependency(raw.cuda)
     if error:
         return Problem(
             "cuda-library-broken",
@@ -180,9 +181,9 @@ def _library_problem(raw: Raw, around: Surroundings) -> Problem | None:
             "reinstall the NVIDIA driver's packages",
         )
     # No sign of an NVIDIA GPU: a missing driver is not a problem.
-    if not around.has_pci(NVIDIA) and raw.kernel is None:
+    if not machine.has_pci(NVIDIA) and raw.kernel is None:
         return None
-    if around.container:
+    if machine.container:
         return _CONTAINER
     return Problem(
         "nvidia-driver-missing",
@@ -191,21 +192,23 @@ def _library_problem(raw: Raw, around: Surroundings) -> Problem | None:
     )
 
 
-def _mismatch(raw: Raw) -> bool:
+def _mismatch(raw: RawNvidia) -> bool:
     """Tell whether the user library has another version than the loaded kernel module."""
     # SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE, and NVML's LIB_RM_VERSION_MISMATCH.
-    if reply.code(raw.cuda, "cuInit") in (803, 804) or reply.code(raw.nvml, "nvmlInit_v2") == 18:  # noqa: PLR2004
+    cuda, nvml = answers.code(raw.cuda, "cuInit"), answers.code(raw.nvml, "nvmlInit_v2")
+    if cuda in (803, 804) or nvml == 18:  # noqa: PLR2004
         return True
-    user = reply.dotted(reply.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
+    user = answers.dotted(answers.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
     kernel = kernel_version(raw.kernel)
-    return bool(reply.code(raw.cuda, "cuInit") and user and kernel and user != kernel)
+    return bool(answers.code(raw.cuda, "cuInit") and user and kernel and user != kernel)
 
 
-def _mismatch_problem(raw: Raw) -> Problem:
-    kernel, library = kernel_version(raw.kernel), _version_in(reply.library(raw.cuda))
+def _mismatch_problem(raw: RawNvidia) -> Problem:
+    kernel, library = kernel_version(raw.kernel), _version_in(answers.library(raw.cuda))
     facts = f" (module {kernel}, library {library})" if kernel and library else ""
     # CUDA's forward-compatibility libraries support few GPUs, mostly those of data centres.
-    compat = reply.code(raw.cuda, "cuInit") == 804 or "/compat/" in (reply.library(raw.cuda) or "")  # noqa: PLR2004
+    library_path = answers.library(raw.cuda) or ""
+    compat = answers.code(raw.cuda, "cuInit") == 804 or "/compat/" in library_path  # noqa: PLR2004
     aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if compat else ""
     return Problem(
         "driver-updated-reboot",
@@ -215,9 +218,9 @@ def _mismatch_problem(raw: Raw) -> Problem:
     )
 
 
-def _no_device(raw: Raw, around: Surroundings) -> Problem:
+def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
     # The checks go from the most to the least specific cause; the first that matches is told.
-    if any(reply.integer(line.get("mig")) for line in reply.calls(raw.nvml, "device")):
+    if any(answers.integer(line.get("mig")) for line in answers.calls(raw.nvml, "device")):
         return Problem(
             "mig-without-instance",
             "the NVIDIA GPU is in MIG mode and offers no instance here",
@@ -229,11 +232,11 @@ def _no_device(raw: Raw, around: Surroundings) -> Problem:
             f"CUDA_VISIBLE_DEVICES={raw.visible!r} leaves no NVIDIA GPU of this machine visible",
             "unset CUDA_VISIBLE_DEVICES",
         )
-    if around.container and raw.control is None:
+    if machine.container and raw.control is None:
         return _CONTAINER
     if raw.control is not None and raw.control != "rw":
         return _PERMISSION
-    if raw.kernel is None and around.os == "linux" and not around.wsl:
+    if raw.kernel is None and machine.os == "linux" and not machine.wsl:
         return _MODULE
     return Problem(
         "cuda-no-device",
@@ -242,10 +245,10 @@ def _no_device(raw: Raw, around: Surroundings) -> Problem:
     )
 
 
-def _other(raw: Raw, init: int | None) -> Problem:
+def _other(raw: RawNvidia, init: int | None) -> Problem:
     call, number = "cuInit", init
     if init == 0:
-        call, number = "cuDeviceGetCount", reply.code(raw.cuda, "cuDeviceGetCount")
+        call, number = "cuDeviceGetCount", answers.code(raw.cuda, "cuDeviceGetCount")
     name = CUDA_CODES.get(number, "an unknown code") if number is not None else "no code"
     return Problem(
         "cuda-error",

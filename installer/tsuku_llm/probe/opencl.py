@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer
-from tsuku_llm.probe import reply
+from tsuku_llm.host import ABSENT, DriverAnswer
+from tsuku_llm.probe import answers
 
 TYPE_CPU, TYPE_GPU = 2, 4
 CODES = {0: "CL_SUCCESS", -1: "CL_DEVICE_NOT_FOUND", -1001: "CL_PLATFORM_NOT_FOUND_KHR"}
@@ -16,56 +16,56 @@ NO_PLATFORM = -1001
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawOpencl:
     """The worker's answer."""
 
-    opencl: Answer = ABSENT
+    opencl: DriverAnswer = ABSENT
 
 
-def collect(answers: Mapping[str, Answer]) -> Raw:
+def collect(by_question: Mapping[str, DriverAnswer]) -> RawOpencl:
     """Take the worker's answer."""
-    return Raw(answers.get("opencl", ABSENT))
+    return RawOpencl(by_question.get("opencl", ABSENT))
 
 
-def parse(raw: Raw) -> Api:
+def parse(raw: RawOpencl) -> Api:
     """Read the API ``opencl``; devices are numbered across all platforms."""
     answer = raw.opencl
-    state = reply.state(answer, "clGetPlatformIDs")
-    lines = reply.calls(answer, "device") if state is ApiState.OK else ()
+    state = answers.state(answer, "clGetPlatformIDs")
+    lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(index, line) for index, line in enumerate(lines))
     hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
     return Api(
         name="opencl",
         state=state,
-        library=reply.library(answer),
+        library=answers.library(answer),
         version=_version(answer) if gpus else None,
         gpus=gpus,
-        evidence=reply.evidence(answer, CODES),
+        evidence=answers.evidence(answer, CODES),
         problem=None if hardware else _problem(answer),
     )
 
 
-def _version(answer: Answer) -> str | None:
+def _version(answer: DriverAnswer) -> str | None:
     """Return the version of the newest platform: 3.0 from "OpenCL 3.0 PoCL 3.1"."""
-    found = [_number(line.get("version")) for line in reply.calls(answer, "platform")]
+    found = [_number(line.get("version")) for line in answers.calls(answer, "platform")]
     known = [version for version in found if version]
     return max(known, key=lambda text: [int(part) for part in text.split(".")], default=None)
 
 
 def _number(text: object) -> str | None:
-    return reply.dotted(text.removeprefix("OpenCL ")) if isinstance(text, str) else None
+    return answers.dotted(text.removeprefix("OpenCL ")) if isinstance(text, str) else None
 
 
 def _gpu(index: int, line: Mapping[str, Any]) -> Gpu:
     return Gpu(
         api="opencl",
         index=index,
-        name=reply.words(line.get("name")) or "OpenCL device",
-        kind=_kind(reply.integer(line.get("type")), reply.integer(line.get("unified"))),
-        memory=reply.positive(line.get("memory")),
-        vendor_id=reply.integer(line.get("vendor")),
+        name=answers.words(line.get("name")) or "OpenCL device",
+        kind=_kind(answers.integer(line.get("type")), answers.integer(line.get("unified"))),
+        memory=answers.positive(line.get("memory")),
+        vendor_id=answers.integer(line.get("vendor")),
         api_version=_number(line.get("version")),
-        driver=reply.words(line.get("driver")),
+        driver=answers.words(line.get("driver")),
     )
 
 
@@ -77,9 +77,9 @@ def _kind(bits: int | None, unified: int | None) -> GpuKind:
     return GpuKind.SOFTWARE if bits & TYPE_CPU else GpuKind.OTHER
 
 
-def _problem(answer: Answer) -> Problem | None:
-    broken = reply.broken(answer, "an OpenCL driver")
-    if broken or reply.code(answer, "clGetPlatformIDs") != NO_PLATFORM:
+def _problem(answer: DriverAnswer) -> Problem | None:
+    broken = answers.broken(answer, "an OpenCL driver")
+    if broken or answers.code(answer, "clGetPlatformIDs") != NO_PLATFORM:
         return broken
     return Problem(
         "opencl-loader-without-icd",

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tsuku_llm.backends import NVIDIA
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, Answer, Host
-from tsuku_llm.probe import reply
-from tsuku_llm.probe.surroundings import NVIDIA, Surroundings
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe import answers
+from tsuku_llm.probe.machine import MachineKind
 
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
@@ -51,73 +52,75 @@ PACKAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawVulkan:
     """The worker's answer, the render nodes with this user's access, and one variable."""
 
-    vulkan: Answer = ABSENT
+    vulkan: DriverAnswer = ABSENT
     nodes: tuple[tuple[str, str], ...] = ()
     visible: str | None = None
 
 
-def collect(host: Host, answers: Mapping[str, Answer]) -> Raw:
+def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawVulkan:
     """Take the worker's answer and look at the render nodes."""
     paths = [f"/dev/dri/{name}" for name in host.list_dir("/dev/dri") or ()]
     nodes = [(path, host.access(path)) for path in paths if "renderD" in path]
-    return Raw(
-        vulkan=answers.get("vulkan", ABSENT),
+    return RawVulkan(
+        vulkan=by_question.get("vulkan", ABSENT),
         nodes=tuple((path, access) for path, access in nodes if access is not None),
         visible=host.environment("GGML_VK_VISIBLE_DEVICES"),
     )
 
 
-def parse(raw: Raw, around: Surroundings) -> Api:
+def parse(raw: RawVulkan, machine: MachineKind) -> Api:
     """Read the API ``vulkan``."""
     answer = raw.vulkan
-    state = reply.state(answer, "vkCreateInstance", "vkEnumeratePhysicalDevices")
-    lines = reply.calls(answer, "device") if state is ApiState.OK else ()
+    state = answers.state(answer, "vkCreateInstance", "vkEnumeratePhysicalDevices")
+    lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(line) for line in lines)
     hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
     return Api(
         name="vulkan",
         state=state,
-        library=reply.library(answer),
+        library=answers.library(answer),
         version=_loader_version(answer),
         gpus=gpus,
         evidence=_evidence(raw),
-        problem=None if hardware else _problem(raw, around, gpus),
+        problem=None if hardware else _problem(raw, machine, gpus),
     )
 
 
 def version_text(number: object) -> str | None:
     """Return a packed Vulkan version (variant, major, minor, patch) as text."""
-    value = reply.positive(number)
+    value = answers.positive(number)
     if value is None:
         return None
     return f"{value >> 22 & 127}.{value >> 12 & 1023}.{value & 4095}"
 
 
-def _loader_version(answer: Answer) -> str | None:
-    if reply.library(answer) is None:
+def _loader_version(answer: DriverAnswer) -> str | None:
+    if answers.library(answer) is None:
         return None
-    told = version_text(reply.value(answer, "vkEnumerateInstanceVersion", "version"))
+    told = version_text(answers.value(answer, "vkEnumerateInstanceVersion", "version"))
     # The call came with Vulkan 1.1: a loader without it supports 1.0.
     return told or "1.0"
 
 
 def _gpu(line: Mapping[str, Any]) -> Gpu:
-    name = reply.words(line.get("name")) or "Vulkan device"
-    driver = " ".join(filter(None, map(reply.words, (line.get("driver"), line.get("driver_info")))))
+    name = answers.words(line.get("name")) or "Vulkan device"
+    driver = " ".join(
+        filter(None, map(answers.words, (line.get("driver"), line.get("driver_info"))))
+    )
     return Gpu(
         api="vulkan",
-        index=reply.integer(line.get("index")) or 0,
+        index=answers.integer(line.get("index")) or 0,
         name=name,
-        kind=kind(name, reply.integer(line.get("type")), reply.integer(line.get("driver_id"))),
+        kind=kind(name, answers.integer(line.get("type")), answers.integer(line.get("driver_id"))),
         memory=largest_local_heap(line.get("heaps")),
-        vendor_id=reply.integer(line.get("vendor")),
-        device_id=reply.integer(line.get("device")),
+        vendor_id=answers.integer(line.get("vendor")),
+        device_id=answers.integer(line.get("device")),
         api_version=version_text(line.get("api")),
         driver=driver or None,
-        uuid=reply.words(line.get("uuid")),
+        uuid=answers.words(line.get("uuid")),
     )
 
 
@@ -145,14 +148,14 @@ def largest_local_heap(heaps: object) -> int | None:
         for heap in heaps
         if isinstance(heap, list)
         and len(heap) == 2  # noqa: PLR2004 - size and flags
-        and (size := reply.positive(heap[0]))
-        and (reply.integer(heap[1]) or 0) & DEVICE_LOCAL
+        and (size := answers.positive(heap[0]))
+        and (answers.integer(heap[1]) or 0) & DEVICE_LOCAL
     ]
     return max(sizes, default=None)
 
 
-def _evidence(raw: Raw) -> tuple[Evidence, ...]:
-    found = list(reply.evidence(raw.vulkan, CODES))
+def _evidence(raw: RawVulkan) -> tuple[Evidence, ...]:
+    found = list(answers.evidence(raw.vulkan, CODES))
     found += [Evidence(path, access or "not readable") for path, access in raw.nodes]
     if raw.visible is not None:
         found.append(Evidence("GGML_VK_VISIBLE_DEVICES", repr(raw.visible)[:300]))
@@ -162,22 +165,24 @@ def _evidence(raw: Raw) -> tuple[Evidence, ...]:
 # --- problems --------------------------------------------------------------------------
 
 
-def _problem(raw: Raw, around: Surroundings, gpus: tuple[Gpu, ...]) -> Problem | None:
+def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Problem | None:
     answer = raw.vulkan
-    broken = reply.broken(answer, "a Vulkan driver")
+    broken = answers.broken(answer, "a Vulkan driver")
     if broken:
         return broken
-    files = reply.calls(answer, "icd")
-    if reply.library(answer) is None:
+    files = answers.calls(answer, "icd")
+    if answers.library(answer) is None:
         return _loader_problem(answer, files)
     if any(access != "rw" for _, access in raw.nodes):
         return _icd_problem(files) or _PERMISSION
     # A driver that does not load explains why only a software device, or none, is left.
-    return _icd_problem(files) or _software_problem(gpus, around) or _error_problem(answer, around)
+    return (
+        _icd_problem(files) or _software_problem(gpus, machine) or _error_problem(answer, machine)
+    )
 
 
-def _loader_problem(answer: Answer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
-    error = reply.missing_dependency(answer)
+def _loader_problem(answer: DriverAnswer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+    error = answers.missing_dependency(answer)
     if error:
         text = f"the Vulkan loader is there but does not load: {error}"
         return Problem("vulkan-loader-broken", text, "reinstall libvulkan1 (or vulkan-loader)")
@@ -193,7 +198,7 @@ def _loader_problem(answer: Answer, files: tuple[Mapping[str, Any], ...]) -> Pro
 def _icd_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
     """Return the problem of the first driver of this word size that does not load."""
     for line in files:
-        name, error = reply.words(line.get("library")), reply.words(line.get("error"))
+        name, error = answers.words(line.get("library")), answers.words(line.get("error"))
         # A 32-bit driver next to the 64-bit one is normal.
         if name and error and "ELFCLASS32" not in error:
             return _broken_icd(name, error)
@@ -210,38 +215,38 @@ def _broken_icd(name: str, error: str) -> Problem:
     return Problem("vulkan-icd-broken", f"the Vulkan driver {name} does not load: {error}", fix)
 
 
-def _no_driver(answer: Answer) -> bool:
-    created = reply.code(answer, "vkCreateInstance")
-    listed = reply.code(answer, "vkEnumeratePhysicalDevices")
-    count = reply.value(answer, "vkEnumeratePhysicalDevices", "count")
+def _no_driver(answer: DriverAnswer) -> bool:
+    created = answers.code(answer, "vkCreateInstance")
+    listed = answers.code(answer, "vkEnumeratePhysicalDevices")
+    count = answers.value(answer, "vkEnumeratePhysicalDevices", "count")
     return created in NO_DRIVER or listed in NO_DRIVER or count == 0
 
 
-def _software_problem(gpus: tuple[Gpu, ...], around: Surroundings) -> Problem | None:
+def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | None:
     if not gpus:
         return None
     names = ", ".join(gpu.name for gpu in gpus)
     text = f"Vulkan has only a software device ({names})"
-    if around.container:
-        return Problem("software-only", text, _container_fix(around))
-    return Problem("software-only", text, _SOFTWARE_WSL if around.wsl else _SOFTWARE)
+    if machine.container:
+        return Problem("software-only", text, _container_fix(machine))
+    return Problem("software-only", text, _SOFTWARE_WSL if machine.wsl else _SOFTWARE)
 
 
-def _container_fix(around: Surroundings) -> str:
+def _container_fix(machine: MachineKind) -> str:
     """Return the fix for a container, which has only the drivers and devices it was given."""
-    if around.has_pci(NVIDIA):
+    if machine.has_pci(NVIDIA):
         return "start the container with --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all"
     return "install mesa-vulkan-drivers in the container, and start it with --device /dev/dri"
 
 
-def _error_problem(answer: Answer, around: Surroundings) -> Problem | None:
-    if _no_driver(answer) and around.os != "linux":
+def _error_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None:
+    if _no_driver(answer) and machine.os != "linux":
         return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
     if _no_driver(answer):
-        problem = _NO_DEVICE if reply.calls(answer, "icd") else _NO_ICD
-        return replace(problem, fix=_container_fix(around)) if around.container else problem
+        problem = _NO_DEVICE if answers.calls(answer, "icd") else _NO_ICD
+        return replace(problem, fix=_container_fix(machine)) if machine.container else problem
     for call in ("vkCreateInstance", "vkEnumeratePhysicalDevices"):
-        number = reply.code(answer, call)
+        number = answers.code(answer, call)
         if number:
             text = f"Vulkan does not initialise: {call} returned {number} ({CODES.get(number)})"
             return Problem("vulkan-error", text, "reinstall the GPU's Vulkan driver")

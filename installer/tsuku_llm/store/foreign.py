@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.durable import flush_folder, make_folder, unique
 from tsuku_llm.errors import StoreError
+from tsuku_llm.files import flush_folder, make_folder, unique
 from tsuku_llm.folders import Folder, opened, temporaries
-from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.installed import read_version
 from tsuku_llm.store.integrity import TREE, expected_kinds, list_tree, read_stamps
 from tsuku_llm.store.layout import (
@@ -24,12 +24,12 @@ from tsuku_llm.store.layout import (
     SERVERS,
     SET_ASIDE,
     STATE,
-    Place,
+    FolderNames,
+    folder_names,
     is_version,
-    place,
 )
 
-_OF_A_VERSION = place(
+_OF_A_VERSION = folder_names(
     rf"receipt\.json|fingerprint\.json|{IN_USE}"
     rf"|{temporaries(r'receipt[.]json|fingerprint[.]json').pattern}",
     TREE,
@@ -46,7 +46,7 @@ def _foreign(data: Path) -> Iterator[Path]:
     for name, known in PLACES.items():
         yield from _misfits(data, (name,), known)
     # No name fits ``place()``: everything that was set aside is listed.
-    yield from _misfits(data, (SET_ASIDE,), place())
+    yield from _misfits(data, (SET_ASIDE,), folder_names())
     yield from _misfits(data, ("state",), STATE)
     for servers in (("servers",), ("state", "servers")):
         yield from _misfits(data, servers, SERVERS)
@@ -56,7 +56,7 @@ def _foreign(data: Path) -> Iterator[Path]:
             yield from _misfits(data, ("metadata", name, "copies"), COPIES)
 
 
-def _misfits(data: Path, parts: tuple[str, ...], known: Place) -> list[Path]:
+def _misfits(data: Path, parts: tuple[str, ...], known: FolderNames) -> list[Path]:
     # This list is only a report: a folder that cannot be read is left out of it.
     with suppress(StoreError, OSError), opened(data, *parts) as folder:
         if folder is not None:

@@ -1,15 +1,24 @@
-"""One installed version: a folder with a receipt, a fingerprint and the tree."""
+"""What is installed: versions, each with receipt, fingerprint and tree, and the active pointer.
+
+The pointer names the version in use, and the previous one. It is a file, because on Windows not
+every user may create links. It is replaced, never edited.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
+from tsuku_llm import records
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import read_small
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.files import read_small, replace_file
 from tsuku_llm.store.integrity import TREE
-from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT, Receipt
+from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT, Receipt, is_version_id
+
+FILE = "active.json"
+FORMAT = 1
+_LIMIT = 4096
 
 
 class Installed(NamedTuple):
@@ -41,6 +50,63 @@ def read_version(path: Path) -> Installed | None:
         raise CorruptStore(
             f"{path.name} is not the version that it seems to be",
             facts=(f"path: {path}", f"its receipt is of {receipt.id}"),
-            hint="tsuku-llm install --force writes it anew",
+            hint="tsuku-llm install --force installs it again",
         )
     return Installed(path.name, path, receipt)
+
+
+class Pointer(NamedTuple):
+    """The ids of the version in use and of the one to roll back to; None if not set."""
+
+    active: str | None = None
+    previous: str | None = None
+
+    def moved_to(self, version: str) -> Pointer:
+        """Return the pointer with ``version`` active and the former active one as previous."""
+        # Activating the active version again must not make it the version to roll back to.
+        return self if version == self.active else Pointer(version, self.active)
+
+    def without(self, version: str) -> Pointer:
+        """Return the pointer after ``version`` was removed."""
+        return Pointer(
+            None if self.active == version else self.active,
+            None if self.previous == version else self.previous,
+        )
+
+
+_ID = records.optional(records.checked(str, is_version_id))
+_READ = records.record(Pointer, {"active": _ID, "previous": _ID}, format=FORMAT)
+
+
+def read_pointer(data: Path) -> Pointer:
+    """Read the pointer of a store; an empty one if the file does not exist.
+
+    Raises CorruptStore if the file is not a pointer, UnsafeLocation if another user owns it.
+    """
+    path = data / FILE
+    content = read_small(path, _LIMIT)
+    if content is None:
+        return Pointer()
+    try:
+        return records.parse(content, _READ)
+    except ValueError as error:
+        raise CorruptStore(
+            f"{FILE} is not readable",
+            facts=(f"path: {path}", str(error)),
+            hint="tsuku-llm install, or tsuku-llm use VERSION, replaces it",
+        ) from error
+
+
+def pointer_or_none(data: Path) -> Pointer:
+    """Read the pointer; return an empty one if it is corrupt."""
+    try:
+        return read_pointer(data)
+    except CorruptStore:
+        return Pointer()
+
+
+def write_pointer(data: Path, pointer: Pointer) -> None:
+    """Replace the pointer durably, as one rename. Raises StoreError."""
+    document = {"format": FORMAT, **pointer._asdict()}
+    with disk_errors("replacing the active pointer", data):
+        replace_file(data / FILE, records.encode(document))

@@ -9,6 +9,7 @@ file is hashed again.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tsuku_llm import records
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import open_to_read, read_small, replace_file
 from tsuku_llm.errors import StoreError, TamperedInstall
-from tsuku_llm.store.receipt import FileRecord, Receipt, parse_object
+from tsuku_llm.files import open_to_read, read_small, replace_file
+from tsuku_llm.store.receipt import Receipt
+from tsuku_llm.tree_entry import FileEntry
 
 FINGERPRINT = "fingerprint.json"
 TREE = "tree"
@@ -36,7 +39,7 @@ Stamp = tuple[int, ...]
 Stamps = dict[str, Stamp]
 
 
-class Listing(NamedTuple):
+class TreeListing(NamedTuple):
     """The content of a tree: the kind of each name, the files' stamps, the links' targets."""
 
     kinds: Mapping[str, str]
@@ -44,7 +47,7 @@ class Listing(NamedTuple):
     links: Mapping[str, str]
 
 
-def list_tree(tree: Path) -> Listing:
+def list_tree(tree: Path) -> TreeListing:
     """Read the names and stamps of a tree without following links. Raises ``OSError``."""
     if not stat.S_ISDIR(os.lstat(tree).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(tree))
@@ -58,7 +61,7 @@ def list_tree(tree: Path) -> Listing:
             files[name] = stamp_of(status)
         elif kinds[name] == "link":
             links[name] = os.readlink(path)  # noqa: PTH115  # hot: no Path per name
-    return Listing(kinds, files, links)
+    return TreeListing(kinds, files, links)
 
 
 def _walk(tree: Path) -> Iterator[tuple[str, str]]:
@@ -102,7 +105,12 @@ def find_differences(
     """
     tree = version / TREE
     with disk_errors("checking the installed build", tree):
-        found, listing = _list(tree, receipt)
+        try:
+            listing = list_tree(tree)
+            found = differences(listing, receipt)
+        except (FileNotFoundError, NotADirectoryError):
+            listing = TreeListing({}, {}, {})
+            found = [f"missing: {tree.name}"]
         if found and not full:
             return found
         stamps = {} if full else read_stamps(version)
@@ -117,38 +125,27 @@ def find_differences(
         fresh, changed = verify_files(tree, same_size, known or {})
     found += [f"content changed: {path}" for path in changed]
     # The content is right: store the new stamps, so that the next start need not hash again.
-    if suspects and not found:
-        _write_stamps(version, listing.files | fresh)
+    current = listing.files | fresh
+    if suspects and not found and current != read_stamps(version):
+        with suppress(OSError):  # root's install, used by another user: hash at each start
+            replace_file(version / FINGERPRINT, stamps_to_json(current))
     return found
 
 
-def _list(tree: Path, receipt: Receipt) -> tuple[list[str], Listing]:
-    try:
-        listing = list_tree(tree)
-    except (FileNotFoundError, NotADirectoryError):
-        return [f"missing: {tree.name}"], Listing({}, {}, {})
-    return differences(listing, receipt), listing
+_READ_STAMPS = records.fields({"files": records.named(records.many(records.checked(int)))})
 
 
 def read_stamps(version: Path) -> Stamps:
     """Read the stored stamps of a version; empty if damaged, and then every file is hashed."""
     try:
         content = read_small(version / FINGERPRINT, _LIMIT)
-        files = parse_object(content, FINGERPRINT).get("files") if content else None
-    except StoreError:
+        stamps: Stamps = records.parse(content, _READ_STAMPS)["files"] if content else {}
+    except (StoreError, ValueError):
         return {}
-    if type(files) is not dict:
-        return {}
-    return {path: (*stamp,) for path, stamp in files.items() if type(stamp) is list}
+    return stamps
 
 
-def _write_stamps(version: Path, stamps: Stamps) -> None:
-    if stamps != read_stamps(version):
-        with suppress(OSError):  # root's install, used by another user: hash at each start
-            replace_file(version / FINGERPRINT, stamps_to_json(stamps))
-
-
-def differences(listing: Listing, receipt: Receipt) -> list[str]:
+def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
     """Describe every name that differs from the receipt, for people; pure."""
     kinds = expected_kinds(receipt)
     found = [f"missing: {name}" for name in sorted(kinds.keys() - listing.kinds.keys())]
@@ -180,7 +177,7 @@ def expected_kinds(receipt: Receipt) -> dict[str, str]:
 
 
 def verify_files(
-    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+    tree: Path, files: Sequence[FileEntry], known: Mapping[Stamp, str]
 ) -> tuple[Stamps, list[str]]:
     """Hash files, return their stamps and the names of those that differ.
 
@@ -196,7 +193,7 @@ def verify_files(
 
 
 def _digests(
-    tree: Path, files: Sequence[FileRecord], known: Mapping[Stamp, str]
+    tree: Path, files: Sequence[FileEntry], known: Mapping[Stamp, str]
 ) -> dict[str, tuple[Stamp, str]]:
     """Hash files in this thread and one more, the largest first."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
@@ -252,14 +249,12 @@ def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
     return TamperedInstall(
         f"{name} is not as it was installed",
         facts=facts,
-        hint="tsuku-llm install --force writes it anew",
+        hint="tsuku-llm install --force installs it again",
     )
 
 
 def stamps_to_json(stamps: Mapping[str, Stamp]) -> bytes:
     """Encode the stamps as they are stored next to the tree."""
-    import json  # noqa: PLC0415
-
     return json.dumps({"format": 1, "files": stamps}).encode("ascii") + b"\n"
 
 

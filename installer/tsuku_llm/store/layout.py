@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import make_folder, read_small, write_new
 from tsuku_llm.errors import CorruptStore, StoreError
+from tsuku_llm.files import make_folder, read_small, write_new
 from tsuku_llm.folders import Folder, opened, temporaries
-from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.integrity import FINGERPRINT
 from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT
 
@@ -41,7 +41,7 @@ LOCK = rf"(?:active|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
 SERVER = r"[a-z0-9][a-z0-9_-]{0,63}"
 
 
-class Place(NamedTuple):
+class FolderNames(NamedTuple):
     """The names of files and of folders that a folder may contain."""
 
     files: re.Pattern[str]
@@ -54,9 +54,9 @@ class Place(NamedTuple):
         return bool(self.folders.fullmatch(name)) and folder.is_folder(name)
 
 
-def place(files: str = "(?!)", folders: str = "(?!)") -> Place:
-    """Make a Place; by default no name fits."""
-    return Place(re.compile(files), re.compile(folders))
+def folder_names(files: str = "(?!)", folders: str = "(?!)") -> FolderNames:
+    """Make the names of a folder; by default no name fits."""
+    return FolderNames(re.compile(files), re.compile(folders))
 
 
 _REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked)\.json|current"
@@ -65,20 +65,20 @@ _STATE_FILES = r"update\.json|update-look|devices\.json|failures\.json"
 _STATE_FOLDERS = "servers|credentials"
 
 # On some systems the data folder also contains the config file and the user's state.
-DATA = place(
+DATA = folder_names(
     rf"active\.json|{temporaries('active[.]json').pattern}|{re.escape(MARKER)}"
     rf"|config\.toml|{_STATE_FILES}",
     rf"versions|staging|partials|locks|metadata|state|{_STATE_FOLDERS}|{SET_ASIDE}",
 )
-VERSIONS = place(folders=VERSION)
-STAGING = place(rf"{UNIQUE}\.(?:lock|pid)", UNIQUE)
-PARTIALS = place(rf"{DIGEST}(?:\.part(?:\.json)?)?", rf"{DIGEST}\.index")
-LOCKS = place(rf"{LOCK}\.(?:lock|pid)")
-METADATA = place(folders=REPOSITORY)
-REPOSITORY_FOLDER = place(
+VERSIONS = folder_names(folders=VERSION)
+STAGING = folder_names(rf"{UNIQUE}\.(?:lock|pid)", UNIQUE)
+PARTIALS = folder_names(rf"{DIGEST}(?:\.part(?:\.json)?)?", rf"{DIGEST}\.index")
+LOCKS = folder_names(rf"{LOCK}\.(?:lock|pid)")
+METADATA = folder_names(folders=REPOSITORY)
+REPOSITORY_FOLDER = folder_names(
     rf"{_REPOSITORY_FILES}|{temporaries(_REPOSITORY_FILES).pattern}", "copies|client|roots"
 )
-COPIES = place(folders=UNIQUE)
+COPIES = folder_names(folders=UNIQUE)
 PLACES = {
     "versions": VERSIONS,
     "staging": STAGING,
@@ -88,8 +88,8 @@ PLACES = {
 }
 """The folders by which ``require_ours`` recognises a data folder without a marker."""
 
-STATE = place(_STATE_FILES, _STATE_FOLDERS)
-SERVERS = place(
+STATE = folder_names(_STATE_FILES, _STATE_FOLDERS)
+SERVERS = folder_names(
     rf"{SERVER}\.(?:json|log|log\.1)|claim\.(?:lock|pid)|{temporaries(SERVER + '[.]json').pattern}"
 )
 

@@ -22,8 +22,8 @@ from platform import node
 from typing import TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import open_to_read, read_small, set_mode
 from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
+from tsuku_llm.files import open_to_read, read_small, set_mode
 from tsuku_llm.folders import opened
 from tsuku_llm.ownership import require_trusted_owner
 from tsuku_llm.process import Process

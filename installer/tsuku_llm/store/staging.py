@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.durable import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.errors import LockTimeout, StoreError
+from tsuku_llm.files import FOLDER_MODE, drop_tree, unique
 from tsuku_llm.folders import Folder, opened
-from tsuku_llm.store.holds import IN_USE
+from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.integrity import FINGERPRINT, TREE, Stamp
 from tsuku_llm.store.layout import STAGING
 from tsuku_llm.store.locks import exclusive, holder_of

@@ -30,7 +30,10 @@ TIME = "%Y-%m-%dT%H:%M:%SZ"
 HINT = "nothing of it is used; if it stays so, tell the publisher of the repository"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_PATH = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*")
+RELATIVE_PATH = r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*"
+"""A path with slashes in signed data: plain characters, no empty part, no "." and no ".."."""
+
+_PATH = re.compile(RELATIVE_PATH)
 _LONGEST_PATH = 150
 """The longest path that fits into every file system and URL, with a digest before the name."""
 

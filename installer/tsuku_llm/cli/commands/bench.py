@@ -12,8 +12,8 @@ from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.files import write_output
 from tsuku_llm.operations.bench import bench, save_fastest
-from tsuku_llm.operations.output import put
 
 
 @click.command("bench", cls=Launching, example="tsuku-llm bench -m MODEL.gguf -- -ngl 20")
@@ -59,6 +59,6 @@ def bench_command(  # noqa: PLR0913
         user = session.user._replace(ask=lambda _: True) if yes else session.user
         report = bench(session._replace(user=user), model, arguments, rounds=rounds)
         if svg:
-            put(svg, render.svg(report))
+            write_output(svg, render.svg(report))
         saved = save_fastest(session, report, ask=not save)
     return CommandResult(render.data(report, saved), render.lines(report, saved))

@@ -10,9 +10,10 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import settings as render
-from tsuku_llm.config.keys import key_named, redacted, text_of
+from tsuku_llm.config.keys import key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import load
+from tsuku_llm.safe_text import redacted
 
 
 @click.group("config", cls=Group)

@@ -86,7 +86,7 @@ def probe_command(console: Console, *, record: Path | None) -> CommandResult:
     """Show what this machine has."""
     with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import choice as render
-        from tsuku_llm.operations.probing import probe_machine
+        from tsuku_llm.operations.prefetch import probe_machine
 
         hardware = probe_machine(session, record=record)
     return CommandResult(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tsuku_llm.catalog import OFFICIAL
+from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group

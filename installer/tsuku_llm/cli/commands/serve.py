@@ -95,7 +95,7 @@ def serve_command(  # noqa: PLR0913
         # Before the other ways: a dry run starts nothing.
         if dry_run:
             from tsuku_llm.cli.render import servers as render
-            from tsuku_llm.operations.planned import planned
+            from tsuku_llm.operations.tools import planned
 
             plan = planned(session, arguments)
             return CommandResult(render.planned_data(plan), render.planned_lines(plan))
@@ -104,8 +104,7 @@ def serve_command(  # noqa: PLR0913
 
             way = background.detach if detach else background.unit
             return way(session, name, context.meta[ARGV])
-        from tsuku_llm.operations.serve import serve
-        from tsuku_llm.operations.start import Serving
+        from tsuku_llm.operations.serve import Serving, serve
 
         how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
         if supervised:
@@ -155,7 +154,7 @@ def run_command(  # noqa: PLR0913
     with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
         if dry_run:
             from tsuku_llm.cli.render import servers as render
-            from tsuku_llm.operations.planned import planned_tool
+            from tsuku_llm.operations.tools import planned_tool
 
             plan = planned_tool(session, tool, arguments)
             return CommandResult(render.planned_data(plan), render.planned_lines(plan))

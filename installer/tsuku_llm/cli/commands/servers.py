@@ -14,8 +14,8 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
+from tsuku_llm.files import write_output
 from tsuku_llm.operations.background import log_of, servers, stop, stop_all
-from tsuku_llm.operations.output import put
 
 
 @click.command("status", cls=Command)
@@ -39,7 +39,7 @@ def status_command(console: Console, *, prometheus: bool, output: Path | None) -
 
     text = metrics.text(found.records)
     if output:
-        put(output, text)
+        write_output(output, text)
     return CommandResult({"metrics": text}, () if output else tuple(text.splitlines()))
 
 

@@ -37,11 +37,11 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
     """Print the path of the server that serve starts, or of another TOOL of its build."""
     with open_session(console, looking=True) as session:
         if tool is None:
-            from tsuku_llm.operations.serve import which
+            from tsuku_llm.operations.which import which
 
             path = which(session)
         else:
-            from tsuku_llm.operations.tools import path_of
+            from tsuku_llm.operations.which import path_of
 
             path = path_of(session, tool)
     return CommandResult({"path": path}, (str(path),), exact=True)
@@ -56,7 +56,7 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Comma
 
     VERSION is its id as list shows it, or a release or variant that only one of them has.
     """
-    from tsuku_llm.operations.versions import use
+    from tsuku_llm.operations.maintenance import use
 
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = use(session, version)
@@ -68,7 +68,7 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Comma
 @click.pass_obj
 def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     """Go back to the version that was active before."""
-    from tsuku_llm.operations.versions import rollback
+    from tsuku_llm.operations.maintenance import rollback
 
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
@@ -87,7 +87,7 @@ def uninstall_command(
     VERSIONS are ids as list shows them, or a release or variant that only one of them has.
     What a running server uses stays.
     """
-    from tsuku_llm.operations.removal import uninstall
+    from tsuku_llm.operations.maintenance import uninstall
 
     with open_session(console) as session:
         report = uninstall(session, versions, everything=everything)
@@ -109,7 +109,7 @@ def prune_command(console: Console, *, keep: int, legacy: bool) -> CommandResult
 
     The active version and the one before it stay, and so does what a running server uses.
     """
-    from tsuku_llm.operations.removal import prune
+    from tsuku_llm.operations.maintenance import prune
 
     with open_session(console) as session:
         report = prune(session, keep=keep, legacy=legacy)

@@ -8,7 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from tsuku_llm.cli.render.text import origin, size, table, unattested
-from tsuku_llm.operations.bench import Measured, Report, Skipped
+from tsuku_llm.operations.bench import Report, Skipped, VariantSpeed
 
 _WIDTH = 40
 """Characters of the longest bar."""
@@ -46,7 +46,7 @@ def lines(report: Report, saved: str | None) -> tuple[str, ...]:
     )
 
 
-def _origins(results: Sequence[Measured]) -> tuple[str, ...]:
+def _origins(results: Sequence[VariantSpeed]) -> tuple[str, ...]:
     """Return who built what was measured, once for each release."""
     told = (
         (f"{each.release}: {origin(each.publisher, each.repository)}", *unattested(each.unattested))
@@ -62,7 +62,7 @@ def _cost(each: Skipped) -> str:
 _HEAD = ("variant", "release", "prompt/s", "generation/s", "device")
 
 
-def _row(each: Measured) -> tuple[str, ...]:
+def _row(each: VariantSpeed) -> tuple[str, ...]:
     device = each.device or ""
     return (each.variant, each.release, _number(each.prompt), _number(each.generation), device)
 
@@ -71,12 +71,12 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"  # noqa: PLR2004
 
 
-def _bars(results: Sequence[Measured], kind: str) -> tuple[str, ...]:
+def _bars(results: Sequence[VariantSpeed], kind: str) -> tuple[str, ...]:
     lengths = _lengths(results, kind, _WIDTH)
     return table([(name, "#" * length, shown) for name, length, shown in lengths])
 
 
-def _lengths(results: Sequence[Measured], kind: str, most: int) -> list[tuple[str, int, str]]:
+def _lengths(results: Sequence[VariantSpeed], kind: str, most: int) -> list[tuple[str, int, str]]:
     """Return each variant, the length of its bar (``most`` for the fastest), and its figure."""
     values = {each.variant: getattr(each, kind) for each in results}
     scale = most / max(values.values())

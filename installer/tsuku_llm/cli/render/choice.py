@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.operations.explain import Matrix
     from tsuku_llm.selection import Candidate, Rejection
-    from tsuku_llm.store import Installed
+    from tsuku_llm.store.installed import Installed
 
 
 def head(choice: Choice) -> dict[str, Any]:

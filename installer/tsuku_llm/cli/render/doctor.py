@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tsuku_llm.chain import Chain, Fault, Link, Place
+from tsuku_llm.chain.links import Chain, Fault, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.render.choice import decision, head, named_problem
 from tsuku_llm.cli.render.installed import told_data, told_lines
@@ -22,7 +22,7 @@ def data(examination: Examination) -> dict[str, Any]:
         "backend": chain.subject.backend,
         "variant": chain.subject.variant.name if chain.subject.variant else None,
         "links": [_link(link) for link in chain.links],
-        "broken": chain.broken.place if chain.broken else None,
+        "broken": chain.broken.stage if chain.broken else None,
         "fix": chain.fault.fix if chain.fault else None,
         "transient": chain.fault.transient if chain.fault else False,
         "problems": list(examination.choice.hardware.all_problems),
@@ -33,7 +33,7 @@ def data(examination: Examination) -> dict[str, Any]:
 def _link(link: Link) -> dict[str, Any]:
     fault = link.fault
     return {
-        "link": link.place,
+        "link": link.stage,
         "state": link.state,
         "evidence": list(link.evidence),
         "code": fault.slug if fault else None,
@@ -70,21 +70,21 @@ def _subject(chain: Chain) -> str:
     return f"{chain.subject.backend} ({variant.name})" if variant else chain.subject.backend
 
 
-def _name(place: Place) -> str:
-    return place.value.replace("-", " ")
+def _name(stage: Stage) -> str:
+    return stage.value.replace("-", " ")
 
 
 def _rows(link: Link) -> Iterator[tuple[str, str, str]]:
     """Yield the link, and what is known of it: first the fault, then each fact."""
     fault = (link.fault.text,) if link.fault else ()
     # The first fact is in the line of the link; the others are below it.
-    first, *rest = (*fault, *link.evidence) or (_UNSEEN.get(link.place, "not reached"),)
-    yield (link.state.value, _name(link.place), first)
+    first, *rest = (*fault, *link.evidence) or (_UNSEEN.get(link.stage, "not reached"),)
+    yield (link.state.value, _name(link.stage), first)
     yield from (("", "", fact) for fact in rest)
 
 
 _ELSEWHERE = "not visible, as is normal in containers, in virtual machines and in WSL"
-_UNSEEN = {Place.PCI: _ELSEWHERE, Place.MODULE: _ELSEWHERE}
+_UNSEEN = {Stage.PCI: _ELSEWHERE, Stage.MODULE: _ELSEWHERE}
 """Links that may be invisible although nothing is wrong; any other link without facts was not
 reached."""
 
@@ -96,7 +96,7 @@ def _verdict(chain: Chain) -> tuple[str, ...]:
 
 
 def _broken(link: Link, fault: Fault) -> str:
-    return f"{_name(link.place)}{' (temporary)' if fault.transient else ''}: {fault.text}"
+    return f"{_name(link.stage)}{' (temporary)' if fault.transient else ''}: {fault.text}"
 
 
 def _others(examination: Examination) -> list[Problem]:

@@ -9,9 +9,8 @@ from tsuku_llm.cli.render.installed import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 
 if TYPE_CHECKING:
-    from tsuku_llm.operations.changes import FitChange
     from tsuku_llm.operations.install import InstallReport
-    from tsuku_llm.operations.update import UpdateReport
+    from tsuku_llm.operations.update import FitChange, UpdateReport
 
 _DONE = {"planned": "would install", "installed": "installed", "unchanged": "already installed"}
 

@@ -11,14 +11,15 @@ from tsuku_llm.cli.render.text import named, origin, table, unattested
 from tsuku_llm.errors import TamperedInstall
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
-    from tsuku_llm.catalog import Catalog
+    from tsuku_llm.catalog.loading import Catalog
     from tsuku_llm.manifest import ReleaseEntry
-    from tsuku_llm.operations.removal import Cleaned, Uninstalled
-    from tsuku_llm.operations.verify import Verdict
+    from tsuku_llm.operations.maintenance import Cleaned, Uninstalled
+    from tsuku_llm.operations.revocation import ReleaseStatus
+    from tsuku_llm.operations.verify import VersionCheck
     from tsuku_llm.operations.versions import Inventory
-    from tsuku_llm.operations.vouching import Told
     from tsuku_llm.revocations import Revocation
-    from tsuku_llm.store import Installed, LegacyAddon
+    from tsuku_llm.store.installed import Installed
+    from tsuku_llm.store.legacy import LegacyAddon
 
 
 def data(found: Inventory) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def revocation_data(why: Revocation) -> dict[str, Any]:
     }
 
 
-def told_data(told: Told | None) -> dict[str, Any]:
+def told_data(told: ReleaseStatus | None) -> dict[str, Any]:
     """Return what is known of an installed release, for programs."""
     why = told.revocation if told else None
     return {
@@ -146,7 +147,7 @@ def told_data(told: Told | None) -> dict[str, Any]:
     }
 
 
-def told_lines(told: Mapping[str, Told]) -> tuple[str, ...]:
+def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     """Return what is known of each release, and how to leave a revoked one, for people."""
     lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
     if any(each.revocation for each in told.values()):
@@ -250,7 +251,7 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
 # --- what was verified --------------------------------------------------------------------
 
 
-def verified_data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def verified_data(verdicts: Sequence[VersionCheck]) -> dict[str, Any]:
     """Return every version for programs."""
     return {
         "versions": [
@@ -270,14 +271,14 @@ def verified_data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def verified_lines(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+def verified_lines(verdicts: Sequence[VersionCheck]) -> tuple[str, ...]:
     """Return every version for people."""
     if not verdicts:
         return ("nothing is installed; run: tsuku-llm install",)
     return tuple(line for verdict in verdicts for line in _verdict_lines(verdict))
 
 
-def _verdict_lines(verdict: Verdict) -> Iterator[str]:
+def _verdict_lines(verdict: VersionCheck) -> Iterator[str]:
     if not verdict.differences:
         yield f"{verdict.id}: intact, {_compared(verdict)}"
         return
@@ -288,24 +289,24 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield f"  to mend it: {verdict.repair}"
 
 
-def _is_unsigned(verdict: Verdict) -> bool:
+def _is_unsigned(verdict: VersionCheck) -> bool:
     # Without a receipt there is nothing to compare with what was signed.
     return verdict.receipt is None or verdict.unsigned is not None
 
 
-def _compared(verdict: Verdict) -> str:
+def _compared(verdict: VersionCheck) -> str:
     """Return what the files were compared with."""
     if verdict.receipt is None or verdict.unsigned is not None:
         return f"compared with its receipt only, which is not signed: {verdict.unsigned}"
     return f"as repository {verdict.receipt.repository} signed it"
 
 
-def verified_exit_code(verdicts: Sequence[Verdict]) -> int:
+def verified_exit_code(verdicts: Sequence[VersionCheck]) -> int:
     """Return the exit code of a tampered install if any version is not intact, else 0."""
     return TamperedInstall.exit_code if _broken(verdicts) else 0
 
 
-def verified_failure(verdicts: Sequence[Verdict]) -> ReportedError | None:
+def verified_failure(verdicts: Sequence[VersionCheck]) -> ReportedError | None:
     """Return the error with the ids of the versions that are not intact, or None."""
     broken = _broken(verdicts)
     if not broken:
@@ -318,5 +319,5 @@ def verified_failure(verdicts: Sequence[Verdict]) -> ReportedError | None:
     )
 
 
-def _broken(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _broken(verdicts: Sequence[VersionCheck]) -> list[VersionCheck]:
     return [verdict for verdict in verdicts if verdict.differences]

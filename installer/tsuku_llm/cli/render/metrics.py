@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tsuku_llm.instances import Record, StartReport, State, Verdict
+from tsuku_llm.instances.record import Record, ServerState
+from tsuku_llm.launch.report import StartReport, Verdict
 
 _PREFIX = "tsuku_llm_server"
 
@@ -82,7 +83,7 @@ def _started(report: StartReport) -> float:
 _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
     "up": (
         "Whether the server is ready: 1, or 0 while it starts and after it has ended.",
-        lambda record: record.state in (State.RUNNING, State.UNWATCHED),
+        lambda record: record.state in (ServerState.RUNNING, ServerState.UNWATCHED),
     ),
     "on_gpu": (
         "Whether the server computes on a GPU; absent where that is not known.",

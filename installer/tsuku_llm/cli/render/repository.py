@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from tsuku_llm.catalog import Repository
+from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.cli.render.text import table
-from tsuku_llm.config.keys import redacted
-from tsuku_llm.operations.repository import Known, RootOfTrust
+from tsuku_llm.operations.repository import RepositoryState, RootOfTrust
+from tsuku_llm.safe_text import redacted
 
 _SHOWN = 16
 """Digits of a key's id that are shown to people."""
@@ -48,12 +48,12 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
     )
 
 
-def list_data(repositories: Sequence[Known]) -> dict[str, Any]:
+def list_data(repositories: Sequence[RepositoryState]) -> dict[str, Any]:
     """Return all repositories for programs, with the dates of the metadata that counts here."""
     return {"repositories": [_known(each) for each in repositories]}
 
 
-def _known(known: Known) -> dict[str, Any]:
+def _known(known: RepositoryState) -> dict[str, Any]:
     freshness = known.freshness
     return {
         **data(known.repository),
@@ -69,7 +69,7 @@ def _time(time: datetime | None) -> str | None:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time else None
 
 
-def lines(repositories: Sequence[Known]) -> tuple[str, ...]:
+def lines(repositories: Sequence[RepositoryState]) -> tuple[str, ...]:
     """Return all repositories for people."""
     rows = [
         (

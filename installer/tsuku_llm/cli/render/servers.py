@@ -13,10 +13,10 @@ from tsuku_llm.cli.render.installed import told_data, told_lines
 from tsuku_llm.cli.render.text import size, table
 
 if TYPE_CHECKING:
-    from tsuku_llm.instances import Record
-    from tsuku_llm.operations.background import Servers, Stopped
+    from tsuku_llm.instances.record import Record
+    from tsuku_llm.operations.background import Servers, StoppedServer
     from tsuku_llm.operations.credentials import Handover
-    from tsuku_llm.operations.planned import Planned
+    from tsuku_llm.operations.tools import Planned
 
 
 def data(found: Servers) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def started_lines(record: Record) -> tuple[str, ...]:
     return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
 
 
-def stopped_data(stopped: tuple[Stopped, ...]) -> dict[str, Any]:
+def stopped_data(stopped: tuple[StoppedServer, ...]) -> dict[str, Any]:
     """Return what was stopped, for programs."""
     return {"stopped": list(stopped)}
 
@@ -77,7 +77,7 @@ _STOPPED = {
 }
 
 
-def stopped_lines(stopped: tuple[Stopped, ...]) -> tuple[str, ...]:
+def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
     """Return what was stopped, for people."""
     told = tuple(_STOPPED[each.outcome].format(each.name) for each in stopped)
     return told or ("no server is in the background",)
@@ -94,7 +94,7 @@ def line(record: Record) -> str:
 
 def _paragraph(record: Record) -> tuple[str, ...]:
     """Return the server in one line, and the result of its start below it."""
-    first = f"{record.name}: {record.state.value} at {record.place}{_how_it_ended(record)}"
+    first = f"{record.name}: {record.state.value} at {record.address}{_how_it_ended(record)}"
     return (first, line(record), *table(_facts(record), indent=2))
 
 

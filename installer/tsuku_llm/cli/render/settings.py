@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.text import table
-from tsuku_llm.config.keys import redacted, text_of
+from tsuku_llm.config.keys import text_of
 from tsuku_llm.config.settings import Configuration, Setting
+from tsuku_llm.safe_text import redacted
 
 
 def setting_data(setting: Setting) -> dict[str, Any]:

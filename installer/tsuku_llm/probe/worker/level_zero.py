@@ -9,7 +9,7 @@ import ctypes
 import sys
 from ctypes import byref, c_char, c_uint8, c_uint32, c_uint64, c_void_p
 
-from .channel import Channel, text
+from .protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEVICE_PROPERTIES, MEMORY_PROPERTIES = 3, 7
 
 
-class DeviceProperties(ctypes.Structure):
+class ZeDeviceProperties(ctypes.Structure):
     _fields_ = (
         ("stype", c_uint32),
         ("next", c_void_p),
@@ -44,7 +44,7 @@ class DeviceProperties(ctypes.Structure):
     )
 
 
-class MemoryProperties(ctypes.Structure):
+class ZeMemoryProperties(ctypes.Structure):
     _fields_ = (
         ("stype", c_uint32),
         ("next", c_void_p),
@@ -96,7 +96,7 @@ def _driver(channel: Channel, zero: ctypes.CDLL, driver: c_void_p, number: int) 
 
 
 def _device(zero: ctypes.CDLL, device: c_void_p) -> dict[str, Any]:
-    properties = DeviceProperties(stype=DEVICE_PROPERTIES)
+    properties = ZeDeviceProperties(stype=DEVICE_PROPERTIES)
     code = zero.zeDeviceGetProperties(device, byref(properties))
     if code:
         return {"code": code}
@@ -116,7 +116,7 @@ def _memories(zero: ctypes.CDLL, device: c_void_p) -> list[int]:
     count = c_uint32()
     if zero.zeDeviceGetMemoryProperties(device, byref(count), None) or not count.value:
         return []
-    found = (MemoryProperties * count.value)()
+    found = (ZeMemoryProperties * count.value)()
     for memory in found:
         memory.stype = MEMORY_PROPERTIES
     if zero.zeDeviceGetMemoryProperties(device, byref(count), found):

@@ -8,7 +8,7 @@ import mmap
 import os
 
 from . import elf, search
-from .channel import Channel
+from .protocol import Channel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 
-from .channel import Channel
+from .protocol import Channel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

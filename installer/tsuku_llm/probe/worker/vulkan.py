@@ -13,7 +13,7 @@ import sys
 from ctypes import POINTER, byref, c_char, c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
 
 from . import icd
-from .channel import Channel, text
+from .protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class InstanceCreateInfo(ctypes.Structure):
     )
 
 
-class DeviceProperties(ctypes.Structure):
+class VkDeviceProperties(ctypes.Structure):
     _fields_ = (
         ("api", c_uint32),
         ("driver", c_uint32),
@@ -90,7 +90,7 @@ class IdProperties(ctypes.Structure):
 
 
 class DeviceProperties2(ctypes.Structure):
-    _fields_ = (("type", c_uint32), ("next", c_void_p), ("properties", DeviceProperties))
+    _fields_ = (("type", c_uint32), ("next", c_void_p), ("properties", VkDeviceProperties))
 
 
 class MemoryType(ctypes.Structure):
@@ -101,7 +101,7 @@ class MemoryHeap(ctypes.Structure):
     _fields_ = (("size", c_uint64), ("flags", c_uint32))
 
 
-class MemoryProperties(ctypes.Structure):
+class VkMemoryProperties(ctypes.Structure):
     _fields_ = (
         ("type_count", c_uint32),
         ("types", MemoryType * 32),
@@ -164,7 +164,7 @@ def _instance(api: int) -> InstanceCreateInfo:
 
 
 def _device(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
-    properties = DeviceProperties()
+    properties = VkDeviceProperties()
     vulkan.vkGetPhysicalDeviceProperties(device, byref(properties))
     facts = {
         "name": text(properties.name),
@@ -202,7 +202,7 @@ def _more(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
 
 def _heaps(vulkan: ctypes.CDLL, device: c_void_p) -> list[list[int]]:
     """Return size in bytes and flags of each memory heap."""
-    memory = MemoryProperties()
+    memory = VkMemoryProperties()
     vulkan.vkGetPhysicalDeviceMemoryProperties(device, byref(memory))
     return [[heap.size, heap.flags] for heap in memory.heaps[: min(memory.heap_count, 16)]]
 

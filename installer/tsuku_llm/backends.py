@@ -1,0 +1,186 @@
+"""The table of backends: one row with everything that the program knows about each.
+
+The other modules read this table and name no backend of their own, except for a rule that only
+one backend has. ``tests/test_backends.py`` lists these exceptions. CONTRIBUTING.md says what else
+a new backend needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args
+
+BackendName = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
+"""The names of all rows, for the manifest's parser and for mypy."""
+
+Policy = Literal["portable", "native"]
+"""The names of the manifest's orders of backends."""
+
+NAMES: tuple[str, ...] = get_args(BackendName)
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+# The vendor numbers of the PCI bus.
+NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
+
+VENDOR_DRIVER = "install the GPU's driver from its vendor"
+
+_COMPANION = "the CUDA companion archive is missing: tsuku-llm install --force"
+_ROCM = "install the ROCm runtime of the variant's version"
+
+
+class BackendFacts(NamedTuple):
+    """A row: a backend of ggml, with the driver API that it needs.
+
+    ``api`` is the name of that API in ``Hardware``, empty for the CPU, and ``api_label`` its name
+    in messages. ``api_fix`` says how to install it on Linux. ``vendors`` are the makers of the
+    adapters that the backend can use, as numbers of the PCI bus.
+
+    ``device_prefixes`` are the beginnings of ggml's names for the devices, in lower case
+    ("CUDA0", "MTL0"). ``plugin`` is the part of the plugin's file name after "ggml-".
+    ``hiding_variables`` are the environment variables that choose or hide devices. ``first_look``
+    says what to do first if the server lists no device.
+
+    ``packages`` has the distributions' packages of the libraries that a build needs, by the
+    beginning of the library's name and by family of distributions. ``library_fixes`` has the
+    advice for libraries that come from no distribution's package.
+    """
+
+    name: str
+    api: str = ""
+    api_label: str = ""
+    api_fix: str = VENDOR_DRIVER
+    vendors: frozenset[int] = frozenset({NVIDIA, AMD, INTEL})
+    device_prefixes: tuple[str, ...] = ()
+    plugin: str = ""
+    hiding_variables: tuple[str, ...] = ()
+    first_look: str = "see whether the GPU's driver is installed"
+    packages: Mapping[str, Mapping[str, str]] = {}
+    library_fixes: Mapping[str, str] = {}
+
+
+TABLE = (
+    BackendFacts("cpu", plugin="cpu"),
+    BackendFacts(
+        "cuda",
+        api="cuda",
+        api_label="the NVIDIA driver (CUDA)",
+        api_fix="install the NVIDIA driver (the CUDA toolkit is not needed)",
+        vendors=frozenset({NVIDIA}),
+        device_prefixes=("cuda",),
+        plugin="cuda",
+        hiding_variables=("CUDA_VISIBLE_DEVICES",),
+        first_look="see whether nvidia-smi lists the GPU; in a container, pass it in (--gpus all)",
+        library_fixes={
+            "libcuda": "install NVIDIA's driver; in a container, pass the GPU in (--gpus all)",
+            "libcudart": _COMPANION,
+            "libcublas": _COMPANION,
+        },
+    ),
+    BackendFacts(
+        "rocm",
+        api="rocm",
+        api_label="the ROCm runtime (HIP)",
+        api_fix="install ROCm's runtime",
+        vendors=frozenset({AMD}),
+        device_prefixes=("rocm", "hip"),
+        plugin="hip",
+        hiding_variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+        first_look="see whether rocminfo lists the GPU and /dev/kfd may be opened (group render)",
+        library_fixes={"libamdhip": _ROCM, "libhip": _ROCM, "librocblas": _ROCM},
+    ),
+    BackendFacts(
+        "sycl",
+        api="level_zero",
+        api_label="the Level Zero loader",
+        api_fix="install Intel's compute runtime and the Level Zero loader (libze1)",
+        vendors=frozenset({INTEL}),
+        device_prefixes=("sycl",),
+        plugin="sycl",
+        hiding_variables=("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
+        first_look="see whether sycl-ls lists the GPU, and /dev/dri may be opened (group render)",
+        packages={
+            "libze_loader": {
+                "debian": "libze1",
+                "fedora": "oneapi-level-zero",
+                "arch": "level-zero-loader",
+                "suse": "libze_loader1",
+            }
+        },
+    ),
+    BackendFacts(
+        "vulkan",
+        api="vulkan",
+        api_label="the Vulkan loader",
+        api_fix="sudo apt install libvulkan1 mesa-vulkan-drivers "
+        "(NVIDIA: libvulkan1 and its driver)",
+        device_prefixes=("vulkan",),
+        plugin="vulkan",
+        hiding_variables=(
+            "GGML_VK_VISIBLE_DEVICES",
+            "GGML_DISABLE_VULKAN",
+            "VK_ICD_FILENAMES",
+            "VK_DRIVER_FILES",
+            "VK_LOADER_DRIVERS_DISABLE",
+            "MESA_VK_DEVICE_SELECT",
+        ),
+        first_look="see whether vulkaninfo --summary lists the GPU (package vulkan-tools)",
+        packages={
+            "libvulkan": {
+                "debian": "libvulkan1",
+                "fedora": "vulkan-loader",
+                "arch": "vulkan-icd-loader",
+                "suse": "libvulkan1",
+            }
+        },
+    ),
+    BackendFacts(
+        "opencl",
+        api="opencl",
+        api_label="the OpenCL loader",
+        api_fix="install the OpenCL loader (ocl-icd-libopencl1) and the GPU's OpenCL driver",
+        device_prefixes=("gpuopencl", "opencl"),
+        plugin="opencl",
+        hiding_variables=("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE", "OCL_ICD_VENDORS"),
+        first_look="see whether clinfo lists the GPU",
+        packages={
+            "libOpenCL": {
+                "debian": "ocl-icd-libopencl1",
+                "fedora": "ocl-icd",
+                "arch": "ocl-icd",
+                "suse": "libOpenCL1",
+            }
+        },
+    ),
+    BackendFacts(
+        "openvino",
+        api="openvino",
+        api_label="OpenVINO's Intel driver",
+        api_fix="install Intel's OpenCL driver (intel-opencl-icd)",
+        vendors=frozenset({INTEL}),
+        device_prefixes=("openvino",),
+        plugin="openvino",
+        hiding_variables=("GGML_OPENVINO_DEVICE",),
+        first_look="see whether clinfo lists the GPU, and /dev/dri may be opened (group render)",
+    ),
+    BackendFacts(
+        "metal",
+        api="metal",
+        api_label="Metal",
+        device_prefixes=("mtl", "metal"),
+        plugin="metal",
+        first_look="Metal needs a Mac with a GPU, and no virtual machine",
+    ),
+)
+
+_BY_NAME = {row.name: row for row in TABLE}
+_BY_API = {row.api: row for row in TABLE if row.api}
+
+
+def facts_of(name: str) -> BackendFacts:
+    """Return a backend's row; for a name from a newer version, a row without any facts."""
+    return _BY_NAME.get(name) or BackendFacts(name, plugin=name)
+
+
+def backend_of_api(api: str) -> BackendFacts | None:
+    """Return the row of the backend that needs this driver API."""
+    return _BY_API.get(api)

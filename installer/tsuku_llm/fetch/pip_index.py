@@ -1,0 +1,243 @@
+"""Wheels from the package index that the user's pip is configured for.
+
+pip chooses the index, with the user's own configuration, credentials, proxies and
+certificates; this module names no index. pip gets the digest, and the file that it
+downloads is hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import DigestMismatch, PackageIndexError
+from tsuku_llm.fetch.network import Network
+from tsuku_llm.manifest import Artifact
+from tsuku_llm.safe_text import printable, redacted
+
+if TYPE_CHECKING:
+    from packaging.tags import Tag
+
+_CHUNK = 1 << 20
+_POLL = 0.2
+"""Seconds between two checks of pip's progress."""
+
+_GRACE = 5.0
+"""Seconds that pip has to end after a terminate signal."""
+
+_LAST_LINES = 6
+_OPTIONS = (
+    "--no-deps",
+    "--only-binary=:all:",
+    "--ignore-requires-python",  # its Python part is never run
+    "--no-cache-dir",  # pip's cache would keep a second copy of the archive
+    "--disable-pip-version-check",
+    "--no-input",
+    "--progress-bar=off",
+    "--retries=2",
+    "--timeout=10",
+)
+_PIP = """
+import os, runpy, sys, threading
+def end_with_parent():
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+# Another thread than pip's: it waits for nothing else, so pip cannot hold it up.
+threading.Thread(target=end_with_parent, daemon=True).start()
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""The program that runs pip in a child process. Its input closes when we end; then it exits."""
+
+_SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
+_WRONG_HASH = "DO NOT MATCH THE HASHES"
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """The wheel that a package URL names; ``options`` tell pip its tags."""
+
+    project: str
+    version: str
+    options: tuple[str, ...]
+
+
+def parse_package_url(url: str) -> Wheel:
+    """Read ``pkg:pypi/<project>@<version>?file_name=<wheel>`` (a purl).
+
+    Raises ``PackageIndexError`` for anything else, and if the file's name is not one of
+    this project and version.
+    """
+    from packageurl import PackageURL  # noqa: PLC0415
+    from packaging.utils import canonicalize_name, parse_wheel_filename  # noqa: PLC0415
+    from packaging.version import Version  # noqa: PLC0415
+
+    try:
+        purl = PackageURL.from_string(url)
+        project, version, _, tags = parse_wheel_filename(dict(purl.qualifiers)["file_name"])
+        matches = canonicalize_name(purl.name) == project and Version(purl.version or "") == version
+    except (ValueError, KeyError) as error:
+        raise _malformed(url, str(error)) from error
+    if purl.type != "pypi" or not matches:
+        raise _malformed(url, "it is not about the wheel that it names")
+    return Wheel(project, str(version), _tag_options(tags))
+
+
+def _tag_options(tags: frozenset[Tag]) -> tuple[str, ...]:
+    """Build the options that make pip accept a wheel for the wheel's platform, not for ours."""
+    platforms = sorted({tag.platform for tag in tags} - {"any"})
+    options = [f"--platform={platform}" for platform in platforms]
+    interpreter = max(tag.interpreter for tag in tags)
+    # A tag py3 fits every interpreter and needs no options; cp311 and the like do.
+    if found := re.fullmatch(r"(?!py[0-9])([a-z]+)([0-9]+)", interpreter):
+        options += [f"--implementation={found[1]}", f"--python-version={found[2]}"]
+        options += [f"--abi={abi}" for abi in sorted({tag.abi for tag in tags})]
+    return tuple(options)
+
+
+def _malformed(url: str, reason: str) -> PackageIndexError:
+    return PackageIndexError(
+        "a package URL of the manifest cannot be understood",
+        facts=(f"url: {url}", f"reason: {reason}"),
+        hint="update tsuku-llm: the repository may use a newer format",
+    )
+
+
+@contextlib.contextmanager
+def download_package(
+    url: str, artifact: Artifact, folder: Path, network: Network, tell: Callable[[int], None]
+) -> Iterator[Iterator[bytes]]:
+    """Let pip download a wheel into a scratch folder below ``folder``; yield its bytes.
+
+    ``tell`` gets the number of bytes that pip has so far.
+
+    Raises ``PackageIndexError`` with pip's last lines, ``DigestMismatch`` if the index
+    has another file of that name.
+    """
+    network.require_online(url)
+    wheel = parse_package_url(url)
+    # The caller's lock on the artifact keeps other processes of ours out of this folder.
+    scratch = folder / f"{artifact.sha256}.index"
+    with disk_errors("making a scratch folder", folder):
+        # An earlier run that was killed may have left one. rmtree follows no link.
+        shutil.rmtree(scratch, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        # mkdir fails if a link has that name. Only this user may write there: pip runs in this
+        # folder, and Python imports modules from it.
+        scratch.mkdir(0o700)
+        (scratch / "wheel").mkdir(0o700)
+        (scratch / "requirements.txt").write_text(
+            f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}\n", encoding="utf-8"
+        )
+    try:
+        _run_pip(wheel, scratch, network, tell)
+        yield _chunks(scratch / "wheel", wheel)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
+    with disk_errors("reading what pip fetched", folder):
+        files = sorted(folder.glob("*.whl"))
+        if len(files) != 1:
+            raise _failure(wheel, ("pip ended well, and left no wheel",))
+        with files[0].open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+
+def _run_pip(wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None]) -> None:
+    command = [sys.executable, "-c", _PIP, "download", *_OPTIONS, *wheel.options]
+    command += ["--dest=wheel", "--requirement=requirements.txt"]
+    # pip's temporary files go there too: on the same disk, visible to _size_of(), and removed.
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
+    environ = {**network.environ, **_SETTINGS, **temporary}
+    with (
+        disk_errors("running pip", scratch),
+        (scratch / "pip.log").open("wb") as log,
+        _child(command, scratch, environ, log) as child,
+    ):
+        code = _wait(child, wheel, network, lambda: tell(_size_of(scratch)))
+    if code:
+        output = (scratch / "pip.log").read_text("utf-8", "replace")
+        raise _explained(wheel, output)
+
+
+def _size_of(scratch: Path) -> int:
+    """Measure the wheel that pip is writing in its folder for temporary files."""
+    size = 0
+    with contextlib.suppress(OSError):  # pip creates and removes files meanwhile
+        for path in scratch.glob("*/*.whl"):
+            size = max(size, path.stat().st_size)
+    return size
+
+
+def _wait(
+    child: subprocess.Popen[bytes], wheel: Wheel, network: Network, look: Callable[[], None]
+) -> int:
+    deadline = network.clock() + network.limits.total
+    while network.clock() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(_POLL)  # short: between two waits we see whether we must stop
+        network.check()  # another thread may have stopped the network; _child() then ends pip
+        look()
+    raise _failure(wheel, ("pip did not end in time",))
+
+
+@contextlib.contextmanager
+def _child(
+    command: list[str], folder: Path, environ: dict[str, str], log: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a child process that ends when the block ends, and when we are killed.
+
+    The child reads its input, and only we have the other end: when our process ends, the
+    input ends. This works on every system, even if we end before the child begins to read.
+    """
+    with subprocess.Popen(
+        command, cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
+    ) as child:
+        try:
+            yield child
+        finally:
+            if child.poll() is None:
+                child.terminate()  # first: lets pip remove its temporary files
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_GRACE)
+                # Harmless if it has ended: Popen sends no signal to a child that it has reaped.
+                child.kill()
+
+
+def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
+    lines = _meaningful(output)
+    if _WRONG_HASH in output:
+        return DigestMismatch(
+            f"the package index has another file as {wheel.project} {wheel.version}",
+            facts=lines,
+            hint="nothing was installed; tell whoever runs the package index",
+        )
+    return _failure(wheel, lines)
+
+
+def _meaningful(output: str) -> tuple[str, ...]:
+    """Pick pip's errors, or else its last lines; remove credentials from URLs."""
+    stripped = (printable(line.strip()) for line in output.splitlines())
+    lines = [redacted(line) for line in stripped if line]
+    errors = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying"))]
+    return tuple(f"pip: {line[:300]}" for line in (errors or lines)[-_LAST_LINES:])
+
+
+def _failure(wheel: Wheel, facts: tuple[str, ...]) -> PackageIndexError:
+    return PackageIndexError(
+        f"pip could not fetch {wheel.project} {wheel.version} from its package index",
+        facts=facts,
+        hint="check that pip can install packages here (pip config list), then try again",
+    )

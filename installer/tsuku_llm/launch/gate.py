@@ -1,0 +1,165 @@
+"""The gate: a check that a build runs here and offers its backend, before it is committed.
+
+The check can only reject a build. A device that is listed can still fail at its first kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tsuku_llm.backends import facts_of
+from tsuku_llm.errors import GateFailed
+from tsuku_llm.launch.causes import CPU_OVERRIDE, Diagnosis
+from tsuku_llm.launch.child import ProcessResult, ask
+from tsuku_llm.launch.devices import ListedDevice, choose, has_list, own_devices, parse_devices
+from tsuku_llm.launch.diagnosis import diagnose, signal_name
+from tsuku_llm.launch.failure import distribution, why_not_started
+from tsuku_llm.launch.planning import Build, LaunchPlan, environment
+
+GATE_LIMIT = 60.0
+"""Seconds for each question. The first start after a boot loads a driver from disk."""
+
+_LAST_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceListing:
+    """The answer to ``--list-devices``; ``code`` is None after a timeout."""
+
+    devices: tuple[ListedDevice, ...]
+    code: int | None
+    text: str
+
+    @property
+    def answered(self) -> bool:
+        """True if the server printed a list, even an empty one; silence does not count."""
+        return self.code == 0 and has_list(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """The result for a build that may be committed; ``device`` is the value for ``--device``."""
+
+    version: str
+    devices: tuple[ListedDevice, ...] = ()
+    device: str | None = None
+
+
+def list_devices(
+    build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT
+) -> DeviceListing:
+    """Ask the server for its devices. Raises GateFailed if it cannot be started."""
+    answer = _ask(build, ("--list-devices",), environ, limit)
+    # Versions differ in the stream on which they print the list.
+    devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
+    return DeviceListing(devices, answer.code, f"{answer.stderr}{answer.stdout}")
+
+
+def gate(
+    build: Build,
+    environ: Mapping[str, str],
+    *,
+    expected: str | None = None,
+    limit: float = GATE_LIMIT,
+) -> GateReport:
+    """Ask the server for its version, and for its devices if it has a GPU backend.
+
+    ``expected`` is the name of the device that the build was chosen for. Raises
+    GateFailed with the cause, the server's last lines, and what to do.
+    """
+    # Pass the variant's fixed arguments too: they may be what keeps it from the GPU.
+    started = _ask(build, (*build.arguments, "--version"), environ, limit)
+    text = f"{started.stdout}{started.stderr}"
+    _require_success(build, started.code, text, limit)
+    if build.backend == "cpu":
+        return GateReport(_version(text))
+    # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
+    listing = list_devices(build, environ, limit=limit)
+    _require_success(build, listing.code, listing.text, limit)
+    own = own_devices(listing.devices, build.backend)
+    # ggml ignores a backend that does not start: the server would run on the CPU.
+    if not own:
+        _refuse(build, no_device(build, listing), hiding_variables(build, environ))
+    return GateReport(_version(text), listing.devices, choose(own, expected))
+
+
+def _ask(
+    build: Build, arguments: Sequence[str], environ: Mapping[str, str], limit: float
+) -> ProcessResult:
+    """Ask one question, without the user's settings for a server (LLAMA_*).
+
+    A setting could make a good build fail (LLAMA_ARG_DEVICE), or leave files in the build's
+    folder (LLAMA_ARG_LOG_FILE).
+    """
+    argv = (str(build.executable), *arguments)
+    env = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
+    plan = LaunchPlan(argv, build.executable.parent, environment(env, build), build.backend)
+    try:
+        return ask(plan, limit)
+    except OSError as exc:
+        _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)
+
+
+def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
+    if code == 0:
+        return
+    # The last lines are the ones that explain an end.
+    lines = tuple(line for line in text.splitlines() if line.strip())[-_LAST_LINES:]
+    _refuse(build, _explained(code, text, limit), lines)
+
+
+def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
+    if code is None:
+        return Diagnosis(
+            "timed-out",
+            f"it gave no answer within {limit:g} seconds",
+            "a driver that hangs looks like this: reboot, or update it",
+            CPU_OVERRIDE,
+        )
+    ended = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
+    unknown = Diagnosis("unknown", f"it {ended}", "see what tsuku-llm probe finds", CPU_OVERRIDE)
+    return diagnose(code, text, distribution=distribution()) or unknown
+
+
+def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
+    """Explain why a list lacks the backend's devices: what is listed instead, and the cause.
+
+    The cause comes from the driver's output, if that has a known complaint.
+    """
+    # Another backend's devices in the list show that the build itself works.
+    others = ", ".join(device.name for device in listing.devices)
+    found = f"only {others}" if others else "no device"
+    known = diagnose(0, listing.text, distribution=distribution())
+    cause = known.cause if known else f"its {build.backend} backend did not come up"
+    fix = known.fix if known else facts_of(build.backend).first_look
+    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)
+
+
+def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """List the environment variables that can hide the backend's devices, as facts."""
+    names = facts_of(build.backend).hiding_variables
+    return tuple(
+        f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ
+    )
+
+
+def _version(text: str) -> str:
+    """Return the line that names the version, or else the first line that is not empty."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("version:")]
+    return next(iter([*named, *lines]), "")
+
+
+def _refuse(
+    build: Build,
+    diagnosis: Diagnosis,
+    facts: tuple[str, ...],
+    cause: OSError | None = None,
+) -> NoReturn:
+    raise GateFailed(
+        f"the {build.backend} build does not run here: {diagnosis.cause}",
+        facts=facts,
+        hint=diagnosis.hint(build.backend),
+    ) from cause

@@ -1,0 +1,226 @@
+"""The build of one version: reuse, download, unpack, try the server, commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm import __version__, archive, fetch
+from tsuku_llm.disk import require_space
+from tsuku_llm.errors import DigestMismatch, TrustError
+from tsuku_llm.files import drop_tree
+from tsuku_llm.hardware import Hardware
+from tsuku_llm.launch.gate import gate
+from tsuku_llm.launch.planning import Build
+from tsuku_llm.manifest import Artifact
+from tsuku_llm.operations.choice import Choice, version_of
+from tsuku_llm.operations.reuse import Space, reuse_files, verify_reused
+from tsuku_llm.operations.session import Session
+from tsuku_llm.ownership import check_path
+from tsuku_llm.selection import Candidate
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import ArtifactRecord, Receipt
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+
+
+class VersionBuilder:
+    """The build of one candidate; it is used once, under the lock of the version's ``id``.
+
+    ``reasons`` says of each other variant why it was not taken; the receipt keeps that.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        choice: Choice,
+        candidate: Candidate,
+        reasons: Mapping[str, str],
+    ) -> None:
+        self.session = session
+        self.store = store
+        self.choice = choice
+        self.candidate = candidate
+        self.reasons = reasons
+        self.id = version_of(choice.release.release, candidate.variant)
+        # What the steps find out, for the receipt: the contents of the tree by path, the sizes of
+        # the downloads by digest, the server's path in the tree, and the device to pass to it.
+        self._contents: dict[str, TreeEntry] = {}
+        self._sizes: dict[str, int] = {}
+        self._server = candidate.variant.server
+        self._device: str | None = None
+
+    def build(self) -> Installed:
+        """Fill a staged tree, try its server, and commit it.
+
+        Raises ``GateFailed`` if the server does not run here, and the errors of ``fetch``,
+        ``archive`` and ``store``.
+        """
+        store = self.store
+        # Two variants may share an archive, and the first process to unpack it removes it. So each
+        # archive's lock is held until the commit. Sorted, so that two processes never wait for each
+        # other.
+        digests = sorted({artifact.sha256 for artifact in self.candidate.variant.artifacts})
+        try:
+            with ExitStack() as locks:
+                # A process that installs another variant waits here if it needs the same archive.
+                for digest in digests:
+                    locks.enter_context(store.lock(digest))
+                store.sweep()  # a killed process may have left a staging folder
+                with store.staging() as staging:
+                    self._fill(staging)
+                    self._gate(staging.tree)
+                    # The rename in here is the commit: before it no other process sees the version.
+                    return store.commit(staging, self._receipt())
+        except TrustError as error:
+            if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
+                store.drop_downloads(digests)  # signed like this: another download is refused, too
+            raise
+
+    def _fill(self, staging: Staging) -> None:
+        """Link what other versions have into the staged tree; download and unpack the rest."""
+        store, waiting = self.store, self.candidate.variant.artifacts
+        # Reuse. ``linked`` are archives whose files other versions have; they need no download.
+        linked = reuse_files(store, staging, waiting)
+        aside: list[archive.Aside] = []
+        while waiting:
+            # First round: download what is not linked. Second round: download what was linked but
+            # has changed since it was installed.
+            missing = [artifact for artifact in waiting if artifact not in linked]
+            with self._download(missing) as arrivals:
+                # This hashes the linked files while other threads download.
+                right = verify_reused(store, staging, linked)
+                # One archive after the other: they fill the same folder.
+                brought = [
+                    _unpack(arrival, artifact, staging, arrivals)
+                    for artifact, arrival in zip(missing, arrivals, strict=True)
+                ]
+            # Here every archive is verified as a whole.
+            aside += [each for each in brought if each.artifact.files is None]
+            listed = (each.items for each in brought if each.artifact.files is not None)
+            self._contents |= {item.path: item for item in chain(*right.values(), *listed)}
+            self._sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
+            # Archives whose linked files were wrong; without any, the loop ends.
+            waiting = tuple(artifact for artifact in linked if artifact.sha256 not in right)
+            linked = ()
+        # Archives without a signed list of files were unpacked aside. Now that all of them are
+        # there, move their files into the tree.
+        if aside:
+            self._server, placed = archive.place(aside, staging.tree, self._server, self._contents)
+            self._contents |= {item.path: item for item in placed}
+            # What is left are empty folders and duplicates.
+            drop_tree(staging.unpacked)
+
+    @contextmanager
+    def _download(self, artifacts: Sequence[Artifact]) -> Iterator[list[fetch.VerifiedStream]]:
+        """Download archives in parallel for the block; each can be unpacked while it arrives.
+
+        Only verified bytes can be read. At the end of the block every archive is verified as a
+        whole.
+        """
+        if not artifacts:
+            yield []
+            return
+        session, partials = self.session, self.store.partials
+        space = Space(artifacts, [fetch.present(artifact, partials) for artifact in artifacts])
+        # Check now: otherwise a full disk would show only at the end of a long download.
+        require_space(session.paths.data, space.needed, space.facts)
+        with (
+            fetch.Network(
+                session.machine.environ,
+                mirrors=session.settings.mirror,
+                offline=session.offline,
+                on_wait=session.user.note,
+            ) as network,
+            fetch.delivered(artifacts, partials, network, session.user.progress) as arrivals,
+        ):
+            yield arrivals
+
+    def _gate(self, tree: Path) -> None:
+        """Start the staged server once, and keep the name of the device to pass to it.
+
+        Raises ``GateFailed`` if it does not run here, and ``UnsafeLocation`` if another user could
+        have replaced it.
+        """
+        check_path(tree)  # again, as unpacking takes time: never run another user's file
+        variant, gpu = self.candidate.variant, self.candidate.gpu
+        build = Build(tree, self._server, variant.backend, variant.arguments)
+        report = gate(build, self.session.machine.environ, expected=gpu.name if gpu else None)
+        self._device = report.device
+
+    def _receipt(self) -> Receipt:
+        choice, release, variant = self.choice, self.choice.release, self.candidate.variant
+        contents = self._contents.values()
+        return Receipt(
+            id=self.id,
+            release=release.release,
+            sequence=choice.sequence,
+            version=release.version or release.release,
+            channel=choice.channel,
+            repository=choice.catalog.repository.name,
+            publisher=release.publisher,
+            variant=variant.name,
+            backend=variant.backend,
+            server=self._server,
+            arguments=variant.arguments,
+            device=self._device,
+            requested=choice.selection.requested,
+            detected=choice.selection.detected,
+            line=choice.line(self.candidate),
+            reasons=self.reasons,
+            hardware=hardware_facts(choice.hardware),
+            artifacts=tuple(
+                ArtifactRecord(
+                    artifact.url,
+                    artifact.sha256,
+                    # An archive that was not downloaded has the size in the manifest, if any.
+                    self._sizes.get(artifact.sha256) or artifact.size or 0,
+                )
+                for artifact in variant.artifacts
+            ),
+            files=tuple(item for item in contents if isinstance(item, FileEntry)),
+            links=tuple(item for item in contents if isinstance(item, LinkEntry)),
+            installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            tsuku_llm=__version__,
+            unattested=release.unattested,
+        )
+
+
+def _unpack(
+    arrival: fetch.VerifiedStream,
+    artifact: Artifact,
+    staging: Staging,
+    arrivals: Sequence[fetch.VerifiedStream],
+) -> archive.Aside:
+    """Unpack one of the ``arrivals``: into the tree if its list of files is signed, else aside."""
+    folder, wanted = staging.tree, artifact
+    if artifact.files is None:
+        # The layout is not known: never let such an archive write into the tree.
+        folder = staging.unpacked / artifact.sha256
+        wanted = archive.as_it_is(artifact)
+    threads = 1
+    if not archive.in_order(artifact):
+        # A zip and a wheel have their list of members at the end: wait for it.
+        arrival.wait()
+        # While another archive still arrives, its connections need the processor, too.
+        threads = archive.THREADS if all(each.there for each in arrivals) else 1
+    budget = archive.Budget.of(artifact, arrival.size())
+    with arrival.file() as file:
+        items = archive.unpack(file, wanted, folder, budget, threads)
+    return archive.Aside(artifact, folder, items)
+
+
+def hardware_facts(hardware: Hardware) -> dict[str, Any]:
+    """Return the machine as the receipt keeps it: conclusions without the evidence."""
+    facts = asdict(hardware)
+    for api in facts["apis"]:
+        del api["evidence"]
+    plain: dict[str, Any] = json.loads(json.dumps(facts))
+    return plain

@@ -1,0 +1,56 @@
+"""The questions to the drivers, asked while the rest of the program is still being imported.
+
+Both take about the same time, so they run side by side. The command ``probe`` is here as well: like
+this module, it imports no manifest and no catalog.
+"""
+
+from __future__ import annotations
+
+from tsuku_llm.local_host import LocalHost
+from tsuku_llm.probe import LIMIT, probe, program, questions
+
+# This module is imported first: even ``typing`` would delay the start of the child.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tsuku_llm.driver_child import Asking
+    from tsuku_llm.hardware import Hardware
+    from tsuku_llm.local_host import ChildProgram
+    from tsuku_llm.operations.session import Session
+
+
+class PrefetchedHost(LocalHost):
+    """This machine, with the questions of ``probe`` already put to a child process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._questions = questions(self)
+        # This starts the child and returns: it loads the drivers while we import.
+        self._asking = super().ask(program(self), self._questions, LIMIT)
+        self._taken = False
+
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Asking:
+        """Answer as ``Host.ask``; the first matching call gets the answers asked for ahead."""
+        # Answers are given once: a second probe wants the state of the machine at that moment.
+        if self._taken or (questions, limit) != (self._questions, LIMIT):
+            return super().ask(program, questions, limit)
+        self._taken = True
+        return self._asking
+
+    def close(self) -> None:
+        """End the child process, in case the answers were not needed."""
+        self._asking.end()
+
+
+def probe_machine(session: Session, *, record: Path | None = None) -> Hardware:
+    """Return what the machine has; with ``record`` also write the raw answers to that file."""
+    if record is None:
+        return probe(session.machine.host)
+    from tsuku_llm.snapshot import RecordingHost  # noqa: PLC0415
+
+    recorder = RecordingHost(session.machine.host)
+    hardware = probe(recorder)
+    recorder.save(record)
+    return hardware

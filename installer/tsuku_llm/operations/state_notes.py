@@ -1,0 +1,96 @@
+"""The notes that a start leaves for the next one in the state folder: device lists and failures.
+
+Both count only while the drivers are the same (``launch.driver_fingerprint``). Both may be lost: a
+file that cannot be read, or that another user owns, counts as missing. If nothing can be written,
+every start asks the build again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tsuku_llm import records
+from tsuku_llm.errors import StoreError
+from tsuku_llm.files import make_folder, read_small, replace_file
+from tsuku_llm.launch.devices import ListedDevice
+
+_LIMIT = 1 << 20
+_MOST = 16
+"""Failures that are kept; a machine with more of them has other problems."""
+
+
+class FailureNote(NamedTuple):
+    """An installed version (its id) whose backend failed, the reason, and what ran instead."""
+
+    version: str
+    reason: str
+    instead: str
+
+
+class StateNotes:
+    """The files of notes; ``drivers`` is the current state of the drivers, None if it is unknown.
+
+    Several starts may write at the same time. Each file is replaced in one step, and the last one
+    wins: a lost note only costs another question, or another failed start.
+    """
+
+    def __init__(self, state: Path, drivers: tuple[str, ...] | None) -> None:
+        self._state = state
+        self._drivers = drivers
+
+    def devices(self, version: str) -> tuple[ListedDevice, ...] | None:
+        """Return a version's list if nothing has changed since; None if the build must be asked."""
+        found = self._read("devices.json", _DEVICES)
+        return found["devices"] if found and found["version"] == version else None
+
+    def keep_devices(self, version: str, devices: tuple[ListedDevice, ...]) -> None:
+        """Keep a list that has the backend's devices; one without them may soon be wrong."""
+        self._write("devices.json", {"version": version, "devices": devices})
+
+    def failure(self, version: str) -> FailureNote | None:
+        """Return why a version's backend failed on the current drivers, None if it did not."""
+        return self._failures().get(version)
+
+    def keep_failure(self, failure: FailureNote) -> None:
+        """Keep the fact that a version's backend failed on the current drivers."""
+        failures = {**self._failures(), failure.version: failure}
+        kept = list(failures.values())[-_MOST:]
+        self._write("failures.json", {"failures": kept})
+
+    def _failures(self) -> dict[str, FailureNote]:
+        """Return the failures on the current drivers; those on other drivers do not count."""
+        found = self._read("failures.json", _FAILURES)
+        return {failure.version: failure for failure in found["failures"]} if found else {}
+
+    def _read(self, name: str, read: records.Reader[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return a note, None if it is missing, damaged, or about other drivers."""
+        with suppress(StoreError, ValueError):
+            found = records.parse(read_small(self._state / name, _LIMIT) or b"null", read)
+            return found if found["drivers"] == self._drivers else None
+        return None
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        # Without the state of the drivers a later start could not tell whether the note still
+        # counts.
+        if self._drivers is None:
+            return
+        content = records.encode({"format": 1, "drivers": self._drivers, **document})
+        with suppress(OSError, StoreError):
+            make_folder(self._state)
+            replace_file(self._state / name, content)
+
+
+_TEXT, _SIZE = records.text, records.optional(records.count)
+_DEVICE = {"name": _TEXT, "description": _TEXT, "memory": _SIZE, "free": _SIZE}
+_DEVICES = records.fields(
+    {
+        "drivers": records.many(_TEXT),
+        "version": _TEXT,
+        "devices": records.many(records.record(ListedDevice, _DEVICE)),
+    },
+)
+_FAILURE = records.record(FailureNote, dict.fromkeys(FailureNote._fields, _TEXT))
+_FAILURES = records.fields({"drivers": records.many(_TEXT), "failures": records.many(_FAILURE)})

@@ -1,0 +1,125 @@
+"""The installed version that a start uses, the programs in it, and becoming one of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from tsuku_llm.errors import NotInstalled
+from tsuku_llm.launch.planning import Build, LaunchPlan
+from tsuku_llm.launch.replace_process import replace_process
+from tsuku_llm.operations.session import Session
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.receipt import Receipt
+
+_LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
+
+
+def which(session: Session) -> Path:
+    """Return the path of the server that ``serve`` would start."""
+    installed = requested_version(session.shelf, session)
+    return installed.tree / installed.receipt.server
+
+
+def path_of(session: Session, tool: str) -> Path:
+    """Return the path of ``tool`` in the version that ``serve`` would start.
+
+    Raises ``NotInstalled``.
+    """
+    installed = requested_version(session.shelf, session)
+    return installed.tree / tool_of(installed.receipt, tool)
+
+
+def requested_version(shelf: StoreReader, session: Session) -> Installed:
+    """Return the active version, or another installed one if only that has the requested backend.
+
+    The user's choice is never replaced by another backend that happens to be installed. Raises
+    ``NotInstalled``.
+    """
+    active, backend = shelf.active(), session.settings.backend
+    if active and meets(active.receipt, backend):
+        return active
+    for installed in shelf.installed():
+        if meets(installed.receipt, backend):
+            return installed
+    if active is None:
+        raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+    raise NotInstalled(
+        f"the backend {backend} is requested, and {active.receipt.variant} is installed",
+        hint=f"run: tsuku-llm install --backend {backend}",
+    )
+
+
+def meets(receipt: Receipt, backend: str) -> bool:
+    """Return whether an installed variant is what the request asks for."""
+    if backend == "gpu":
+        return receipt.backend != "cpu"
+    return backend in ("auto", receipt.backend, receipt.variant)
+
+
+def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
+    """Become the program of ``plan``; on Windows, run it, wait, and return its exit code.
+
+    The program keeps the descriptors in ``keep``. Raises ``LaunchError``.
+    """
+    if sys.platform != "win32":
+        replace_process(plan, keep=keep)
+    # On Windows exec would return the terminal to the shell at once.
+    from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415 - only there
+
+    return supervise(plan, keep=keep)
+
+
+def build_of(installed: Installed) -> Build:
+    """Return what ``launch`` needs to know of an installed version."""
+    receipt = installed.receipt
+    return Build(
+        tree=installed.tree,
+        server=receipt.server,
+        backend=receipt.backend,
+        arguments=receipt.arguments,
+        device=receipt.device,
+    )
+
+
+def tool_of(receipt: Receipt, name: str) -> str:
+    """Return the path in the tree of the tool called ``name``, with or without ``.exe``.
+
+    Raises ``NotInstalled``, whose facts list the tools that exist.
+    """
+    tools = tools_of(receipt)
+    if name.removesuffix(".exe") in tools:
+        return tools[name.removesuffix(".exe")]
+    raise NotInstalled(
+        f"{receipt.variant} of {receipt.release} has no tool {name}",
+        facts=tuple(f"tool: {each}" for each in tools),
+        hint="run one of these: tsuku-llm run TOOL -- ARGUMENTS",
+    )
+
+
+def tools_of(receipt: Receipt) -> Mapping[str, str]:
+    """Return the programs in the server's folder: names without ``.exe``, and paths."""
+    folder = PurePosixPath(receipt.server).parent
+    links = {link.path for link in receipt.links}
+    # Archives made on Windows do not mark programs as executable.
+    files = {file.path for file in receipt.files if file.executable or file.path.endswith(".exe")}
+    paths = sorted(links | files | {receipt.server})
+    beside = [path for path in map(PurePosixPath, paths) if path.parent == folder]
+    return {
+        path.name.removesuffix(".exe"): str(path)
+        for path in beside
+        if not _LIBRARY.search(path.name)
+    }
+
+
+def installed_variant(shelf: StoreReader, variant: str, release: str) -> Installed | None:
+    """Return the newest installed version of a variant; a version of ``release`` comes first."""
+    found = [each for each in shelf.installed() if each.receipt.variant == variant]
+
+    def order(each: Installed) -> tuple[bool, int]:
+        return each.receipt.release == release, each.receipt.sequence
+
+    return max(found, key=order, default=None)

@@ -1,0 +1,169 @@
+"""Readers of a child's answer that trust nothing about its shape.
+
+Answers come from drivers through a pipe, or from a recording that a user sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tsuku_llm.hardware import ApiState, Evidence, Problem
+from tsuku_llm.host import DriverAnswer
+
+Codes = Mapping[int, str]
+_MISSING_GLIBC = ": cannot open shared object file"
+_MISSING_MUSL = "loading shared library "
+_LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
+
+
+def integer(value: object) -> int | None:
+    """Return a whole number of at most 64 bits, the range that a driver can mean; else None."""
+    # bool is a subclass of int.
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
+        return value
+    return None
+
+
+def positive(value: object) -> int | None:
+    """Return a size in bytes; None for 0, which drivers report when they do not know."""
+    number = integer(value)
+    return number if number and number > 0 else None
+
+
+def words(value: object) -> str | None:
+    """Return a text on one line of at most 300 characters; None when empty."""
+    if not isinstance(value, str):
+        return None
+    return " ".join(value.replace("\0", " ").split())[:300] or None
+
+
+def dotted(value: object) -> str | None:
+    """Return the version number that a text begins with."""
+    match = _LEADING_VERSION.match(value) if isinstance(value, str) else None
+    return match[0] if match else None
+
+
+def calls(answer: DriverAnswer, name: str) -> tuple[Mapping[str, Any], ...]:
+    """Return every line about one call."""
+    return tuple(line for line in answer.lines if line.get("call") == name)
+
+
+def code(answer: DriverAnswer, name: str) -> int | None:
+    """Return the last return code of a call; None if the call was not made."""
+    lines = calls(answer, name)
+    return integer(lines[-1].get("code")) if lines else None
+
+
+def value(answer: DriverAnswer, name: str, key: str) -> Any:
+    """Return the value ``key`` that the last such call filled in."""
+    lines = calls(answer, name)
+    return lines[-1].get(key) if lines else None
+
+
+def library(answer: DriverAnswer) -> str | None:
+    """Return the file that the API's library was loaded from."""
+    return words(value(answer, "open", "library"))
+
+
+def missing_dependency(answer: DriverAnswer) -> str | None:
+    """Return why a library that exists did not load; None if it does not exist."""
+    names = value(answer, "open", "names")
+    errors = value(answer, "open", "errors")
+    if not isinstance(names, list) or not isinstance(errors, list):
+        return None
+    for name, error in zip(names, errors, strict=False):
+        if isinstance(name, str) and isinstance(error, str) and not is_absence(name, error):
+            return words(error)
+    return None
+
+
+def is_absence(name: str, error: str) -> bool:
+    """Tell whether a loader's message says that the library itself is missing.
+
+    The loaders of glibc and musl both name the library that they miss. A pattern that searches for
+    the name takes quadratic time on a long text, so only the fixed words are searched for.
+    """
+    before, glibc, _ = error.partition(_MISSING_GLIBC)
+    if glibc:
+        # The name must be the whole word before the fixed text: "libfoo.so.1" ends with "foo.so.1".
+        return before.endswith(name) and not before.removesuffix(name)[-1:].strip()
+    _, musl, after = error.partition(_MISSING_MUSL)
+    if musl:
+        return after.startswith(f"{name}:")
+    # The messages of Python on Windows and of dyld on macOS.
+    return "Could not find module" in error or "image not found" in error or "no such file" in error
+
+
+def state(answer: DriverAnswer, *needed: str) -> ApiState:
+    """Tell how far an API got; ``needed`` are the calls that must have returned 0."""
+    if answer.end == "timed-out":
+        return ApiState.TIMED_OUT
+    if answer.end.startswith(("signal", "exit")):
+        return ApiState.CRASHED
+    if answer.end == "absent":
+        return ApiState.ABSENT
+    # No library loaded. It failed if the child says so or a dependency is missing, else it is
+    # absent.
+    if library(answer) is None:
+        broken = answer.end != "done" or missing_dependency(answer) or calls(answer, "error")
+        return ApiState.FAILED if broken else ApiState.ABSENT
+    if any(code(answer, name) != 0 for name in needed):
+        return ApiState.FAILED
+    return ApiState.OK
+
+
+def broken(answer: DriverAnswer, driver: str) -> Problem | None:
+    """Return the problem of a driver that crashed or hung during its question."""
+    call = words(answer.during) or "between two calls"
+    if answer.end == "timed-out":
+        return Problem(
+            "driver-timed-out",
+            f"{driver} did not answer in time ({call})",
+            "restart the machine; if it happens again, reinstall the GPU's driver",
+            transient=True,
+        )
+    if answer.end.startswith(("signal", "exit")):
+        return Problem(
+            "driver-crashed",
+            f"{driver} crashed when it was asked ({call}: {words(answer.end)})",
+            "reinstall or update the GPU's driver",
+        )
+    return None
+
+
+def evidence(answer: DriverAnswer, codes: Codes | None = None) -> tuple[Evidence, ...]:
+    """List each call and its outcome as text; ``codes`` names return codes."""
+    found = [item for line in answer.lines if (item := _item(line, codes or {}))]
+    if answer.end not in ("done", "absent"):
+        found.append(Evidence(words(answer.during) or "the question", words(answer.end) or ""))
+    return tuple(found)
+
+
+def _item(line: Mapping[str, Any], codes: Codes) -> Evidence | None:
+    call, number = words(line.get("call")), integer(line.get("code"))
+    if call is None:
+        return None
+    if call == "open":
+        return _opened(line)
+    if call == "icd":
+        name = f"{words(line.get('file'))} → {words(line.get('library'))}"
+        return Evidence(name, words(line.get("error")) or "present")
+    if "error" in line:
+        return Evidence(call, words(line["error"]) or "")
+    # Devices that were read become ``Gpu`` values; only their errors are evidence.
+    if number is None or (call == "device" and number == 0):
+        return None
+    return Evidence(call, f"{number} ({codes[number]})" if number in codes else str(number))
+
+
+def _opened(line: Mapping[str, Any]) -> Evidence:
+    loaded = words(line.get("library"))
+    if loaded:
+        return Evidence(f"open {words(line.get('name')) or loaded}", loaded)
+    names = line.get("names")
+    errors = line.get("errors")
+    first = words(names[0]) if isinstance(names, list) and names else None
+    error = words(errors[0]) if isinstance(errors, list) and errors else None
+    return Evidence(f"open {first or 'its library'}", error or "not found")

@@ -1,0 +1,116 @@
+"""The answers of a machine combined into ``Hardware``, one function per operating system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tsuku_llm.hardware import Api, Cpu, Hardware
+from tsuku_llm.host import DriverAnswer, Host
+from tsuku_llm.probe import (
+    amd,
+    answers,
+    cpu,
+    intel,
+    libc,
+    machine,
+    nvidia,
+    opencl,
+    vulkan,
+)
+
+
+def assemble(host: Host, os: str, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
+    """Combine the answers of one machine; ``host`` is asked for a few files that explain them.
+
+    For an unknown operating system only ``os`` and ``arch`` are filled in.
+    """
+    # macOS and Windows import their own parsers when needed: a Linux probe need not load them.
+    systems = {"linux": _linux, "darwin": _darwin, "windows": _windows}
+    system = systems.get(os)
+    return system(host, arch, by_question) if system else Hardware(os, arch, simulated=host.name)
+
+
+def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
+    kind = machine.collect(host, by_question)
+    libraries = libc.collect(host, by_question)
+    processor, memory = cpu.collect_linux(host, arch)
+    return Hardware(
+        os="linux",
+        arch=arch,
+        os_version=parse_os_release(host.read_text("/etc/os-release")),
+        libc=libc.parse(libraries),
+        libstdcxx=libc.parse_libstdcxx(libraries),
+        cpu=processor,
+        memory=memory,
+        apis=_apis(host, by_question, kind),
+        problems=machine.problems(kind),
+        evidence=machine.evidence(kind),
+        simulated=host.name,
+    )
+
+
+def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
+    from tsuku_llm.probe import apple  # noqa: PLC0415
+
+    raw = apple.collect(host, by_question)
+    return Hardware(
+        os="darwin",
+        arch=arch,
+        os_version=apple.parse_version(raw),
+        cpu=_cpu(arch, *apple.parse_cpu(raw)),
+        memory=apple.parse_memory(raw),
+        apis=(apple.parse(raw),),
+        simulated=host.name,
+    )
+
+
+def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
+    from tsuku_llm.probe import windows  # noqa: PLC0415
+
+    raw = windows.collect(by_question)
+    vcruntime = windows.parse_vcruntime(raw, arch)
+    adapters = tuple(
+        # Windows names display adapters with a vendor, but without a slot or a kernel module.
+        machine.PciDevice(None, vendor, None, None)
+        for vendor in windows.parse_vendors(raw)
+    )
+    return Hardware(
+        os="windows",
+        arch=arch,
+        os_version=answers.dotted(host.system().get("release")),
+        vcruntime=vcruntime,
+        cpu=_cpu(arch, *windows.parse_cpu(raw)),
+        memory=windows.parse_memory(raw),
+        apis=_apis(host, by_question, machine.MachineKind(os="windows", pci=adapters)),
+        problems=windows.problems(vcruntime),
+        evidence=windows.evidence(raw),
+        simulated=host.name,
+    )
+
+
+def _apis(
+    host: Host, by_question: Mapping[str, DriverAnswer], kind: machine.MachineKind
+) -> tuple[Api, ...]:
+    intel_raw = intel.collect(by_question)
+    level_zero, cl = intel.parse(intel_raw), opencl.parse(opencl.collect(by_question))
+    return (
+        nvidia.parse(nvidia.collect(host, by_question), kind),
+        amd.parse(amd.collect(host, by_question), kind),
+        level_zero,
+        vulkan.parse(vulkan.collect(host, by_question), kind),
+        cl,
+        intel.openvino(level_zero, cl, intel_raw),
+    )
+
+
+def _cpu(arch: str, vendor: str | None, name: str | None, features: tuple[str, ...]) -> Cpu:
+    known = arch == "amd64" and features
+    return Cpu(vendor, name, features, cpu.x86_level(frozenset(features)) if known else None)
+
+
+def parse_os_release(text: str | None) -> str | None:
+    """Return PRETTY_NAME of os-release, the system's own name."""
+    for line in (text or "").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return answers.words(line.partition("=")[2].strip().strip("\"'"))
+    return None

@@ -1,0 +1,128 @@
+"""The kind of machine that runs the drivers: supporting facts, never a reason not to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tsuku_llm.hardware import Evidence, Problem
+from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe import answers
+from tsuku_llm.probe.environment import is_wsl
+
+_TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
+_CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A display controller or accelerator; ``driver`` is the kernel module bound to it."""
+
+    slot: str | None
+    vendor: int | None
+    device: int | None
+    driver: str | None
+
+    @property
+    def name(self) -> str:
+        """The vendor and device numbers, as PCI tools write them."""
+        return ":".join("????" if part is None else f"{part:04x}" for part in self._ids)
+
+    @property
+    def _ids(self) -> tuple[int | None, int | None]:
+        return self.vendor, self.device
+
+
+@dataclass(frozen=True, slots=True)
+class MachineKind:
+    """The kind of machine; on Windows only ``os`` and ``pci`` carry information."""
+
+    os: str = "linux"
+    container: bool = False
+    wsl: bool = False
+    wsl_device: bool = False
+    tegra: str | None = None
+    pci: tuple[PciDevice, ...] = ()
+
+    def has_pci(self, vendor: int) -> bool:
+        """Tell whether the bus lists a device of that vendor."""
+        return any(device.vendor == vendor for device in self.pci)
+
+
+def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
+    """Ask the host for the few files that tell what kind of machine it is."""
+    wsl = is_wsl(host)
+    return MachineKind(
+        container=_in_container(host),
+        wsl=wsl,
+        wsl_device=wsl and host.access("/dev/dxg") is not None,
+        tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
+        pci=parse_pci(by_question.get("pci", ABSENT)),
+    )
+
+
+def _in_container(host: Host) -> bool:
+    if host.environment("container") or host.environment("KUBERNETES_SERVICE_HOST"):
+        return True
+    # Docker and podman create these files; "container" is set by systemd-nspawn, LXC and podman.
+    return any(host.access(path) is not None for path in _CONTAINER_FILES)
+
+
+def parse_tegra(release: str | None, compatible: str | None) -> str | None:
+    """Return the Jetson's release text, or its device-tree name; None on other machines."""
+    if release and "REVISION" in release:
+        return answers.words(release.partition("\n")[0])
+    if compatible and "nvidia,tegra" in compatible:
+        return answers.words(compatible)
+    return None
+
+
+def parse_pci(answer: DriverAnswer) -> tuple[PciDevice, ...]:
+    """Read each line of the worker's list."""
+    return tuple(
+        PciDevice(
+            slot=answers.words(line.get("slot")),
+            vendor=_hex(line.get("vendor")),
+            device=_hex(line.get("device")),
+            driver=answers.words(line.get("driver")),
+        )
+        for line in answers.calls(answer, "device")
+    )
+
+
+def _hex(value: object) -> int | None:
+    try:
+        return int(value, 16) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def evidence(machine: MachineKind) -> tuple[Evidence, ...]:
+    """List the devices on the bus, and the kernel module that drives each."""
+    return tuple(
+        Evidence(f"PCI {device.slot}", f"{device.name} (driver {device.driver or 'none'})")
+        for device in machine.pci
+    )
+
+
+def problems(machine: MachineKind) -> tuple[Problem, ...]:
+    """Return the problems that concern the whole machine."""
+    found = []
+    if machine.tegra:
+        found.append(
+            Problem(
+                "jetson",
+                f"this is a Jetson ({machine.tegra}): its CUDA is not the one of arm64 servers",
+                "use the CPU build, or build llama.cpp with the JetPack's own CUDA",
+            )
+        )
+    # A container in WSL lacks /dev/dxg only because it was not passed in.
+    if machine.wsl and not machine.wsl_device and not machine.container:
+        found.append(
+            Problem(
+                "wsl-without-gpu",
+                "this is WSL, and Windows offers it no GPU (/dev/dxg is missing)",
+                "update the GPU's driver in Windows, then run there: wsl --update",
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,35 @@
+"""Texts from elsewhere, made safe to show: no control characters, no passwords of URLs. Pure."""
+
+from __future__ import annotations
+
+import re
+
+URL_USER = r"://[^/?#]*@"
+"""The pattern of a user and password in a URL; "/", "?" and "#" end the host part."""
+
+_USER = re.compile(URL_USER)
+_USER_WITHOUT_SCHEME = re.compile(r"(?<![^\s'\",])[^/?#@\s'\",:]+:[^/?#@\s'\",]+@")
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters: what is not printable is escaped as in Python.
+
+    Names of devices, files and servers come from elsewhere. They may hold escape sequences, line
+    ends, or marks that reverse the direction of writing, and a terminal would obey them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def has_password(text: str) -> bool:
+    """Tell whether a URL in a text has a user, and so perhaps a password."""
+    return _USER.search(text) is not None
+
+
+def redacted(text: str) -> str:
+    """Replace users and passwords of URLs in a text, also of URLs without a scheme."""
+    return _USER_WITHOUT_SCHEME.sub("***@", _USER.sub("://***@", text))

@@ -1,0 +1,87 @@
+"""The last step before a version is published: its final form on disk, still in staging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.files import FOLDER_MODE, flush_folder, seal_file, write_new
+from tsuku_llm.store.in_use import IN_USE
+from tsuku_llm.store.integrity import (
+    FINGERPRINT,
+    Stamp,
+    differences,
+    expected_kinds,
+    list_tree,
+    stamps_to_json,
+    tampered,
+)
+from tsuku_llm.store.receipt import RECEIPT, Receipt
+from tsuku_llm.store.reuse import Content, share
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.tree_entry import FileEntry
+
+_MODES = {True: 0o755, False: 0o644}
+"""The mode of a file, by its executable flag."""
+
+_FLUSHES = 8
+"""The number of files that are flushed in parallel."""
+
+
+def finalize(
+    staging: Staging, receipt: Receipt, sources: Mapping[Content, Path]
+) -> dict[Stamp, str]:
+    """Write a staged tree and its receipt durably; return the digests of shared files.
+
+    ``sources`` are files of other versions: they are linked, and the copies removed. Raises
+    TamperedInstall if the tree does not hold exactly what the receipt lists.
+    """
+    tree = staging.tree
+    with disk_errors("finishing the new version", staging.path):
+        # The staging folder is locked, so no other process changes it. The order of steps is the
+        # safety: all of it is flushed before the caller renames the folder to its final name.
+        _drop_empty_folders(tree, receipt)
+        found = differences(list_tree(tree), receipt)
+        if found:
+            raise tampered(f"the unpacked {receipt.id}", found)
+        # Link before flushing: the copies that links replace are removed unflushed.
+        digests = share(staging, receipt.files, sources)
+        _seal_files(tree, receipt.files)
+        # The file that servers lock must be there before the version has its name.
+        write_new(staging.path / IN_USE, b"")
+        write_new(staging.path / RECEIPT, receipt.to_json())
+        # Take the stamps last: the new modes and links above have changed the change times.
+        stamps = list_tree(tree).files
+        write_new(staging.path / FINGERPRINT, stamps_to_json(stamps))
+        # Folders after files: flushing a folder makes the names of its files durable.
+        _seal_folders(staging, receipt)
+    return digests
+
+
+def _seal_files(tree: Path, files: Sequence[FileEntry]) -> None:
+    """Set the modes and flush, 8 files in parallel: the disk serves waiting flushes together."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # not at a start
+
+    with ThreadPoolExecutor(_FLUSHES) as pool:
+        # Each thread has its own files. Reading the results raises the first ``OSError`` here, and
+        # leaving the block waits for the other threads.
+        for _ in pool.map(lambda file: seal_file(tree / file.path, _MODES[file.executable]), files):
+            pass
+
+
+def _drop_empty_folders(tree: Path, receipt: Receipt) -> None:
+    """Remove the empty folders of the archives; the receipt lists none."""
+    kept = expected_kinds(receipt)
+    kinds = list_tree(tree).kinds
+    for name in sorted((name for name, kind in kinds.items() if kind == "folder"), reverse=True):
+        if name not in kept and not any((tree / name).iterdir()):
+            (tree / name).rmdir()
+
+
+def _seal_folders(staging: Staging, receipt: Receipt) -> None:
+    kinds = expected_kinds(receipt)
+    folders = [staging.tree / name for name, kind in kinds.items() if kind == "folder"]
+    for folder in (*folders, staging.tree, staging.path):
+        folder.chmod(FOLDER_MODE)
+        flush_folder(folder)

@@ -1,0 +1,128 @@
+"""The installed versions and the active one, for reading only.
+
+A version is complete or does not exist. A start needs no more than this module; ``versions``
+has the code that changes the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import CorruptStore
+from tsuku_llm.ownership import check_below, check_path
+from tsuku_llm.store.in_use import holding
+from tsuku_llm.store.installed import Installed, read_pointer, read_version
+from tsuku_llm.store.integrity import check_version, find_differences
+from tsuku_llm.store.receipt import is_version_id
+
+
+class StoreReader:
+    """The versions in the folder ``data``, as ``Store`` left them.
+
+    Every method raises StoreError or a subclass if the file system reports an error.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self._versions = data / "versions"
+
+    def find(self, version: str) -> Installed | None:
+        """Find a version by its id. Raises CorruptStore if its receipt cannot be read."""
+        return read_version(self._versions / version) if is_version_id(version) else None
+
+    def installed(self) -> tuple[Installed, ...]:
+        """Return every version with a readable receipt, sorted by id."""
+        return tuple(
+            found for found in self._look_at_all().values() if isinstance(found, Installed)
+        )
+
+    def damaged(self) -> Mapping[str, CorruptStore]:
+        """Return the versions whose receipts cannot be read, with the errors."""
+        found = self._look_at_all()
+        return {name: error for name, error in found.items() if isinstance(error, CorruptStore)}
+
+    def active(self) -> Installed | None:
+        """Return the active version; None if none is active.
+
+        Raises CorruptStore if the pointer or the version that it names cannot be read.
+        """
+        version = read_pointer(self.data).active
+        if version is None:
+            return None
+        found = self.find(version)
+        if found is None:
+            raise CorruptStore(
+                f"the active version {version} is not there",
+                facts=(f"path: {self._versions / version}",),
+                hint="run tsuku-llm install, or tsuku-llm rollback",
+            )
+        return found
+
+    def previous(self) -> Installed | None:
+        """Return the version that ``rollback`` would activate; None if there is none."""
+        version = read_pointer(self.data).previous
+        return self.find(version) if version else None
+
+    def check(self, installed: Installed, *, full: bool = False) -> None:
+        """Refuse a tree that is not what its receipt says; ``full`` hashes every file.
+
+        Raises UnsafeLocation if another user could replace it, TamperedInstall with the names
+        that differ.
+        """
+        # First the folders above the tree: in another user's folder, a checked tree could be
+        # replaced right after the check.
+        check_path(installed.tree)
+        check_version(installed.path, installed.receipt, full=full)
+        # Then the tree: who owns a file, or may write to it, can change it after the check.
+        check_below(installed.tree)
+
+    def verify(self, installed: Installed) -> tuple[str, ...]:
+        """Hash every file and list every name that is not what the receipt says.
+
+        The version is held meanwhile, so that no other process removes it. Raises NotInstalled
+        if another process removes it already.
+        """
+        with self.hold(installed):
+            return tuple(find_differences(installed.path, installed.receipt, full=True))
+
+    def hold(self, installed: Installed) -> AbstractContextManager[int | None]:
+        """Keep a version from being removed during the block.
+
+        A child process that inherits the descriptor (None on Windows) holds the version too,
+        as long as it lives. Raises NotInstalled while another process removes the version.
+        """
+        return holding(installed.path)
+
+    def ids(self) -> list[str]:
+        """List the ids of all versions, damaged ones included; foreign folders are left out."""
+        from tsuku_llm.folders import opened  # noqa: PLC0415  # a start lists nothing
+        from tsuku_llm.store.layout import is_version  # noqa: PLC0415
+
+        with (
+            disk_errors("listing the installed versions", self._versions),
+            opened(self.data, "versions") as folder,
+        ):
+            names = folder.names() if folder else []
+            return [name for name in names if folder and is_version(folder, name)]
+
+    def foreign(self) -> tuple[Path, ...]:
+        """List the foreign paths in the folders of the store."""
+        from tsuku_llm.store.foreign import foreign  # noqa: PLC0415
+
+        return foreign(self.data)
+
+    def _look_at_all(self) -> dict[str, Installed | CorruptStore]:
+        return {name: self._look_at(name) for name in self.ids()}
+
+    def _look_at(self, name: str) -> Installed | CorruptStore:
+        try:
+            return self.find(name) or CorruptStore(
+                f"{name} has no receipt",
+                facts=(f"path: {self._versions / name}",),
+                hint="tsuku-llm prune removes it",
+            )
+        except CorruptStore as error:
+            return error

@@ -1,0 +1,170 @@
+"""Files of other versions, linked into a staged tree: identical files are stored once.
+
+There are two occasions. Before a download, ``supply`` links all files of an archive, which then
+need not be downloaded. At the commit, ``share`` replaces extracted files by links. If the file
+system has no hard links, or refuses one more, the extracted copy stays.
+
+A source is the same file in another version. It is hashed again before it is trusted, because
+its version was verified long ago. Hashing can take as long as downloading other archives, so
+``supply`` links, and ``confirm`` hashes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tsuku_llm.errors import StoreError, TsukuError
+from tsuku_llm.files import make_folder
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.integrity import (
+    Stamp,
+    check_version,
+    read_stamps,
+    tampered,
+    verify_files,
+)
+from tsuku_llm.store.staging import ASIDE, Staging
+from tsuku_llm.tree_entry import FileEntry
+
+Content = tuple[str, bool]
+"""SHA-256 and the executable flag of a file: files with both equal can be shared."""
+
+
+def find_sources(files: Iterable[FileEntry], others: Iterable[Installed]) -> dict[Content, Path]:
+    """Find the same files in other versions; empty files are left out."""
+    wanted = {(file.sha256, file.executable) for file in files if file.size}
+    return {
+        (file.sha256, file.executable): other.tree / file.path
+        for other in others
+        for file in other.receipt.files
+        if (file.sha256, file.executable) in wanted
+    }
+
+
+def can_supply(files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
+    """Tell whether all of these files have sources; empty files need none."""
+    return bool(files) and sources.keys() >= {(f.sha256, f.executable) for f in files if f.size}
+
+
+def supply(tree: Path, files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
+    """Link all of these files into ``tree``, or none; return whether they are linked.
+
+    None are linked if a file has no source, its name is taken, or linking fails.
+    """
+    if not can_supply(files, sources):
+        return False
+    linked: list[FileEntry] = []
+    with suppress(OSError, StoreError):
+        for file in files:
+            target = tree / file.path
+            make_folder(target.parent)
+            if file.size:
+                target.hardlink_to(sources[file.sha256, file.executable])
+            else:
+                # Empty files are created: a hard link would only save its own cost.
+                target.touch(exist_ok=False)
+            # Only what we created may be withdrawn: a name that was taken belongs to another
+            # archive.
+            linked.append(file)
+        return True
+    withdraw(tree, linked)
+    return False
+
+
+def confirm(staging: Staging, files: Sequence[FileEntry]) -> list[str]:
+    """Hash the linked files; return the names of those that differ.
+
+    The digests are remembered for the commit, which hashes a file again only if it was touched
+    since. If the file system reports an error, all names are returned.
+    """
+    try:
+        stamps, changed = verify_files(staging.tree, files, {})
+    except OSError:
+        return [file.path for file in files]
+    right = (file for file in files if file.path not in changed)
+    staging.hashed.update({stamps[file.path]: file.sha256 for file in right})
+    return changed
+
+
+def withdraw(tree: Path, files: Sequence[FileEntry]) -> None:
+    """Remove linked files from ``tree``; a file that cannot be removed stays."""
+    for file in files:
+        with suppress(OSError):
+            (tree / file.path).unlink()
+
+
+def share(
+    staging: Staging, files: Sequence[FileEntry], sources: Mapping[Content, Path]
+) -> dict[Stamp, str]:
+    """Replace files of a staged tree by links to their sources; return the links' digests.
+
+    The extracted copies are kept aside until the sources are hashed. If a source differs, its copy
+    is put back. A file that ``supply`` linked already was hashed then; it is hashed again only
+    if it was touched since. Raises ``OSError`` if a copy cannot be put back, TamperedInstall if
+    a differing file has no copy.
+    """
+    tree, aside = staging.tree, staging.path / ASIDE
+    aside.mkdir()
+    linked: dict[str, tuple[FileEntry, Path | None]] = {}
+    for number, file in enumerate(files):
+        source = sources.get((file.sha256, file.executable))
+        if source and _same(source, tree / file.path):
+            # ``supply`` linked it before: there is no copy to put back.
+            linked[file.path] = file, None
+        elif source and _link(source, tree / file.path, aside / str(number)):
+            linked[file.path] = file, aside / str(number)
+    records = [file for file, _ in linked.values()]
+    # Hash after linking: another process may damage or remove a source's version at any time, and
+    # only the file that is now in our tree counts.
+    stamps, changed = verify_files(tree, records, staging.hashed)
+    for path, (_, copy) in linked.items():
+        if path not in changed:
+            if copy:
+                copy.unlink()
+        elif copy:
+            copy.replace(tree / path)
+        else:
+            raise tampered("what another version supplied", [f"content changed: {path}"])
+    aside.rmdir()
+    return {stamps[file.path]: file.sha256 for file in records if file.path not in changed}
+
+
+def _same(source: Path, target: Path) -> bool:
+    try:
+        return source.samefile(target)
+    except OSError:
+        return False
+
+
+def _link(source: Path, target: Path, copy: Path) -> bool:
+    """Move ``target`` to ``copy`` and link ``source`` in its place; undo it if linking fails."""
+    target.replace(copy)
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        copy.replace(target)
+        return False
+    return True
+
+
+def inodes_of(version: Path) -> frozenset[int]:
+    """Return the inodes of a version's files, as recorded when it was verified."""
+    return frozenset(stamp[-1] for stamp in read_stamps(version).values())
+
+
+def refresh_sharers(
+    others: Iterable[Installed], inodes: Collection[int], digests: Mapping[Stamp, str]
+) -> None:
+    """Store new fingerprints for the versions that share these inodes.
+
+    Adding or removing a hard link changes the change time of the inode, and so the stamp under
+    every other name. ``digests`` are of files that were hashed moments ago.
+    """
+    for other in others:
+        if not inodes_of(other.path).isdisjoint(inodes):
+            with suppress(TsukuError):
+                # No lock on the other version: the check only replaces its fingerprint file. Damage
+                # that is found here is reported when that version is used.
+                check_version(other.path, other.receipt, known=digests)

@@ -1,0 +1,505 @@
+"""Each role is compared by itself with every copy that is known, on the disk and in a refresh."""
+
+import functools
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.packaged import packaged
+from support.program import Result, environment, run_program
+from support.repository import RepositorySimulator, cpu_platform, release_document
+from tuf.api.metadata import MetaFile
+
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading, refreshing
+from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.errors import HttpStatusError, MetadataError
+
+ROLES = ("timestamp", "snapshot", "targets")
+
+
+OTHER_BUILD = {"linux-amd64": cpu_platform()}
+"""Not the archive of ``b1``: a revocation counts for the same archive under any name."""
+for artifact in OTHER_BUILD["linux-amd64"]["variants"]["cpu"]["artifacts"]:
+    artifact["sha256"] = "2" * 64
+
+
+@pytest.fixture
+def simulator() -> RepositorySimulator:
+    simulator = RepositorySimulator()
+    simulator.publish(release_document("b1"), release_document("b2", platforms=OTHER_BUILD))
+    return simulator
+
+
+def revoked(simulator: RepositorySimulator) -> RepositorySimulator:
+    """The repository after its newest release was revoked, and that twice signed again."""
+    later = simulator.fork()
+    later.publish(release_document("b2", platforms=OTHER_BUILD, revoked=True))
+    for _ in range(2):
+        later.bump()
+    return later
+
+
+def replayed(old: RepositorySimulator, versions: int = 100) -> RepositorySimulator:
+    """The old targets below a new snapshot and timestamp: all that the online key can do."""
+    evil = old.fork()
+    evil.snapshot.version = evil.timestamp.version = versions
+    evil.sign_snapshot()
+    evil.sign_timestamp()
+    return evil
+
+
+def place(data: Path) -> Path:
+    return data / "metadata" / "simulator"
+
+
+def is_revoked(found: loading.Catalog) -> bool:
+    return found.revocation(found.entry("b2")) is not None
+
+
+def refused(repository: repositories.Repository, data: Path, host: RepositorySimulator) -> str:
+    """What a refresh says that changes nothing of what is trusted."""
+    before = loading.load(repository, data)
+    with pytest.raises(MetadataError) as caught:
+        refreshing.refresh(repository, data, host.download, alone=True)
+    after = loading.load(repository, data)
+    assert (after.source, after.trusted, after.notes) == (
+        before.source,
+        before.trusted,
+        before.notes,
+    )
+    assert caught.value.exit_code == 5
+    return ": ".join((caught.value.message, *caught.value.facts))
+
+
+# --- the online key alone -----------------------------------------------------------------------
+
+
+def test_T05_the_online_key_alone_does_not_undo_a_revocation_of_the_package(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    later = revoked(simulator)
+    repository = later.repository(embedded=later.freeze())
+    for _ in range(2):
+        said = refused(repository, tmp_path, replayed(simulator))
+        assert "older than what this machine has" in said
+        assert "versions here (embedded): snapshot 5, targets 5, timestamp 5" in said
+        assert "targets 2" in said
+    assert is_revoked(loading.load(repository, tmp_path))
+
+
+@pytest.mark.parametrize("versions", [5, 6, 100])
+def test_T05_through_the_command_line(
+    simulator: RepositorySimulator, tmp_path: Path, versions: int
+) -> None:
+    later = revoked(simulator)
+    package = packaged(tmp_path / "package", later.files)
+    replayed(simulator, versions).write(tmp_path / "host")
+    env = environment(
+        tmp_path / "home",
+        PYTHONPATH=str(package),
+        TSUKU_LLM_REPOSITORY_URL=f"{(tmp_path / 'host').as_uri()}/",
+    )
+
+    def run(*arguments: str) -> Result:
+        return run_program(*arguments, env=env)
+
+    answer = run("repository", "refresh")
+    if versions > 5:
+        assert answer.code == 5
+        assert "older than what this machine has" in answer.stderr
+    planned = run("install", "--dry-run")
+    assert planned.code == 0, planned.stderr
+    assert "cpu of b1, built by" in planned.stdout
+
+
+def test_T05_a_first_refresh_of_a_role_that_the_package_names(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """A removed role is a lower one, and so is a snapshot below the package's."""
+    repository = simulator.repository(embedded=simulator.freeze())
+    older = RepositorySimulator()
+    older.timestamp.version = 9
+    older.sign_timestamp()
+    assert "snapshot 2" in refused(repository, tmp_path, older)
+
+
+def forget(data: Path) -> None:
+    shutil.rmtree(place(data) / "client")
+
+
+def tear(data: Path) -> None:
+    for path in (place(data) / "client").glob("*.json"):
+        path.write_bytes(path.read_bytes()[:100])
+
+
+def forget_roles(data: Path) -> None:
+    for path in (place(data) / "client").glob("*.json"):
+        path.unlink()
+
+
+def forget_snapshot(data: Path) -> None:
+    (place(data) / "client" / "snapshot.json").unlink()
+
+
+def keep_all(_: Path) -> None:
+    pass
+
+
+LOSSES = (keep_all, forget, tear, forget_roles, forget_snapshot)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("with_embedded", [True, False])
+def test_T06_the_online_key_alone_does_not_undo_a_revocation_of_an_update(
+    simulator: RepositorySimulator,
+    tmp_path: Path,
+    loss: Callable[[Path], None],
+    with_embedded: bool,
+) -> None:
+    repository = simulator.repository(embedded=simulator.freeze() if with_embedded else None)
+    later = revoked(simulator)
+    refreshing.refresh(repository, tmp_path, later.download)
+    for _ in range(2):
+        loss(tmp_path)
+        assert "older than what this machine has" in refused(
+            repository, tmp_path, replayed(simulator)
+        )
+    assert is_revoked(loading.load(repository, tmp_path))
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_T06_a_damaged_state_is_seeded_with_the_later_copy(
+    simulator: RepositorySimulator, tmp_path: Path, rotated: bool
+) -> None:
+    repository = simulator.repository(embedded=simulator.freeze())
+    later = revoked(simulator)
+    if rotated:
+        later.rotate("root", "targets", "snapshot", "timestamp")
+    refreshing.refresh(repository, tmp_path, later.download)
+    before = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
+    forget(tmp_path)
+    later.requests.clear()
+    refreshing.refresh(repository, tmp_path, later.download)
+    next_root = f"metadata/{later.root.version + 1}.root.json"
+    assert later.requests == [next_root, "metadata/timestamp.json"]
+    after = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
+    assert after == before
+
+
+def test_T06_a_state_that_is_ahead_stays(simulator: RepositorySimulator, tmp_path: Path) -> None:
+    """What a failed refresh has seen counts as well, and no known copy takes it away."""
+    repository = simulator.repository(embedded=simulator.freeze())
+    later = revoked(simulator)
+    ahead = later.fork()
+    ahead.publish(release_document("b3"))
+    broken = ahead.fork()
+    (name,) = [name for name in broken.files if name.endswith(".b3.json")]
+    del broken.files[name]
+    with pytest.raises(Exception, match="404"):
+        refreshing.refresh(repository, tmp_path, broken.download)
+    assert "version 5 must be >= 6" in refused(repository, tmp_path, later)
+    assert refreshing.refresh(repository, tmp_path, ahead.download).entries[0].release == "b3"
+
+
+def test_T06_a_state_that_strangers_signed_is_replaced(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """High versions in it say nothing: what the known copy has is not fetched again."""
+    repository = simulator.repository()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    stranger = RepositorySimulator(name="stranger")
+    stranger.snapshot.version = stranger.timestamp.version = 100
+    stranger.bump()
+    client = place(tmp_path) / "client"
+    files = {"timestamp": "timestamp", "snapshot": "101.snapshot"}
+    for role, name in files.items():
+        (client / f"{role}.json").write_bytes(stranger.files[f"metadata/{name}.json"])
+    simulator.requests.clear()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
+
+
+def test_T06_what_is_older_does_not_get_into_a_state_that_was_lost(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    repository = simulator.repository()
+    later = revoked(simulator)
+    refreshing.refresh(repository, tmp_path, later.download)
+    forget(tmp_path)
+    refused(repository, tmp_path, simulator)
+    kept = place(tmp_path) / "client" / "timestamp.json"
+    assert kept.read_bytes() == later.files["metadata/timestamp.json"]
+
+
+def test_T06_a_refresh_without_news_leaves_the_kept_copy_alone(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """A reader may be in it, and a crash while it is replaced would leave none."""
+    repository = simulator.repository()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    (copy,) = (place(tmp_path) / "copies").iterdir()
+    before = copy.stat()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    assert copy.stat() == before
+
+
+# --- a newer package over an updated copy -------------------------------------------------------
+
+
+Versions = tuple[int, int, int]
+"""Of timestamp, snapshot and targets."""
+
+
+@functools.cache
+def of_versions(timestamp: int, snapshot: int, targets: int) -> RepositorySimulator:
+    """A repository in which each role has the version that is given, all rightly signed."""
+    simulator = RepositorySimulator()
+    simulator.targets.version = targets
+    simulator.add(release_document(f"b{targets}"))
+    simulator.snapshot.version = snapshot
+    simulator.timestamp.version = timestamp
+    simulator.sign()
+    return simulator
+
+
+def one_content_each(*all_versions: Versions) -> bool:
+    """Whether no version of a role has two contents among these."""
+    return all(
+        not (first[role] == second[role] and first[role + 1 :] != second[role + 1 :])
+        for first, second in itertools.combinations(all_versions, 2)
+        for role in range(2)
+    )
+
+
+MIXES = [(5, 5, 5), *itertools.product((4, 6), (4, 5, 6), (4, 6))]
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=lambda mix: "-".join(map(str, mix)))
+def test_T07_every_mix_of_an_updated_copy_and_a_newer_package(
+    tmp_path: Path, mix: Versions
+) -> None:
+    package, updated = of_versions(5, 5, 5), of_versions(*mix)
+    refreshing.refresh(updated.repository(), tmp_path, updated.download)
+    repository = package.repository(embedded=package.freeze())
+    found = loading.load(repository, tmp_path)
+    lower, higher = [sum(each < 5 for each in mix), sum(each > 5 for each in mix)]
+    assert found.source == ("updated" if higher and not lower else "embedded")
+    assert len(found.notes) == (1 if higher and lower else 0)
+    for note in found.notes:
+        names = [role for role, version in zip(ROLES, mix, strict=True) if version < 5]
+        assert note.startswith("the updated metadata of simulator is not used: this package has")
+        assert all(f"{role} 5" in note for role in names)
+        assert note.endswith("tsuku-llm repository refresh simulator")
+    host = of_versions(7, 7, 7)
+    cured = refreshing.refresh(repository, tmp_path, host.download)
+    assert (cured.entries[0].release, cured.notes) == ("b7", ())
+
+
+@pytest.mark.parametrize("served", MIXES, ids=lambda mix: "-".join(map(str, mix)))
+def test_T07_a_refresh_is_held_to_the_package_role_by_role(
+    tmp_path: Path, served: Versions
+) -> None:
+    package, host = of_versions(5, 5, 5), of_versions(*served)
+    repository = package.repository(embedded=package.freeze())
+    if served == (5, 5, 5):
+        assert refreshing.refresh(repository, tmp_path, host.download).source == "embedded"
+    elif min(served) < 5 or not one_content_each((5, 5, 5), served):
+        refused(repository, tmp_path, host)
+    else:
+        found = refreshing.refresh(repository, tmp_path, host.download)
+        assert tuple(found.trusted.versions[role] for role in ROLES) == served
+
+
+def test_T08_a_mixed_package_and_update_are_both_kept_to(tmp_path: Path) -> None:
+    """Each has a role that is higher, so the updater's memory is of one of them only."""
+    package, updated = of_versions(5, 5, 6), of_versions(6, 6, 5)
+    refreshing.refresh(updated.repository(), tmp_path, updated.download)
+    repository = package.repository(embedded=package.freeze())
+    said = refused(repository, tmp_path, of_versions(7, 7, 5))
+    assert "versions here (embedded): snapshot 5, targets 6, timestamp 5" in said
+    refused(repository, tmp_path, of_versions(5, 5, 6))
+    found = refreshing.refresh(repository, tmp_path, of_versions(8, 8, 6).download)
+    assert (found.source, found.notes) == ("updated", ())
+
+
+# --- the comparison itself ----------------------------------------------------------------------
+
+NAMES = st.sampled_from(("timestamp", "snapshot", "targets", "nightly", "stable"))
+VERSIONS = st.dictionaries(NAMES, st.integers(1, 4), max_size=5)
+
+
+@given(VERSIONS, VERSIONS)
+def test_T08_a_copy_goes_back_where_any_role_is_lower_or_gone(
+    known: dict[str, int], other: dict[str, int]
+) -> None:
+    names = {role for role in known if role not in other or other[role] < known[role]}
+    assert set(trust.setbacks(known, other)) == names
+
+
+@given(VERSIONS, VERSIONS, VERSIONS)
+def test_T08_what_goes_back_behind_none_is_ordered(
+    first: dict[str, int], second: dict[str, int], third: dict[str, int]
+) -> None:
+    def after(known: dict[str, int], other: dict[str, int]) -> bool:
+        return not trust.setbacks(known, other)
+
+    assert after(first, first)
+    if after(first, second) and after(second, first):
+        assert first == second
+    if after(first, second) and after(second, third):
+        assert after(first, third)
+
+
+def test_T08_roles_that_the_snapshot_names_beside_targets_count(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """As delegated roles are named there; no file of theirs is needed for that."""
+    simulator.snapshot.meta["nightly.json"] = MetaFile(7)
+    simulator.bump()
+    repository = simulator.repository(embedded=simulator.freeze())
+    for change in (MetaFile(6), None):
+        lower = simulator.fork()
+        lower.snapshot.meta.pop("nightly.json")
+        if change:
+            lower.snapshot.meta["nightly.json"] = change
+        lower.bump()
+        assert "nightly" in refused(repository, tmp_path, lower)
+        added = lower.repository()
+        refreshing.refresh(added, tmp_path / "other", lower.download)
+        shutil.rmtree(tmp_path / "other" / "metadata" / "simulator" / "client")
+        assert loading.load(repository, tmp_path / "other").source == "embedded"
+        shutil.rmtree(tmp_path / "other")
+        shutil.rmtree(place(tmp_path) / "client")
+    simulator.snapshot.meta["nightly.json"] = MetaFile(8)
+    simulator.bump()
+    found = refreshing.refresh(repository, tmp_path, simulator.download)
+    assert (found.source, found.trusted.versions["nightly"]) == ("updated", 8)
+
+
+TRIPLES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
+STEPS = st.lists(st.tuples(TRIPLES, st.booleans()), min_size=1, max_size=3)
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(TRIPLES, STEPS)
+def test_T08_no_role_ever_goes_back_in_any_history(
+    tmp_path_factory: pytest.TempPathFactory,
+    package: Versions,
+    steps: list[tuple[Versions, bool]],
+) -> None:
+    """Hosts of any versions one after the other, now and then with the updater's state lost."""
+    data = tmp_path_factory.mktemp("data")
+    embedded = of_versions(*package)
+    repository = embedded.repository(embedded=embedded.freeze())
+    reached = package
+    for served, lost in steps:
+        if lost:
+            shutil.rmtree(place(data) / "client", ignore_errors=True)
+        with_error = False
+        try:
+            found = refreshing.refresh(repository, data, of_versions(*served).download)
+        except (MetadataError, HttpStatusError):  # a file of a version that the host lacks
+            with_error = True
+            found = loading.load(repository, data)
+        now = tuple(found.trusted.versions[role] for role in ROLES)
+        assert all(after >= before for before, after in zip(reached, now, strict=True))
+        assert now in (reached, served)
+        assert not (with_error and now != reached)
+        reached = now  # type: ignore[assignment]
+    shutil.rmtree(data)
+
+
+NUMBERS = st.integers(1, 3)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(st.tuples(*[NUMBERS] * 4), st.tuples(*[NUMBERS] * 3), NUMBERS, NUMBERS)
+def test_T08_the_order_of_the_known_copies_does_not_matter(
+    tmp_path_factory: pytest.TempPathFactory,
+    snapshots: tuple[int, ...],
+    targets: tuple[int, ...],
+    one: int,
+    another: int,
+) -> None:
+    """One embedded and one updated, or the other way round: the same hosts are believed.
+
+    ``snapshots`` are those that each timestamp names, ``targets`` those of each snapshot.
+    """
+    first, second, served = (
+        (each, snapshots[each - 1], targets[snapshots[each - 1] - 1]) for each in (one, another, 4)
+    )
+    outcomes = []
+    for here, there in ((first, second), (second, first)):
+        data = tmp_path_factory.mktemp("data")
+        package, updated, host = of_versions(*here), of_versions(*there), of_versions(*served)
+        refreshing.refresh(updated.repository(), data, updated.download)
+        shutil.rmtree(place(data) / "client")
+        repository = package.repository(embedded=package.freeze())
+        try:
+            refreshing.refresh(repository, data, host.download)
+        except MetadataError:
+            outcomes.append(False)
+        else:
+            outcomes.append(True)
+        loaded = loading.load(repository, data).trusted.versions
+        assert all(loaded[role] >= version for role, version in zip(ROLES, here, strict=True))
+        shutil.rmtree(data)
+    known = [max(pair) for pair in zip(first, second, strict=True)]
+    assert outcomes == [all(a >= b for a, b in zip(served, known, strict=True))] * 2
+
+
+# --- recovery ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_T08_new_online_keys_may_count_again_from_where_they_were(
+    simulator: RepositorySimulator, tmp_path: Path, lost: bool
+) -> None:
+    """TUF 5.3.11: what was fast-forwarded under keys that were replaced does not count."""
+    repository = simulator.repository(embedded=simulator.freeze())
+    fast = simulator.fork()
+    fast.timestamp.version = fast.snapshot.version = 2**53 - 2
+    fast.publish(release_document("b3"))
+    refreshing.refresh(repository, tmp_path, fast.download)
+    if lost:
+        shutil.rmtree(place(tmp_path) / "client")
+    assert "older" in refused(repository, tmp_path, simulator)
+    cured = simulator.fork()
+    cured.rotate("timestamp", "snapshot")
+    found = refreshing.refresh(repository, tmp_path, cured.download)
+    assert found.source == "updated"
+    assert found.trusted.versions["timestamp"] == 3
+    assert found.notes == ()
+
+
+def test_T08_new_targets_keys_do_not_let_the_online_roles_go_back(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    later = simulator.fork()
+    for _ in range(3):
+        later.bump()
+    repository = later.repository(embedded=later.freeze())
+    simulator.rotate("targets")
+    said = refused(repository, tmp_path, simulator)
+    assert "older than what this machine has" in said
+
+
+def test_T06_a_newer_root_with_the_same_roles_changes_nothing(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    repository = simulator.repository(embedded=simulator.freeze())
+    simulator.root.version += 1
+    simulator.root.unrecognized_fields["note"] = "the same keys"
+    simulator.sign_root()
+    found = refreshing.refresh(repository, tmp_path, simulator.download)
+    assert (found.source, found.notes) == ("embedded", ())
+    roots = place(tmp_path) / "roots"
+    assert json.loads((roots / "2.root.json").read_bytes())["signed"]["version"] == 2

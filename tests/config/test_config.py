@@ -1,0 +1,523 @@
+"""Settings: precedence, sources, refusals; and edits that change one thing only."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import tomli
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tsuku_llm.backends import NAMES, POLICIES
+from tsuku_llm.config import keys
+from tsuku_llm.config.editing import edited, set_value, unset_value
+from tsuku_llm.config.file import SIZE_LIMIT
+from tsuku_llm.config.keys import KEYS
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import Settings, load
+from tsuku_llm.errors import ConfigError, NotWritable, UsageError
+from tsuku_llm.store.store import LOCK_TIMEOUT
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")
+not_root = pytest.mark.skipif(
+    os.name == "posix" and os.geteuid() == 0, reason="root may write everywhere"
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths.from_environ({"TSUKU_HOME": str(tmp_path)})
+
+
+def write(paths: Paths, text: str) -> Path:
+    paths.config_file.write_text(text, "utf-8")
+    return paths.config_file
+
+
+# --- where things lie --------------------------------------------------------------------
+
+
+def test_everything_lies_under_tsuku_home(tmp_path: Path) -> None:
+    paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path)})
+    assert paths.config_file == tmp_path / "config.toml"
+    assert paths.data == tmp_path / "llm"
+    assert paths.state == paths.data / "state"
+    assert paths.home == tmp_path
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives away")
+def test_X13_in_a_home_of_somebody_else_each_user_keeps_state_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    home = tmp_path / "opt"
+    assert Paths.from_environ({"TSUKU_HOME": str(home)}).state == home / "llm" / "state"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    paths = Paths.from_environ({"TSUKU_HOME": str(home)})
+    assert paths.data == home / "llm"
+    assert paths.state == tmp_path / "mine" / "tsuku-llm"
+
+
+@pytest.mark.parametrize("home", ["", "relative", "~/tsuku", "./x"])
+def test_a_home_that_is_no_absolute_path_is_refused(home: str) -> None:
+    with pytest.raises(ConfigError, match="no absolute path"):
+        Paths.from_environ({"TSUKU_HOME": home})
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of Linux")
+def test_without_a_tsuku_home_the_system_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert Paths.from_environ({}) == Paths(
+        tmp_path / ".config" / "tsuku-llm" / "config.toml",
+        tmp_path / ".local" / "share" / "tsuku-llm",
+        tmp_path / ".local" / "state" / "tsuku-llm",
+    )
+
+
+# --- precedence and sources --------------------------------------------------------------
+
+
+def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
+    configuration = load(paths, {})
+    assert configuration.setting("llm.channel").value == "stable"
+    assert configuration.setting("llm.repository").value == "official"
+    assert not any(entry.chosen for entry in configuration.entries)
+    settings = configuration.settings
+    assert (settings.backend, settings.prefer, settings.repository_url, settings.mirror) == (
+        "auto",
+        "portable",
+        None,
+        (),
+    )
+    assert not settings.chosen
+
+
+def test_every_key_has_its_place_in_the_settings(paths: Paths) -> None:
+    assert {*Settings._fields} == {*(key.key for key in KEYS), "chosen"}
+    chosen = load(paths, {}, {"llm.backend": "cpu"}).settings.chosen
+    assert chosen == {"backend"}
+
+
+@pytest.mark.parametrize("key", ["channel", "repository"])
+def test_a_default_is_no_choice_of_the_user(paths: Paths, key: str) -> None:
+    assert getattr(load(paths, {}).settings, key) is None
+    default = str(keys.key_named(f"llm.{key}").default)
+    assert getattr(load(paths, {}, {f"llm.{key}": default}).settings, key) == default
+
+
+def test_flag_before_environment_before_file_before_default(paths: Paths) -> None:
+    file = write(paths, '[llm]\nbackend = "rocm"\n')
+    environ = {"TSUKU_LLM_BACKEND": "vulkan"}
+    seen = [
+        load(paths, environ, {"llm.backend": "cuda"}).setting("llm.backend"),
+        load(paths, environ, {"llm.backend": None}).setting("llm.backend"),
+        load(paths, {"TSUKU_LLM_BACKEND": ""}).setting("llm.backend"),
+    ]
+    assert [(setting.value, setting.source) for setting in seen] == [
+        ("cuda", "flag --backend"),
+        ("vulkan", "environment TSUKU_LLM_BACKEND"),
+        ("rocm", f"file {file}"),
+    ]
+    assert all(setting.chosen for setting in seen)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> None:
+    text = {
+        "llm.repository_url": "https://a.example/x",
+        "llm.mirror": "file:///m",
+        "llm.lock_timeout": "60",
+        "llm.refresh": "always",
+        "llm.require_fresh": "true",
+        "llm.update_check": "false",
+        "llm.fallback": "auto",
+        "llm.idle_timeout": "5m",
+    }.get(key.name, "cpu")
+    setting = load(paths, {key.variable: text}).setting(key.name)
+    assert keys.text_of(setting.value) == text
+    assert setting.source == f"environment {key.variable}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('"native"', "native"),
+        ('"vulkan, cuda"', ("vulkan", "cuda")),
+        ('["cuda", "cpu"]', ("cuda", "cpu")),
+        ('"cuda"', ("cuda",)),
+    ],
+)
+def test_a_preference_is_a_policy_or_backends_in_order(
+    paths: Paths, text: str, value: object
+) -> None:
+    write(paths, f"[llm]\nprefer = {text}\n")
+    assert load(paths, {}).settings.prefer == value
+
+
+def test_mirrors_are_one_text_or_an_array(paths: Paths) -> None:
+    wanted = ("https://a.example/b", "file:///srv/m")
+    write(paths, f"[llm]\nmirror = {list(wanted)!r}\n")
+    assert load(paths, {}).settings.mirror == wanted
+    assert load(paths, {"TSUKU_LLM_MIRROR": ", ".join(wanted)}).settings.mirror == wanted
+
+
+@pytest.mark.parametrize("text", ["90", '" 90 "'])
+def test_a_time_is_a_number_or_its_text(paths: Paths, text: str) -> None:
+    assert load(paths, {}).settings.lock_timeout == LOCK_TIMEOUT
+    write(paths, f"[llm]\nlock_timeout = {text}\n")
+    assert load(paths, {}).settings.lock_timeout == 90
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("90", 90),
+        ('"5m"', 300),
+        ('"1h30m"', 5400),
+        ('"0.5h1.5s"', 1802),
+        ('"1ms"', 1),
+        ('"0s"', 0),
+    ],
+)
+def test_a_span_of_time_is_written_as_tsuku_writes_it(
+    paths: Paths, text: str, seconds: int
+) -> None:
+    assert load(paths, {}).settings.idle_timeout == 0
+    write(paths, f"[llm]\nidle_timeout = {text}\n")
+    assert load(paths, {}).settings.idle_timeout == seconds
+
+
+def test_other_tables_are_tsukus_and_unknown_keys_of_ours_are_told(paths: Paths) -> None:
+    write(paths, 'telemetry = 1\n[llm]\nbakend = "cpu"\nchannel = "nightly"\n[other]\nx = 1\n')
+    configuration = load(paths, {})
+    assert configuration.settings.channel == "nightly"
+    assert configuration.warnings == (
+        f"{paths.config_file}: unknown setting llm.bakend is ignored",
+    )
+
+
+@pytest.mark.parametrize("text", ["true", "false", '"true"', '"false"'])
+def test_a_switch_is_a_word_or_a_truth_of_toml(paths: Paths, text: str) -> None:
+    write(paths, f"[llm]\nrequire_fresh = {text}\nupdate_check = {text}\n")
+    settings = load(paths, {}).settings
+    assert settings.require_fresh is settings.update_check is ("true" in text)
+
+
+# --- refusals ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backend", "3"),
+        ("backend", '"CUDA"'),
+        ("backend", '""'),
+        ("backend", '"cpu\\u001b[2J"'),
+        ("prefer", '"nativ"'),
+        ("prefer", '["cuda", 3]'),
+        ("prefer", "[]"),
+        ("channel", "true"),
+        ("repository", '"../x"'),
+        ("repository_url", '"http://a.example"'),
+        ("repository_url", '"https://"'),
+        ("repository_url", '"https://a.example/\\u0007"'),
+        ("mirror", '"ftp://a.example"'),
+        ("mirror", '["https://a.example", "http://b.example"]'),
+        ("mirror", "{}"),
+        ("idle_timeout", "-1"),
+        ("idle_timeout", "1.5"),
+        ("idle_timeout", "true"),
+        ("idle_timeout", '""'),
+        ("idle_timeout", '"5 m"'),
+        ("idle_timeout", '"5d"'),
+        ("idle_timeout", '"m"'),
+        ("lock_timeout", "-1"),
+        ("lock_timeout", "true"),
+        ("lock_timeout", "1.5"),
+        ("lock_timeout", '"soon"'),
+        ("lock_timeout", '"\u0661"'),
+        ("require_fresh", '"maybe"'),
+        ("require_fresh", "1"),
+        ("update_check", '""'),
+    ],
+)
+def test_a_wrong_value_is_refused_with_file_and_line(paths: Paths, name: str, value: str) -> None:
+    write(paths, f"# ours\n[other]\n{name} = 1\n[llm]\n{name} = {value}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {})
+    assert caught.value.message.startswith(f"llm.{name} must be")
+    assert f"file {paths.config_file}, line 5: " in caught.value.facts[0]
+
+
+@pytest.mark.parametrize("text", ['llm.backend = "Q!"', 'llm = {backend = "Q!"}'])
+def test_the_line_is_found_without_a_header_too(paths: Paths, text: str) -> None:
+    write(paths, f"x = 1\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {})
+    assert "line 2" in caught.value.facts[0]
+
+
+def test_a_wrong_variable_is_named(paths: Paths) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {"TSUKU_LLM_PREFER": "quantum"})
+    assert caught.value.facts == ("environment TSUKU_LLM_PREFER: 'quantum'",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[llm]\nmirror = "me:secret@a.example"',
+        '[llm]\nmirror = "https://a.example/,me:secret@b.example/"',
+        '[llm]\nmirror = {url = "me:secret@a.example"}',
+        'llm = "https://me:secret@a.example/"',
+    ],
+)
+def test_T16_no_password_of_the_file_is_in_an_error(text: str, paths: Paths) -> None:
+    paths.config_file.parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {})
+    assert "secret" not in str(caught.value) + "".join(caught.value.facts)
+
+
+def test_no_password_is_in_an_error(paths: Paths) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {"TSUKU_LLM_MIRROR": "http://me:secret@a.example/"})
+    assert "secret" not in "".join(caught.value.facts)
+    assert "***@a.example" in caught.value.facts[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "fact"),
+    [
+        (b"[llm\n", "line 1"),
+        (b'a = 1\n[llm]\nbackend = "cpu\n', "line 3"),
+        (b"a = " + b"[" * 5000, ""),
+        (b"x = 1\ny = '\xff'\n", "line 2 is not UTF-8"),
+        ("[llm]\n".encode("utf-16"), "line 1 is not UTF-8"),
+        (b"#" * (SIZE_LIMIT + 1), "larger than"),
+        (b"llm = 3\n", "it is int 3"),
+        (b"[[llm]]\n", "it is list"),
+    ],
+    ids=["header", "string", "nested", "latin-1", "utf-16", "large", "number", "array"],
+)
+def test_a_file_that_is_not_understood_is_named(paths: Paths, data: bytes, fact: str) -> None:
+    paths.config_file.write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {})
+    assert str(paths.config_file) in caught.value.message
+    assert fact in caught.value.facts[0]
+
+
+def test_a_folder_in_its_place_is_refused(paths: Paths) -> None:
+    paths.config_file.mkdir()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(paths, {})
+
+
+@posix
+def test_a_fifo_in_its_place_is_refused_at_once(paths: Paths) -> None:
+    os.mkfifo(paths.config_file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(paths, {})
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("")
+    paths = Paths.from_environ({"TSUKU_HOME": str(home)})
+    if os.name == "posix":
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load(paths, {})
+    with pytest.raises((ConfigError, NotWritable)):
+        set_value(paths.config_file, "llm.backend", "cpu")
+
+
+def test_a_byte_order_mark_is_no_error(paths: Paths) -> None:
+    paths.config_file.write_bytes(b'\xef\xbb\xbf[llm]\nbackend = "cpu"\n')
+    assert load(paths, {}).settings.backend == "cpu"
+
+
+def test_an_unknown_key_gets_a_suggestion(paths: Paths) -> None:
+    with pytest.raises(UsageError) as caught:
+        set_value(paths.config_file, "llm.bakend", "cpu")
+    assert caught.value.hint == "did you mean llm.backend?"
+    with pytest.raises(UsageError) as caught:
+        unset_value(paths.config_file, "telemetry")
+    assert caught.value.hint == "see: tsuku-llm config list"
+
+
+# --- edits -------------------------------------------------------------------------------
+
+
+def test_the_first_setting_makes_folder_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b" / "config.toml"
+    set_value(file, "llm.backend", "vulkan")
+    assert file.read_text("utf-8") == '[llm]\nbackend = "vulkan"\n'
+    assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
+
+
+def test_an_edit_changes_its_line_only(paths: Paths) -> None:
+    text = '# top\na = 1\r\n\n[llm] # ours\n  backend = "cpu"  # why\n# end\n\n[z]\nn = nan\n'
+    write(paths, text)
+    set_value(paths.config_file, "llm.backend", "cuda-13.4")
+    assert paths.config_file.read_bytes().decode() == text.replace('"cpu"', '"cuda-13.4"')
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['llm.backend = "cpu"\n', 'llm = {backend = "cpu", channel = "index"}\n', "[llm.sub]\nx = 1\n"],
+)
+def test_other_spellings_of_the_table_are_edited_too(paths: Paths, text: str) -> None:
+    write(paths, text)
+    set_value(paths.config_file, "llm.prefer", "cuda,cpu")
+    before, after = tomli.loads(text), tomli.loads(paths.config_file.read_text("utf-8"))
+    assert after == {"llm": {**before["llm"], "prefer": ["cuda", "cpu"]}}
+
+
+def test_unset_says_whether_there_was_anything(paths: Paths) -> None:
+    assert not unset_value(paths.config_file, "llm.backend")
+    assert not paths.config_file.exists()
+    write(paths, '[llm]\nbackend = "cpu"\nchannel = "index" # keep\n')
+    assert unset_value(paths.config_file, "llm.backend")
+    assert not unset_value(paths.config_file, "llm.backend")
+    assert paths.config_file.read_text("utf-8") == '[llm]\nchannel = "index" # keep\n'
+
+
+def test_a_malformed_file_is_never_overwritten(paths: Paths) -> None:
+    write(paths, "[llm\nmine = 1\n")
+    with pytest.raises(ConfigError):
+        set_value(paths.config_file, "llm.backend", "cpu")
+    with pytest.raises(ConfigError):
+        unset_value(paths.config_file, "llm.backend")
+    assert paths.config_file.read_text("utf-8") == "[llm\nmine = 1\n"
+
+
+def test_an_edit_that_would_change_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tomlkit.dumps", lambda _document: '[llm]\nbackend = "rocm"\n')
+    with pytest.raises(ConfigError, match="cannot be edited"):
+        edited("", keys.key_named("llm.backend"), "cpu", Path("config.toml"))
+
+
+@posix
+def test_a_link_is_followed_and_the_mode_kept(paths: Paths, tmp_path: Path) -> None:
+    target = tmp_path / "dotfiles" / "tsuku.toml"
+    target.parent.mkdir()
+    target.write_text("# mine\n")
+    target.chmod(0o640)
+    paths.config_file.symlink_to(Path("dotfiles") / "tsuku.toml")
+    set_value(paths.config_file, "llm.backend", "cpu")
+    assert paths.config_file.is_symlink()
+    assert target.read_text() == '# mine\n\n[llm]\nbackend = "cpu"\n'
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert [path.name for path in target.parent.iterdir()] == ["tsuku.toml"]
+
+
+@posix
+def test_a_dangling_link_gets_its_target(paths: Paths, tmp_path: Path) -> None:
+    paths.config_file.symlink_to(tmp_path / "later" / "c.toml")
+    set_value(paths.config_file, "llm.backend", "cpu")
+    assert (tmp_path / "later" / "c.toml").exists()
+
+
+@not_root
+def test_a_folder_that_cannot_be_written_is_named(paths: Paths) -> None:
+    folder = paths.config_file.parent
+    folder.chmod(0o500)
+    try:
+        with pytest.raises(NotWritable, match="does not allow"):
+            set_value(paths.config_file, "llm.backend", "cpu")
+    finally:
+        folder.chmod(0o700)
+
+
+WORDS = st.from_regex(r"[a-z0-9][a-z0-9._+-]{0,20}", fullmatch=True)
+PREFERENCES = st.sampled_from(POLICIES) | st.lists(
+    st.sampled_from(NAMES), min_size=1, max_size=8
+).map(",".join)
+URLS = st.from_regex(
+    r"https://[a-z0-9.]{1,20}(:[0-9]{1,5})?(/[!#-+\--Z^-~\u00e4]{0,20})?", fullmatch=True
+)
+TEXTS = {
+    "llm.prefer": PREFERENCES,
+    "llm.repository_url": URLS,
+    "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
+    "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
+    "llm.refresh": st.sampled_from(keys.REFRESHES),
+    "llm.require_fresh": st.sampled_from(["true", "false"]),
+    "llm.update_check": st.sampled_from(["true", "false"]),
+    "llm.fallback": st.sampled_from(keys.FALLBACKS),
+    "llm.idle_timeout": st.from_regex(
+        r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True
+    ),
+}
+PAIRS = st.sampled_from(KEYS).flatmap(
+    lambda key: st.tuples(st.just(key.name), TEXTS.get(key.name, WORDS))
+)
+COMMENTS = st.from_regex(r"# [ -~]{0,20}", fullmatch=True)
+BEFORE = st.lists(
+    st.one_of(
+        COMMENTS,
+        st.just(""),
+        st.sampled_from(["[llm] # t", 'backend = "cpu" # c', "channel = 'x'", "[tsuku]", "a = 1"]),
+    ),
+    max_size=8,
+).map("\n".join)
+
+
+def is_toml(text: str) -> bool:
+    try:
+        tomli.loads(text)
+    except tomli.TOMLDecodeError:
+        return False
+    return True
+
+
+@given(before=BEFORE.filter(is_toml), pairs=st.lists(PAIRS, min_size=1, max_size=4))
+@example(before="# only a comment", pairs=[("llm.backend", "cpu")])
+def test_what_is_set_is_read_and_comments_survive(
+    tmp_path_factory: pytest.TempPathFactory, before: str, pairs: list[tuple[str, str]]
+) -> None:
+    paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path_factory.mktemp("home"))})
+    write(paths, before)
+    for name, text in pairs:
+        value = set_value(paths.config_file, name, text)
+        setting = load(paths, {}).setting(name)
+        assert setting.value == value
+        assert keys.text_of(value) == text
+    after = paths.config_file.read_text("utf-8")
+    for line in before.splitlines():
+        if line.startswith("#"):
+            assert line in after
+    others = {key: value for key, value in tomli.loads(before).items() if key != "llm"}
+    assert {k: v for k, v in tomli.loads(after).items() if k != "llm"} == others
+
+
+@given(before=BEFORE.filter(is_toml), pair=PAIRS)
+def test_unsetting_what_was_set_gives_the_default(
+    tmp_path_factory: pytest.TempPathFactory, before: str, pair: tuple[str, str]
+) -> None:
+    paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path_factory.mktemp("home"))})
+    write(paths, before)
+    set_value(paths.config_file, *pair)
+    assert unset_value(paths.config_file, pair[0])
+    assert not load(paths, {}).setting(pair[0]).chosen
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for key in KEYS:
+        try:
+            value = key.parse(text)
+        except ValueError:
+            continue
+        assert key.parse(keys.text_of(value)) == value
+        assert keys.text_of(value).isprintable()

@@ -1,0 +1,119 @@
+"""The device list in the wordings of several versions, and what is read out of it."""
+
+import pytest
+
+from tsuku_llm.launch.devices import ListedDevice, choose, own_devices, parse_devices
+
+MIB = 1024 * 1024
+
+CUDA_LOG = """\
+ggml_cuda_init: found 1 CUDA devices:
+  Device 0: NVIDIA A10G, compute capability 8.6, VMM: yes
+load_backend: loaded CUDA backend from /opt/libggml-cuda.so
+Available devices:
+  CUDA0: NVIDIA A10G (22723 MiB, 22500 MiB free)
+"""
+TWO_VENDORS = """\
+available devices:\r
+  Vulkan0: AMD Radeon RX 7900 XTX (RADV NAVI31) (24560 MiB, 24000 MiB free)\r
+  Vulkan1: Intel(R) Iris(R) Xe Graphics (15000 MiB, 14000 MiB free)\r
+"""
+OTHER_WORDS = """\
+List of devices:
+  ROCm0: AMD Instinct MI300X (196288 MiB total; 195000 MiB free)
+  SYCL0: Intel Arc A770 (15473 MiB)
+"""
+
+
+def device(name: str, description: str, memory: int, free: int | None = None) -> ListedDevice:
+    return ListedDevice(name, description, memory * MIB, None if free is None else free * MIB)
+
+
+LISTS = {
+    "current": (
+        "Available devices:\n  Vulkan0: NVIDIA H200 (143771 MiB, 143000 MiB free)\n",
+        [device("Vulkan0", "NVIDIA H200", 143771, 143000)],
+    ),
+    "none": ("Available devices:\n  (none)\n", []),
+    "nothing-after-heading": ("Available devices:\n", []),
+    "empty": ("", []),
+    "no-list": ("error: invalid argument: --list-devices\n", []),
+    "log-before": (CUDA_LOG, [device("CUDA0", "NVIDIA A10G", 22723, 22500)]),
+    "brackets-in-a-name": (
+        TWO_VENDORS,
+        [
+            device("Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560, 24000),
+            device("Vulkan1", "Intel(R) Iris(R) Xe Graphics", 15000, 14000),
+        ],
+    ),
+    "no-memory": (
+        "Available devices:\n  MTL0: Apple M3 Max\n  BLAS: Accelerate (0 MiB, 0 MiB free)\n",
+        [ListedDevice("MTL0", "Apple M3 Max"), device("BLAS", "Accelerate", 0, 0)],
+    ),
+    "other-words": (
+        OTHER_WORDS,
+        [
+            device("ROCm0", "AMD Instinct MI300X", 196288, 195000),
+            device("SYCL0", "Intel Arc A770", 15473),
+        ],
+    ),
+    "rpc": (
+        "Available devices:\n  RPC0[10.0.0.2:50052]: RPC0 (8000 MiB, 7000 MiB free)\n",
+        [device("RPC0[10.0.0.2:50052]", "RPC0", 8000, 7000)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), LISTS.values(), ids=LISTS)
+def test_lists_are_read(text: str, expected: list[ListedDevice]) -> None:
+    assert parse_devices(text) == tuple(expected)
+
+
+def named(*names: str) -> tuple[ListedDevice, ...]:
+    return tuple(ListedDevice(name, "a GPU") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("backend", "listed", "expected"),
+    [
+        ("vulkan", "Vulkan0 Vulkan1", "Vulkan0 Vulkan1"),
+        ("cuda", "CUDA0 BLAS", "CUDA0"),
+        ("rocm", "ROCm0", "ROCm0"),
+        ("rocm", "HIP0", "HIP0"),
+        ("sycl", "SYCL0", "SYCL0"),
+        ("opencl", "GPUOpenCL", "GPUOpenCL"),
+        ("metal", "MTL0 BLAS", "MTL0"),
+        ("metal", "Metal", "Metal"),
+        ("openvino", "OPENVINO0", "OPENVINO0"),
+        ("vulkan", "VK0", "VK0"),
+        ("vulkan", "CUDA0", ""),
+        ("cuda", "CPU BLAS RPC0", ""),
+        ("cuda", "", ""),
+    ],
+)
+def test_a_backend_owns_its_devices(backend: str, listed: str, expected: str) -> None:
+    own = own_devices(named(*listed.split()), backend)
+    assert " ".join(each.name for each in own) == expected
+
+
+TWO_CARDS = (
+    ListedDevice("Vulkan0", "Intel(R) Graphics (ADL GT2)"),
+    ListedDevice("Vulkan1", "NVIDIA GeForce RTX 4090"),
+    ListedDevice("Vulkan2", "NVIDIA GeForce RTX 4090"),
+)
+
+
+@pytest.mark.parametrize(
+    ("expected", "chosen"),
+    [
+        (None, None),
+        ("NVIDIA GeForce RTX 4090", "Vulkan1,Vulkan2"),
+        ("nvidia  geforce rtx 4090", "Vulkan1,Vulkan2"),
+        ("Intel(R) Graphics", "Vulkan0"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "Vulkan1,Vulkan2"),
+        ("AMD Radeon", None),
+        ("", None),
+    ],
+)
+def test_the_expected_device_is_found_by_its_name(expected: str | None, chosen: str | None) -> None:
+    assert choose(TWO_CARDS, expected) == chosen

@@ -1,0 +1,147 @@
+"""Argument list, working folder and environment of a start, without starting anything."""
+
+from pathlib import Path
+
+import pytest
+
+from tsuku_llm.launch.planning import Build, environment, plan_server
+
+TREE = Path("/opt/llm/versions/b11429-vulkan")
+BUILD = Build(TREE, "bin/llama-server", "vulkan")
+CWD = Path("/home/me/models")
+
+
+def arguments_for(*arguments: str, build: Build = BUILD, **environ: str) -> tuple[str, ...]:
+    return plan_server(build, arguments, cwd=CWD, environ=environ).argv[1:]
+
+
+def test_X15_the_server_starts_in_its_own_folder() -> None:
+    made = plan_server(BUILD, (), cwd=CWD, environ={})
+    assert made.cwd == TREE / "bin"
+    assert made.argv == (str(TREE / "bin/llama-server"),)
+
+
+def test_X16_arguments_are_passed_word_by_word() -> None:
+    words = ("--alias", "a b; $(reboot) 'x' \"y\"", "", "--", "*")
+    assert arguments_for(*words) == words
+
+
+ONE_PATH = """
+-m --model -mm --mmproj -md --model-draft --spec-draft-model --grammar-file -jf
+--json-schema-file --chat-template-file --log-file --log-prompts-dir -lcs -lcd --path
+--lookup-cache-static --lookup-cache-dynamic --media-path --models-dir --models-preset
+--slot-save-path --mcp-servers-config --ui-config-file --webui-config-file --api-key-file
+--ssl-key-file --ssl-cert-file --lora --lora-scaled --control-vector --control-vector-scaled
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("option", ONE_PATH)
+def test_X06_a_relative_path_means_the_users_folder(option: str) -> None:
+    assert arguments_for(option, "a/b.bin", "-c", "4") == (option, f"{CWD}/a/b.bin", "-c", "4")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("-m", "/abs/x.gguf"), ("-m", "/abs/x.gguf")),
+        (("-m", "../x.gguf"), ("-m", f"{CWD}/../x.gguf")),
+        (("-m", ""), ("-m", "")),
+        (("-m",), ("-m",)),
+        (("-m", "--model"), ("-m", f"{CWD}/--model")),
+        (("--ssl_key_file", "k.pem"), ("--ssl_key_file", f"{CWD}/k.pem")),
+        # llama.cpp refuses this form; what it says of it is its own business.
+        (("--model=x.gguf",), ("--model=x.gguf",)),
+        (("-hff", "x.gguf"), ("-hff", "x.gguf")),
+        (("--host", "s.sock"), ("--host", f"{CWD}/s.sock")),
+        (("--host", "0.0.0.0"), ("--host", "0.0.0.0")),  # noqa: S104
+        (("--lora", "a,/b,c"), ("--lora", f"{CWD}/a,/b,{CWD}/c")),
+        (("--lora-scaled", "a:0.5,b:2"), ("--lora-scaled", f"{CWD}/a:0.5,{CWD}/b:2")),
+        (("--lora", '"a,b",c'), ("--lora", f'"{CWD}/a,b",{CWD}/c')),
+        (("--lora", 'say ""x""'), ("--lora", f'"{CWD}/say """"x"""""')),
+    ],
+)
+def test_paths_in_special_forms(words: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert arguments_for(*words) == expected
+
+
+def test_a_folder_with_a_comma_is_quoted_in_a_list() -> None:
+    made = plan_server(BUILD, ("--lora", "a"), cwd=Path("/x,y"), environ={})
+    assert made.argv[1:] == ("--lora", '"/x,y/a"')
+
+
+def test_paths_in_the_servers_own_variables_are_made_absolute() -> None:
+    environ = {"LLAMA_ARG_MODEL": "x.gguf", "LLAMA_ARG_HOST": "s.sock", "LLAMA_ARG_ALIAS": "x"}
+    env = plan_server(BUILD, (), cwd=CWD, environ=environ).env
+    assert env["LLAMA_ARG_MODEL"] == f"{CWD}/x.gguf"
+    assert env["LLAMA_ARG_HOST"] == f"{CWD}/s.sock"
+    assert env["LLAMA_ARG_ALIAS"] == "x"
+
+
+FIXED = Build(TREE, "llama-server", "cpu", arguments=("--device", "none"))
+CHOSEN = Build(TREE, "llama-server", "vulkan", device="Vulkan1")
+
+
+def test_fixed_arguments_and_the_device_come_before_the_users() -> None:
+    assert arguments_for("-c", "4", build=FIXED) == ("--device", "none", "-c", "4")
+    assert arguments_for("-c", "4", build=CHOSEN) == ("--device", "Vulkan1", "-c", "4")
+
+
+@pytest.mark.parametrize(
+    "words", ["--device Vulkan0", "-dev none", "-mg 1", "-ts 3,1", "--split_mode row", "--rpc h:1"]
+)
+def test_the_users_choice_of_devices_is_not_overruled(words: str) -> None:
+    assert arguments_for(*words.split(), build=CHOSEN) == tuple(words.split())
+
+
+def test_a_device_chosen_by_variable_is_not_overruled() -> None:
+    assert arguments_for(build=CHOSEN, LLAMA_ARG_DEVICE="Vulkan0") == ()
+
+
+def test_fixed_arguments_that_name_a_device_are_enough() -> None:
+    both = Build(TREE, "llama-server", "cpu", ("--device", "none"), device="Vulkan0")
+    assert arguments_for(build=both) == ("--device", "none")
+
+
+HOSTILE = ["LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_LIBRARY_PATH_64", "DYLD_INSERT_LIBRARIES"]
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "DYLD_LIBRARY_PATH", "GCONV_PATH", "GGML_BACKEND_PATH"])
+def test_X07_X08_what_loads_foreign_code_is_removed(name: str) -> None:
+    kept = {"HOME": "/home/me", "CUDA_VISIBLE_DEVICES": "0", "LDFLAGS": "x", "OLD_LD_X": "y"}
+    assert environment({**kept, name: "/evil.so"}, BUILD) == kept
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib64"),
+        ("/a:/b", "/a:/b"),
+        ("/a;/b", "/a:/b"),
+        (":/a::.:lib:$ORIGIN/x:", "/a"),
+    ],
+)
+def test_X09_the_build_comes_before_the_users_libraries(value: str, expected: str) -> None:
+    env = environment({"LD_LIBRARY_PATH": value}, BUILD)
+    assert env == {"LD_LIBRARY_PATH": f"{TREE}/bin:{expected}"}
+
+
+@pytest.mark.parametrize(("value", "more"), [("", ""), ("/usr/lib/cuda", ":/usr/lib/cuda")])
+def test_X09_on_wsl_the_drivers_of_windows_come_first(value: str, more: str) -> None:
+    env = environment({"LD_LIBRARY_PATH": value}, BUILD, wsl=True)
+    assert env == {"LD_LIBRARY_PATH": f"{TREE}/bin:/usr/lib/wsl/lib{more}"}
+
+
+@pytest.mark.parametrize("value", ["", ":", ".", "lib:../lib"])
+def test_X09_nothing_of_use_leaves_nothing(value: str) -> None:
+    assert environment({"LD_LIBRARY_PATH": value}, BUILD) == {}
+
+
+def test_X09_a_folder_that_cannot_be_listed_first_keeps_others_out() -> None:
+    odd = Build(Path("/opt/a:b"), "llama-server", "cuda")
+    assert environment({"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}, odd) == {}
+
+
+def test_the_given_environment_is_left_as_it_was() -> None:
+    environ = {"LD_PRELOAD": "/x", "LLAMA_ARG_MODEL": "x"}
+    plan_server(BUILD, (), cwd=CWD, environ=environ)
+    assert environ == {"LD_PRELOAD": "/x", "LLAMA_ARG_MODEL": "x"}

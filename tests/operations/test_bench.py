@@ -1,0 +1,75 @@
+"""What is made of measured speeds: medians, the order, the hints, and what would be saved."""
+
+from pathlib import Path
+
+import pytest
+from support.stored import install
+
+from tsuku_llm.cli.render.bench import lines, svg
+from tsuku_llm.launch.speed import Speed
+from tsuku_llm.operations.bench import Report, Skipped, VariantRun, VariantSpeed, _report
+from tsuku_llm.store.store import Store
+
+
+def measured(variant: str, generation: float, prompt: float = 100.0) -> VariantSpeed:
+    backend = variant.partition("-")[0]
+    return VariantSpeed(
+        *(variant, f"b1-{variant}", "b1", backend, None, prompt, generation, ()),
+        *("simulator", "test", None),
+    )
+
+
+def report(*results: VariantSpeed, skipped: tuple[Skipped, ...] = ()) -> Report:
+    return Report(Path("m.gguf"), 3, results, (), skipped)
+
+
+def test_the_medians_of_the_rounds_count_and_the_faster_generation_wins(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    slow, fast = VariantRun(install(store, "b100")), VariantRun(install(store, "b101"))
+    slow.speeds += [Speed(prompt, 10, 1, 1) for prompt in (1000, 9000, 2000)]
+    fast.speeds += [Speed(5, generation, 1, 1) for generation in (11, 12, 500)]
+    found = _report(tmp_path, 3, [slow, fast], ())
+    assert [(each.release, each.prompt, each.generation) for each in found.results] == [
+        ("b101", 5, 12),
+        ("b100", 2000, 10),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("others", "word"),
+    [
+        ((), "cuda"),
+        (("vulkan", "cpu"), "cuda"),
+        (("cuda-12.8", "cpu"), "cuda-13.4"),
+    ],
+)
+def test_a_variant_is_named_only_where_its_backend_does_not_say_it(
+    others: tuple[str, ...], word: str
+) -> None:
+    found = report(measured("cuda-13.4", 50), *(measured(name, 10) for name in others))
+    assert found.backend == word
+
+
+def test_without_the_cpu_there_is_nothing_to_compare_with() -> None:
+    assert report(measured("vulkan", 50), measured("cuda", 10)).hints == ()
+    assert len(report(measured("vulkan", 12), measured("cpu", 10)).hints) == 1
+    assert len(report(measured("cpu", 10), measured("vulkan", 2), measured("cuda", 3)).hints) == 2
+
+
+def test_a_bar_is_never_nothing_and_names_cannot_break_the_picture() -> None:
+    found = report(measured("<&>", 1000), measured("cpu", 0.001))
+    assert "&lt;&amp;&gt;" in svg(found)
+    assert [line.split()[1:] for line in lines(found, None) if line.startswith("  cpu")] == [
+        ["#", "0.0"],
+        ["#" * 40, "100"],
+    ]
+
+
+def test_what_was_not_measured_is_told_with_its_size() -> None:
+    skipped = (Skipped("cuda-13.4", "not installed", 593_000_000), Skipped("rocm", "no", None))
+    told = lines(report(measured("cpu", 1), skipped=skipped), "cpu")
+    assert told[-3:] == (
+        "not measured: cuda-13.4 (593 MB): not installed",
+        "not measured: rocm: no",
+        "saved: llm.backend = cpu",
+    )

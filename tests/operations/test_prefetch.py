@@ -1,0 +1,108 @@
+"""The drivers are asked before the rest of the program is loaded."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.program import environment
+
+import tsuku_llm
+from tsuku_llm.host import LocalHost
+from tsuku_llm.operations.prefetch import PrefetchedHost
+from tsuku_llm.probe import LIMIT, probe, program, questions
+
+
+@pytest.fixture
+def asked() -> PrefetchedHost:
+    return PrefetchedHost()
+
+
+def test_what_was_asked_ahead_is_what_a_probe_asks(asked: PrefetchedHost) -> None:
+    assert asked.ask(program(asked), questions(asked), LIMIT) is asked._asking
+    answers = asked._asking()
+    assert list(answers) == list(questions(asked))
+    assert answers["libc"].end == "done"
+
+
+def test_a_probe_finds_the_same_machine(asked: PrefetchedHost) -> None:
+    found, usual = probe(asked), probe(LocalHost())
+    assert replace(found, memory=None) == replace(usual, memory=None)
+    asked.close()
+
+
+def test_other_questions_and_second_ones_are_asked_anew(asked: PrefetchedHost) -> None:
+    assert list(asked.ask(program(asked), ["libc"], LIMIT)()) == ["libc"]
+    first = asked.ask(program(asked), questions(asked), LIMIT)
+    second = asked.ask(program(asked), questions(asked), LIMIT)
+    assert first is not second
+    assert first().keys() == second().keys()
+
+
+def test_who_never_waits_leaves_no_child(asked: PrefetchedHost) -> None:
+    asked.close()
+    process = asked._asking._child._process
+    assert process is not None
+    assert process.returncode is not None
+    asked.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("probe", True),
+        ("--json probe --record x", True),
+        ("install --backend=cpu --dry-run", True),
+        ("explain", True),
+        ("backends", True),
+        ("doctor", True),
+        ("probe --help", False),
+        ("explain -h", False),
+        ("explain --hardware x", False),
+        ("explain --hardware=x", False),
+        ("--version probe", False),
+        ("list", False),
+        ("config get probe", False),
+        ("", False),
+    ],
+)
+def test_only_a_command_that_probes_asks_ahead(line: str, wanted: bool, tmp_path: Path) -> None:
+    code = (
+        "import sys; from tsuku_llm.cli.entry import run; run(sys.argv[1:]); "
+        "print('tsuku_llm.operations.prefetch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, *line.split()]
+    done = subprocess.run(
+        command,
+        env=environment(tmp_path / "home"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == str(wanted)
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--no-such-option", 2), ("--json", 0)])
+def test_the_program_leaves_nothing_behind(argument: str, code: int) -> None:
+    environ = {**os.environ, "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tsuku_llm", "probe", argument],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert "Warning" not in done.stderr
+
+
+def test_starting_to_ask_loads_little() -> None:
+    folder = Path(str(tsuku_llm.__file__)).parents[1]
+    code = f"import sys; sys.path.append({str(folder)!r}); import tsuku_llm.operations.prefetch; "
+    command = [sys.executable, "-I", "-S", "-c", code + "print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    heavy = {"dataclasses", "inspect", "json", "pathlib", "typing", "click"}
+    assert not heavy & set(done.stdout.split())

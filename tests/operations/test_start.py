@@ -1,0 +1,336 @@
+"""A start from its check to its verdict, with servers that behave as healthy and sick ones do."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
+from support.last_words import ROWS, Row
+from support.servers import Starter, install_stand_in
+
+from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu, TamperedInstall
+from tsuku_llm.launch.report import Verdict
+from tsuku_llm.operations.device_check import check_devices
+from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.operations.which import build_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
+
+LOGS = Path(__file__).parents[1] / "server_logs"
+PLUGIN = {"libggml-vulkan.so": b"plugin", "libggml-cpu.so": b"plugin"}
+MAPPED = ("map llama-server", "map libggml-vulkan.so")
+
+
+def recorded(name: str) -> tuple[str, ...]:
+    """The steps that print a recorded log up to where the server listens."""
+    lines = (LOGS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    end = next(at for at, line in enumerate(lines) if "listening on" in line)
+    return tuple(f"err {line}" for line in lines[:end])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "llm"
+    folder.mkdir(mode=0o755)
+    return folder
+
+
+@pytest.fixture
+def starter(data: Path) -> Starter:
+    return Starter(data, {"PATH": os.environ["PATH"]})
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+HEALTHY: dict[str, tuple[str, ...]] = {
+    **{f"{name}-gpu": recorded(f"{name}-gpu") for name in ("b10068", "b10092", "b10434")},
+    **{f"{name}-quiet": recorded(f"{name}-gpu-quiet") for name in ("b10068", "b10092", "b10434")},
+    "silence": (),
+    "drifted": ("err vk: 33 of 33 blocks placed on VK[0]", "err weights: VK[0] 4096 MiB"),
+    "plugin": MAPPED,
+    "still-loading": ("loading 3",),
+    "loud": ("flood 20000",),
+    "no-utf-8": ("err \x1b[31m\udcff caf\udce9", "out \udcff"),
+}
+
+
+@pytest.mark.parametrize("steps", HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.parametrize("last", ["listen", "serve"])
+def test_no_healthy_server_is_accused(
+    steps: tuple[str, ...], last: str, data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, files=PLUGIN if steps == MAPPED else None, serve=(*steps, last))
+    port = free_port() if last == "serve" else 0
+    assert starter.start("--port", str(port), require_gpu=True) == 0
+    assert starter.report.ready
+    assert starter.report.verdict is not Verdict.ON_CPU
+    assert not [note for note in starter.notes if note.startswith("warning")]
+
+
+@pytest.mark.parametrize("version", ["b10068", "b10092", "b10434"])
+def test_a_verbose_server_on_a_device_is_seen_to_be_there(
+    version: str, data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, serve=(*recorded(f"{version}-gpu"), "listen"))
+    assert starter.start() == 0
+    report = starter.report
+    assert (report.verdict, report.backend) == (Verdict.ON_GPU, "vulkan")
+    assert (report.layers_offloaded, report.layers_total) == (3, 3)
+    assert report.device == "Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits)"
+    assert report.memory_total == 143771 << 20
+    assert report.port not in (None, 0)
+
+
+SICK: dict[str, tuple[str, ...]] = {
+    **{f"{name}-cpu": recorded(f"{name}-cpu") for name in ("b10068", "b10092", "b10434")},
+    "plugin-dropped": ("map llama-server", "map libggml-cpu.so"),
+    "dropped-and-said": (
+        "err load_backend: loaded CPU backend from /x/libggml-cpu.so",
+        "map llama-server",
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", SICK.values(), ids=SICK)
+def test_a_server_that_silently_took_the_processor_is_ended(
+    steps: tuple[str, ...], data: Path, starter: Starter
+) -> None:
+    """The list of devices has the GPU, and the server does not use it all the same."""
+    install_stand_in(data, files=PLUGIN, serve=(*steps, "listen"))
+    with pytest.raises(SilentCpu) as caught:
+        starter.start(require_gpu=True)
+    assert caught.value.exit_code == 8
+    assert caught.value.facts
+    assert caught.value.hint.endswith("tsuku-llm config set llm.backend cpu")
+    assert (starter.report.verdict, starter.report.backend) == (Verdict.ON_CPU, "cpu")
+    assert starter.report.layers_offloaded == 0
+
+
+def test_a_silent_cpu_is_said_once_where_it_is_let_pass(data: Path, starter: Starter) -> None:
+    install_stand_in(data, files=PLUGIN, serve=(*SICK["plugin-dropped"], "listen"))
+    assert starter.start() == 0
+    (warning,) = (note for note in starter.notes if note.startswith("warning"))
+    assert "does not run on the GPU" in warning
+    assert "not mapped: libggml-vulkan.so" in warning
+
+
+def test_who_asks_for_the_processor_is_not_warned(data: Path, starter: Starter) -> None:
+    install_stand_in(data, files=PLUGIN, serve=(*SICK["plugin-dropped"], "listen"))
+    assert starter.start("-ngl", "0") == 0
+    assert starter.report.verdict is Verdict.ON_CPU
+    assert not [note for note in starter.notes if note.startswith("warning")]
+    with pytest.raises(SilentCpu, match="arguments keep the server from it") as caught:
+        starter.start("-ngl", "0", require_gpu=True)
+    assert caught.value.facts == ("-ngl 0",)
+
+
+CONTRADICTIONS = {
+    "none": NO_DEVICE_STEPS,
+    "nothing-after-the-heading": ("out Available devices:",),
+    "another-backend": ("out Available devices:", "out   CUDA0: NVIDIA H200"),
+}
+
+
+@pytest.mark.parametrize("devices", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_list_without_the_gpu_ends_a_start_that_requires_it(
+    devices: tuple[str, ...], data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, devices=devices, serve=("err it was started", "listen"))
+    with pytest.raises(SilentCpu, match="would run on the CPU: it lists") as caught:
+        starter.start(require_gpu=True)
+    assert caught.value.facts, "what the drivers say"
+    assert starter.reports == []
+
+
+@pytest.mark.parametrize("devices", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_list_without_the_gpu_is_said_once_and_the_server_runs(
+    devices: tuple[str, ...], data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, devices=devices)
+    assert starter.start() == 0
+    (warning,) = (note for note in starter.notes if note.startswith("warning"))
+    assert "would run on the CPU: it lists" in warning
+
+
+ODD_LISTS = {
+    "silence": (),
+    "another-program": ("out usage: llama-server [options]",),
+    "an-error": ("err boom", "exit 3"),
+    "a-crash": ("kill 11",),
+}
+
+
+@pytest.mark.parametrize("devices", ODD_LISTS.values(), ids=ODD_LISTS)
+def test_a_list_that_cannot_be_read_accuses_nobody(
+    devices: tuple[str, ...], data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, devices=devices, serve=(*recorded("b10434-gpu"), "listen"))
+    assert starter.start(require_gpu=True) == 0
+    assert starter.report.verdict is Verdict.ON_GPU
+    (warning,) = (note for note in starter.notes if note.startswith("warning"))
+    assert "devices" in warning
+
+
+def test_a_list_that_hangs_accuses_nobody(data: Path, starter: Starter) -> None:
+    installed = install_stand_in(data, devices=("hang",))
+    memory = StateNotes(data / "state", ("now",))
+    check = check_devices(build_of(installed), installed.id, memory, starter.environ, limit=0.5)
+    assert (check.devices, check.problem) == (None, None)
+    assert "a driver that hangs" in check.complaint
+
+
+def test_the_processors_build_is_asked_for_no_devices(data: Path, starter: Starter) -> None:
+    install_stand_in(data, backend="cpu", devices=("kill 11",))
+    assert starter.start() == 0
+    assert (starter.report.verdict, starter.report.backend) == (Verdict.ON_CPU, "cpu")
+    assert starter.notes[1:] == ["requested=auto detected=[vulkan,cpu] selected=cpu"]
+
+
+# --- the device that is handed over, and what is remembered of the list ----------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("Vulkan0", ["--device", "Vulkan0"]), ("Vulkan7", []), (None, [])]
+)
+def test_only_a_device_that_is_there_is_handed_over(
+    device: str | None,
+    words: list[str],
+    data: Path,
+    starter: Starter,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The server refuses to start with a device that it does not know."""
+    install_stand_in(data, device=device, serve=("dump", "listen"))
+    assert starter.start() == 0
+    given = [line[4:] for line in capfd.readouterr().out.splitlines() if line.startswith("arg ")]
+    assert given[1:] == [*words, "--port", "0"]
+
+
+def test_a_list_is_remembered_until_the_drivers_change(data: Path, starter: Starter) -> None:
+    installed = install_stand_in(data, devices=VULKAN_STEPS)
+    build = build_of(installed)
+    first, other = (
+        StateNotes(data / "state", ("driver 1",)),
+        StateNotes(data / "state", ("driver 2",)),
+    )
+    asked = check_devices(build, installed.id, first, starter.environ)
+    assert asked.devices
+    (installed.tree / "llama-server").unlink()  # whoever asks now gets no answer
+    assert check_devices(build, installed.id, first, starter.environ) == asked
+    assert check_devices(build, installed.id, other, starter.environ).devices is None
+    assert check_devices(build, "another", first, starter.environ).devices is None
+    unknown = StateNotes(data / "state", None)
+    assert check_devices(build, installed.id, unknown, starter.environ).devices is None
+
+
+def test_a_list_without_devices_is_never_remembered(data: Path, starter: Starter) -> None:
+    installed = install_stand_in(data, devices=NO_DEVICE_STEPS)
+    memory = StateNotes(data / "state", ("driver 1",))
+    assert check_devices(build_of(installed), installed.id, memory, starter.environ).problem
+    assert memory.devices(installed.id) is None
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"drivers": ["d"], "version": "v", "devices": [1]}',
+        b'{"drivers": ["d"], "version": "v", "devices": [{"x": 1}]}',
+    ],
+)
+def test_a_memory_of_junk_is_none(junk: bytes, tmp_path: Path) -> None:
+    for name in ("devices.json", "failures.json"):
+        (tmp_path / name).write_bytes(junk)
+    memory = StateNotes(tmp_path, ("d",))
+    assert memory.devices("v") is None
+    assert memory.failure("v") is None
+
+
+# --- what the tree is, from the check to the moment when all is loaded ------------------------
+
+
+def test_X05_a_change_between_check_and_start_ends_the_server(data: Path, starter: Starter) -> None:
+    installed = install_stand_in(data, backend="cpu", files=PLUGIN)
+    starter.on_note = lambda: spoil(installed.tree)
+    with pytest.raises(TamperedInstall):
+        starter.start()
+    assert not starter.report.ready
+
+
+def spoil(tree: Path) -> None:
+    with (tree / "libggml-cpu.so").open("r+b") as file:
+        file.write(b"!")
+
+
+BECOME = """
+import sys
+from pathlib import Path
+from support.servers import Starter
+from operations.test_start import spoil
+tree, data = map(Path, sys.argv[1:])
+Starter(data, on_note=lambda: spoil(tree)).start(become=True)
+"""
+
+
+def test_X05_a_change_between_check_and_exec_is_not_run(data: Path) -> None:
+    installed = install_stand_in(data, backend="cpu", files=PLUGIN, serve=("err it ran",))
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    line = [sys.executable, "-c", BECOME, installed.tree, data]
+    ended = subprocess.run(line, env={**os.environ, **paths}, check=False, capture_output=True)
+    assert b"TamperedInstall" in ended.stderr
+    assert b"it ran" not in ended.stderr
+
+
+def test_X05_a_change_while_the_server_loads_ends_it(data: Path, starter: Starter) -> None:
+    install_stand_in(data, backend="cpu", files=PLUGIN, serve=("write libggml-cpu.so", "listen"))
+    with pytest.raises(TamperedInstall) as caught:
+        starter.start()
+    assert caught.value.facts == ("content changed: libggml-cpu.so",)
+
+
+# --- starts that fail -----------------------------------------------------------------------
+
+
+def ending(row: Row) -> tuple[str, ...]:
+    """The steps of a server that ends with these last words; a code of 0 is no failed start."""
+    lines = tuple(f"err {line}" for line in row.tail.splitlines())
+    return (*lines, f"kill {-row.code}" if row.code < 0 else f"exit {row.code or 1}")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.code <= 255], ids=lambda row: row.slug)
+def test_X14_a_server_that_fails_as_real_ones_do_is_explained(
+    row: Row, data: Path, starter: Starter
+) -> None:
+    """Whatever it said of its devices before: one cause, the facts, one fix, the override."""
+    install_stand_in(data, serve=ending(row))
+    with pytest.raises(LaunchError) as caught:
+        starter.start()
+    error = caught.value
+    assert row.named in error.message
+    assert error.facts
+    assert error.hint
+    assert isinstance(error, BackendFailed) == error.hint.endswith("llm.backend cpu")
+
+
+def test_a_failure_of_the_backend_is_one_that_another_variant_may_not_have(
+    data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, serve=("err vk::Queue::submit: ErrorDeviceLost", "exit 1"))
+    with pytest.raises(BackendFailed, match="device lost"):
+        starter.start()
+
+
+def test_a_failure_of_anything_else_is_none(data: Path, starter: Starter) -> None:
+    said = "err gguf_init_from_file: failed to open GGUF file 'x.gguf' (No such file or directory)"
+    install_stand_in(data, serve=(said, "exit 1"))
+    with pytest.raises(LaunchError, match=r"x\.gguf does not exist") as caught:
+        starter.start()
+    assert type(caught.value) is LaunchError

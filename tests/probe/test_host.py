@@ -1,0 +1,264 @@
+"""The door to the machine, and the children behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tsuku_llm.driver_child import Asking, Child
+from tsuku_llm.host import ChildProgram, DriverAnswer, LocalHost
+from tsuku_llm.local_host import READ_LIMIT
+from tsuku_llm.probe.environment import child_environment
+
+CHILD = """
+import json, os, sys, time
+
+def say(**message):
+    os.write(1, json.dumps(message).encode() + b"\\n")
+
+def main(root, limit, questions):
+    say(ask=None)
+    for question in questions:
+        say(ask=question, before="call " + question)
+        globals()[question.split("-")[0]](question)
+        say(ask=question, end="done")
+
+def root(question):
+    say(ask=question, call="root", value=sys.argv[3])
+def good(question):
+    say(ask=question, call="x", code=0)
+def environ(question):
+    say(ask=question, call="environ", value=dict(os.environ))
+def path(question):
+    say(ask=question, call="path", value=sys.path, cwd=os.getcwd(), mode=os.stat(".").st_mode)
+def die(question):
+    say(ask=question, call="last words")
+    os.kill(os.getpid(), 9)
+def leave(question):
+    os._exit(3)
+def hang(question):
+    say(ask=question, call="last words")
+    time.sleep(3600)
+def chatter(question):
+    while True:
+        say(ask=question, call="x")
+        time.sleep(0.05)
+def flood(question):
+    while True:
+        os.write(1, b"x" * 65536)
+def junk(question):
+    for line in (b"\\xff", b"[]", b"{}", b'{"ask": 7}', b'{"ask": []}', b"[" * 9999):
+        os.write(1, line + b"\\n")
+def second(question):
+    if question != sys.argv[5]:
+        os.abort()
+def grandchild(question):
+    if os.fork() == 0:
+        time.sleep(3600)
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> ChildProgram:
+    (tmp_path / "answering.py").write_text(CHILD)
+    return ChildProgram(tmp_path, "answering", lambda environ, _scratch, _root: environ)
+
+
+def ask(program: ChildProgram, *questions: str, limit: float = 30.0) -> Mapping[str, DriverAnswer]:
+    return LocalHost().ask(program, questions, limit)()
+
+
+GOOD = DriverAnswer(({"call": "x", "code": 0},), "done")
+
+
+def test_every_question_is_answered_in_its_own_lines(program: ChildProgram) -> None:
+    assert ask(program, "good-1", "good-2") == {"good-1": GOOD, "good-2": GOOD}
+
+
+def test_no_question_starts_no_child(program: ChildProgram) -> None:
+    assert ask(program) == {}
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("die", DriverAnswer(({"call": "last words"},), "signal 9")),
+        ("leave", DriverAnswer((), "exit 3", "call leave")),
+    ],
+)
+def test_a_question_that_kills_the_child_is_blamed_alone(
+    program: ChildProgram, question: str, answer: DriverAnswer
+) -> None:
+    assert ask(program, question, "good") == {question: answer, "good": GOOD}
+
+
+def test_a_hang_costs_the_limit_and_is_named(program: ChildProgram) -> None:
+    answers = ask(program, "good-1", "hang", "good-2", limit=3.0)
+    assert answers["hang"] == DriverAnswer(({"call": "last words"},), "timed-out", None)
+    assert answers["good-1"] == answers["good-2"] == GOOD
+
+
+def test_talking_does_not_lengthen_the_limit(program: ChildProgram) -> None:
+    assert ask(program, "chatter", limit=0.5)["chatter"].end == "timed-out"
+
+
+def test_a_driver_that_floods_the_pipe_is_stopped(program: ChildProgram) -> None:
+    answers = ask(program, "flood", "good")
+    assert answers["flood"].end.startswith(("signal", "exit"))
+    assert answers["good"] == GOOD
+
+
+def test_what_is_no_answer_is_ignored(program: ChildProgram) -> None:
+    assert ask(program, "junk", "good") == {"junk": DriverAnswer((), "done"), "good": GOOD}
+
+
+def test_a_question_that_crashes_behind_others_is_asked_again_alone(program: ChildProgram) -> None:
+    answers = ask(program, "good", "second")
+    assert answers == {"good": GOOD, "second": DriverAnswer((), "done")}
+
+
+def test_two_that_kill_cost_two_children(program: ChildProgram) -> None:
+    answers = ask(program, "die-1", "die-2", "good", "leave")
+    ends = [answer.end for answer in answers.values()]
+    assert ends == ["signal 9", "signal 9", "done", "exit 3"]
+
+
+def test_what_a_child_starts_dies_with_it(program: ChildProgram) -> None:
+    assert ask(program, "grandchild", limit=0.5)["grandchild"].end == "timed-out"
+
+
+def test_a_caller_who_is_interrupted_leaves_no_child(program: ChildProgram) -> None:
+    asking = LocalHost().ask(program, ["hang"], 60.0)
+    timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        asking()
+    timer.join()
+    assert asking._child._process.wait(30) == -signal.SIGKILL
+
+
+def test_a_caller_who_wants_no_answer_leaves_no_child(program: ChildProgram) -> None:
+    asking = LocalHost().ask(program, ["hang", "good"], 60.0)
+    asking.end()
+    assert asking._child._process.returncode == -signal.SIGKILL
+
+
+def test_a_child_that_starts_too_late_is_ended(program: ChildProgram) -> None:
+    start = LocalHost().ask(program, [], 1.0)._child._start
+    child = Child(start, 60.0)
+    child.cancel()
+    assert child._converse(["hang"])[0]["hang"].end == "not-started"
+
+
+def test_an_error_of_ours_is_not_lost() -> None:
+    def fail() -> dict[str, DriverAnswer]:
+        raise MemoryError
+
+    child = Child(lambda _: pytest.fail("started"), 1.0)
+    with pytest.raises(MemoryError):
+        Asking(child, fail)()
+
+
+def test_a_child_that_cannot_start_is_told(program: ChildProgram, tmp_path: Path) -> None:
+    gone = ChildProgram(tmp_path, "no_such_module", program.environment)
+    assert ask(gone, "good")["good"] == DriverAnswer((), "not-started")
+
+
+def test_without_an_interpreter_nothing_is_asked(
+    program: ChildProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert ask(program, "good")["good"].end == "not-started"
+
+
+def test_without_a_private_folder_nothing_is_asked(
+    program: ChildProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    assert ask(program, "good")["good"].end == "not-started"
+
+
+def test_the_child_sees_no_site_packages_and_works_in_a_private_folder(
+    program: ChildProgram,
+) -> None:
+    (line,) = ask(program, "path")["path"].lines
+    assert not any("site-packages" in entry for entry in line["value"])
+    assert line["value"][-1] == str(program.folder)
+    assert stat.S_IMODE(line["mode"]) == 0o700
+    assert not Path(line["cwd"]).exists()
+
+
+def test_the_child_gets_the_environment_that_was_made_for_it(tmp_path: Path) -> None:
+    (tmp_path / "answering.py").write_text(CHILD)
+    program = ChildProgram(tmp_path, "answering", child_environment)
+    environ = {
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
+        "CUDA_VISIBLE_DEVICES": "",
+        "LD_PRELOAD": "/evil.so",
+        "PYTHONPATH": "/evil",
+        "VK_INSTANCE_LAYERS": "VK_LAYER_evil",
+    }
+    (line,) = LocalHost(None, environ).ask(program, ["environ"], 30.0)()["environ"].lines
+    seen = line["value"]
+    assert seen["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert seen["CUDA_VISIBLE_DEVICES"] == ""
+    assert seen["VK_LOADER_LAYERS_DISABLE"] == "~implicit~"
+    assert not Path(seen["POCL_CACHE_DIR"]).exists()
+    assert not {"LD_PRELOAD", "PYTHONPATH", "VK_INSTANCE_LAYERS"} & seen.keys()
+
+
+def test_the_childs_library_path_may_begin_with_a_folder_of_ours() -> None:
+    made = child_environment({"LD_LIBRARY_PATH": "/a"}, "/s", "/root", first_library_folder="/w")
+    assert made["LD_LIBRARY_PATH"] == "/root/w:/a"
+    assert child_environment({}, "/s", "", first_library_folder="/w")["LD_LIBRARY_PATH"] == "/w"
+    assert "LD_LIBRARY_PATH" not in child_environment({}, "/s", "")
+
+
+# --- files -------------------------------------------------------------------------------
+
+
+def test_files_are_read_below_the_root(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "b").write_bytes(b"x\xff")
+    (tmp_path / "etc" / "a").write_bytes(b"y" * (READ_LIMIT + 1))
+    host = LocalHost(tmp_path)
+    assert host.read_text("/etc/b") == "x\ufffd"
+    assert len(host.read_text("/etc/a") or "") == READ_LIMIT
+    assert host.list_dir("/etc") == ("a", "b")
+    assert host.access("/etc/a") == "rw"
+
+
+@pytest.mark.parametrize("path", ["/missing", "/file/below", "/nul\0", "/folder"])
+def test_what_cannot_be_read_is_absent(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    host = LocalHost(tmp_path)
+    assert host.read_text(path) is None
+    assert host.list_dir(path) in (None, ())
+
+
+def test_a_missing_file_has_no_access_and_a_dangling_link_is_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    host = LocalHost(tmp_path)
+    assert (host.access("/missing"), host.access("/link")) == (None, "")
+
+
+def test_variables_are_this_processs_or_the_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_VARIABLE", "1")
+    assert LocalHost().environment("SOME_VARIABLE") == "1"
+    assert LocalHost(None, {}).environment("SOME_VARIABLE") is None
+
+
+def test_the_system_is_told_without_the_machines_name() -> None:
+    facts = LocalHost().system()
+    assert facts["os"] == sys.platform
+    assert facts["bits"] in (32, 64)
+    assert os.uname().nodename not in facts.values() or os.uname().nodename == ""

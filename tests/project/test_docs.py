@@ -1,0 +1,208 @@
+"""What the documents promise exists: commands, flags, settings, variants, exit codes, files."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from support.help_texts import HEADING, help_texts
+
+import tsuku_llm.errors
+from ci.faultlab.rows import load_rows
+from tsuku_llm import __version__
+from tsuku_llm.cli.program import PROGRAM, program
+from tsuku_llm.config.keys import KEYS
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.manifest import Release, Variant, parse_release
+from tsuku_llm.trust import VerifiedBytes
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+OF_THE_TESTS = {"TSUKU_LLM_REQUIRE_TOOLS", "TSUKU_LLM_FAKE_HARDWARE", "TSUKU_LLM_STRICT"}
+OF_THE_RELEASE_TOOL = {"TSUKU_LLM_SIGNERS"}
+
+in_every_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+
+
+def text_of(document: Path) -> str:
+    return document.read_text("utf-8")
+
+
+def section(heading: str) -> str:
+    return README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of a Markdown table, without its two head lines."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def code(text: str) -> Iterator[str]:
+    """What a reader may copy: lines of fenced blocks, and spans in a line."""
+    fenced = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for block in fenced.findall(text):
+        yield from block.splitlines()
+    yield from re.findall(r"`([^`\n]+)`", fenced.sub("", text))
+
+
+# --- the command line --------------------------------------------------------------------
+
+
+def invocations(text: str) -> list[str]:
+    """The arguments of every call of the program, up to what is the server's own."""
+    found = []
+    for snippet in code(text):
+        for part in re.split(r"&&|\||;| # ", snippet):
+            words = part.strip().split(" ")
+            if words[0].rpartition("/")[2] == PROGRAM and len(words) > 1:
+                found.append(" ".join(words[1:]).partition(" -- ")[0])
+    return found
+
+
+def documented() -> list[tuple[str, str]]:
+    return [
+        (document.name, call) for document in DOCUMENTS for call in invocations(text_of(document))
+    ]
+
+
+@pytest.mark.parametrize(("document", "call"), sorted(set(documented())))
+def test_a_documented_call_is_understood(document: str, call: str) -> None:
+    command, rest = find_command(shlex.split(call))
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    for word in rest:
+        flag = word.strip("[]").partition("=")[0]
+        if flag.startswith("--"):
+            assert flag in known | {"--help"}, f"{document}: {call}"
+
+
+def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
+    command: click.Command = program
+    rest = list(words)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        alternatives = [command.get_command(click.Context(command), n) for n in name.split("|")]
+        assert None not in alternatives, f"there is no command {name!r} in: {' '.join(words)}"
+        command = alternatives[0] or command
+    return command, rest
+
+
+def test_the_help_texts_are_the_program_s() -> None:
+    shown = text_of(ROOT / "docs" / "cli.md").partition(HEADING)[2]
+    assert shown.split() == help_texts().split(), "run: python tests/support/help_texts.py"
+
+
+@in_every_document
+def test_a_documented_setting_exists(document: Path) -> None:
+    names = {key.name for key in KEYS}
+    variables = {key.variable for key in KEYS} | OF_THE_TESTS | OF_THE_RELEASE_TOOL
+    for snippet in code(text_of(document)):
+        assert set(re.findall(r"(?<!-)\bllm\.[a-z_]+", snippet)) <= names, snippet
+        assert set(re.findall(r"\bTSUKU_LLM_[A-Z_]+", snippet)) <= variables, snippet
+
+
+# --- the README's tables -----------------------------------------------------------------
+
+
+def test_the_table_of_variants_is_the_manifest() -> None:
+    heading = re.search(r"the stable release .*?, v([0-9.]+) \((b\d+)\)", section("Variants"))
+    assert heading
+    release = published(heading[2])
+    assert release.version == heading[1]
+    assert rows(section("Variants")) == variant_rows(release), "\n" + as_table(release)
+
+
+def published(name: str) -> Release:
+    (path,) = (ROOT / "manifests" / "targets").rglob(f"*.{name}.json")
+    return parse_release(VerifiedBytes(path.read_bytes()))
+
+
+def variant_rows(release: Release) -> list[list[str]]:
+    return [
+        [f"`{name}`", ", ".join(map(described, platform.variants))]
+        for name, platform in sorted(release.platforms.items())
+    ]
+
+
+def described(variant: Variant) -> str:
+    size = variant.download_size
+    return f"`{variant.name}`" + (f" {round(size / 1e6)} MB" if size else "")
+
+
+def as_table(release: Release) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in variant_rows(release))
+
+
+def test_the_table_of_exit_codes_is_the_error_tree() -> None:
+    of_errors = {
+        error.exit_code
+        for error in vars(tsuku_llm.errors).values()
+        if isinstance(error, type) and issubclass(error, TsukuError)
+    }
+    listed = {int(code) for row in rows(section("Exit codes")) for code in row[0].split(",")}
+    assert listed == of_errors | {0, 1, 143}
+
+
+def test_the_architecture_names_every_module() -> None:
+    package = ROOT / "installer" / "tsuku_llm"
+    modules = {path.stem for path in package.iterdir() if not path.name.startswith(("_", "py."))}
+    text = text_of(ROOT / "docs" / "architecture.md")
+    assert {row[0].strip("`") for row in rows(text)} == modules
+
+
+# --- the table of faults -----------------------------------------------------------------
+
+
+def test_the_documented_table_has_every_row_and_none_failed() -> None:
+    text = text_of(ROOT / "docs" / "faults.md")
+    line = re.compile(r"^  ([A-Z]\d\d)  (pass  |not run: ).+  \[(.+)\]$", re.MULTILINE)
+    shown = [(found[1], found[3]) for found in line.finditer(text)]
+    assert shown == [(row.id, row.sentence) for row in load_rows()]
+    words = [found[2].split(":")[0].strip() for found in line.finditer(text)]
+    counts = f"{words.count('pass')} pass, 0 fail, {words.count('not run')} not run"
+    assert f"\n{counts}\n```\n" in text
+
+
+# --- files -------------------------------------------------------------------------------
+
+
+@in_every_document
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
+        if not re.match(r"https?:|#", target):
+            path = document.parent / target.partition("#")[0]
+            assert path.exists(), f"{document.name}: {target}"
+
+
+def test_a_newcomer_types_what_is_there() -> None:
+    (first, serve, *_), (test,) = (blocks(section(name))[0] for name in ("Install and run", "Test"))
+    assert serve.startswith(f".venv/bin/{PROGRAM} serve -- ")
+    for script in (first, test):
+        assert (ROOT / script).stat().st_mode & 0o100
+
+
+def blocks(text: str) -> list[list[str]]:
+    found = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [block.splitlines() for block in found]
+
+
+def test_the_changelog_is_about_this_version() -> None:
+    headings = re.findall(r"^## (\S+)", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)
+    assert next(name for name in headings if name != "Unreleased") == __version__
+
+
+def test_each_promise_of_the_threat_model_names_tests_that_exist() -> None:
+    promises = rows(text_of(ROOT / "docs/threat-model.md").partition("## What you are promised")[2])
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"^ *def (test_\w+)", sources, re.MULTILINE))
+    assert len(promises) > 15
+    for promise, named in promises:
+        tests = re.findall(r"`(\w+)`", named)
+        assert tests, promise
+        assert set(tests) <= defined, f"{promise} {set(tests) - defined}"

@@ -1,0 +1,668 @@
+"""The import table of the design, as data: every edge that is not in it fails."""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
+
+VALUES = frozenset({"backends", "errors", "hardware", "manifest"})
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "__init__": frozenset({"_version"}),
+    "__main__": frozenset({"cli"}),
+    "_version": frozenset(),
+    "errors": frozenset(),
+    "backends": frozenset(),
+    "process": frozenset(),
+    "records": frozenset(),
+    "safe_text": frozenset(),
+    "tree_entry": frozenset(),
+    "hardware": frozenset(),
+    "driver_child": frozenset({"errors"}),
+    "disk": frozenset({"errors"}),
+    "embedded": frozenset({"manifests"}),
+    "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
+    "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations", "records"}),
+    "files": frozenset({"disk", "errors", "ownership"}),
+    "ownership": frozenset({"disk", "errors"}),
+    "folders": frozenset({"disk", "files", "errors", "ownership"}),
+    "local_host": frozenset({"driver_child", "errors"}),
+    "host": frozenset({"driver_child", "errors", "local_host"}),
+    "snapshot": frozenset({"errors", "host"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
+    "trust": frozenset({"errors"}),
+    "manifest": frozenset({"backends", "errors", "safe_text", "tree_entry", "trust"}),
+    "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
+    | {"revocations", "metadata_status", "trust"},
+    "selection": VALUES,
+    "chain": VALUES | {"selection"},
+    "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
+    "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
+    "packing": frozenset({"archive", "disk", "errors", "manifest", "tree_entry"}),
+    "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
+    | {"tree_entry"},
+    "launch": frozenset({"backends", "errors", "records"}),
+    "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
+    | {"store"},
+    "operations": VALUES
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "packing", "probe"}
+    | {"_version", "config", "disk", "driver_child", "files", "instances", "local_host"}
+    | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
+    | {"selection", "snapshot", "store", "tree_entry", "trust"},
+    "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
+    "cli": VALUES
+    | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
+    | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
+    | {"snapshot", "store"},
+}
+"""Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
+
+OPERATIONS: dict[str, frozenset[str]] = {
+    # what every operation may use
+    "session": frozenset(),
+    "state_notes": frozenset(),
+    "prefetch": frozenset({"session"}),
+    "credentials": frozenset({"session"}),
+    "update_notice": frozenset({"session"}),
+    "revocation": frozenset({"session"}),
+    "which": frozenset({"session"}),
+    # decisions and answers: they read, and change nothing but notes
+    "choice": frozenset({"revocation", "session"}),
+    "device_check": frozenset({"session", "state_notes"}),
+    "doctor": frozenset({"choice", "revocation", "session", "which"}),
+    "explain": frozenset({"choice", "session"}),
+    "reuse": frozenset(),
+    "verify": frozenset({"choice", "session", "versions"}),
+    "versions": frozenset({"revocation", "session"}),
+    # operations with effects
+    "background": frozenset({"revocation", "serve", "session"}),
+    "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
+    | {"versions", "which"},
+    "build_version": frozenset({"choice", "reuse", "session"}),
+    "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
+    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
+    "maintenance": frozenset({"revocation", "session", "versions", "which"}),
+    "draft": frozenset(),
+    "packing": frozenset({"draft"}),
+    "refresh": frozenset({"choice", "revocation", "session"}),
+    "repository": frozenset({"refresh", "session"}),
+    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
+    | {"update_notice", "which"},
+    "tools": frozenset({"credentials", "revocation", "session", "which"}),
+    "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
+    | {"update_notice"},
+}
+
+
+EFFECTS = frozenset(
+    {
+        "background",
+        "bench",
+        "build_version",
+        "fallback",
+        "install",
+        "maintenance",
+        "packing",
+        "refresh",
+        "repository",
+        "serve",
+        "tools",
+        "update",
+    }
+)
+"""The operations that change what is installed, known or published, or that run a build."""
+
+BUILT_ON_EFFECTS = {
+    "install": "refreshes the metadata, and builds the version",
+    "update": "is a refresh and an install",
+    "serve": "falls back to another variant",
+    "fallback": "installs the next variant",
+    "bench": "installs and starts each variant",
+    "background": "is serve, watched in another process",
+    "repository": "fetches the metadata of the repository that it adds",
+}
+"""The only operations that may import another operation with effects, and why."""
+
+FETCH: dict[str, frozenset[str]] = {
+    "failures": frozenset(),
+    "limits": frozenset(),
+    "pieces": frozenset(),
+    "progress": frozenset(),
+    "proxies": frozenset(),
+    "race": frozenset(),
+    "segments": frozenset(),
+    "tls": frozenset(),
+    "urls": frozenset(),
+    "connections": frozenset({"limits", "race", "tls"}),
+    "transport": frozenset({"connections", "failures", "limits", "proxies", "race", "tls", "urls"}),
+    "network": frozenset({"limits", "transport", "urls"}),
+    "http_get": frozenset({"failures", "network", "urls"}),
+    "retries": frozenset({"failures", "limits", "network", "urls"}),
+    "pip_index": frozenset({"network", "urls"}),
+    "small_files": frozenset({"failures", "http_get", "network", "retries", "urls"}),
+    "partial": frozenset({"segments", "urls"}),
+    "stream": frozenset(),
+    "transfer": frozenset({"http_get", "network", "partial", "pieces", "progress", "retries"})
+    | {"segments", "stream", "urls"},
+    "parallel": frozenset({"failures", "http_get", "partial", "pieces", "retries", "segments"})
+    | {"transfer"},
+    "sequential": frozenset({"failures", "http_get", "pieces", "pip_index", "retries"})
+    | {"small_files", "transfer", "urls"},
+    "download": frozenset({"network", "parallel", "partial", "progress", "sequential", "stream"})
+    | {"transfer", "urls"},
+}
+
+
+TRANSPORT_OF_FETCH = ("transport", "connections", "race", "tls", "network", "proxies")
+"""The modules of ``fetch`` that talk to a host."""
+
+DISK_OF_FETCH = {"download", "parallel", "partial", "segments", "sequential", "transfer"}
+"""The modules of ``fetch`` that know which bytes of a file are there: no host is their concern."""
+
+INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
+    "operations": OPERATIONS,
+    "fetch": FETCH,
+    "launch": {
+        # Pure: they decide, and read or ask nothing.
+        "causes": set(),
+        "devices": set(),
+        "log": set(),
+        "packages": set(),
+        "report": set(),
+        "diagnosis": {"causes", "packages"},
+        "gpu_use": {"devices", "log", "report"},
+        # They look at the machine, or ask it.
+        "fingerprint": set(),
+        "nvml_worker": set(),
+        "planning": set(),
+        "speed": set(),
+        "child": {"planning"},
+        "health": {"log", "planning"},
+        "nvml": {"child", "planning"},
+        "proc": {"gpu_use"},
+        "failure": {"causes", "diagnosis", "health", "packages", "planning"},
+        "gate": {"causes", "child", "devices", "diagnosis", "failure", "planning"},
+        # One start, and the threads around it.
+        "forwarding": set(),
+        "replace_process": {"failure", "planning"},
+        "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
+        "monitor": {"devices", "gpu_use", "health", "log", "nvml", "planning", "proc", "report"}
+        | {"supervise"},
+    },
+    "store": {
+        # What is on disk: files and their formats.
+        "in_use": set(),
+        "legacy": set(),
+        "receipt": set(),
+        "integrity": {"receipt"},
+        "installed": {"integrity", "receipt"},
+        "layout": {"in_use", "integrity", "receipt"},
+        "foreign": {"in_use", "installed", "integrity", "layout"},
+        # For a start: it reads, and loads nothing that writes.
+        "reader": {"foreign", "in_use", "installed", "integrity", "layout", "receipt"},
+        # What writes, from a lock to a commit.
+        "locks": {"layout"},
+        "staging": {"in_use", "integrity", "layout", "locks", "receipt"},
+        "reuse": {"installed", "integrity", "staging"},
+        "finalize": {"in_use", "integrity", "receipt", "reuse", "staging"},
+        "store": {"finalize", "foreign", "in_use", "installed", "integrity", "layout", "legacy"}
+        | {"locks", "reader", "receipt", "reuse", "staging"},
+    },
+    "catalog": {
+        "copies": set(),
+        "repositories": {"copies"},
+        "copy_store": {"copies", "repositories"},
+        "roots": {"copies", "copy_store", "repositories"},
+        "loading": {"copies", "copy_store", "repositories", "roots"},
+        # Only these two know python-tuf's updater.
+        "updater_state": {"copies", "roots"},
+        "refreshing": {"copies", "copy_store", "loading", "repositories", "roots"}
+        | {"updater_state"},
+    },
+    "chain": {
+        "links": set(),
+        "driver": {"links"},
+        "judging": {"driver", "links"},
+    },
+    "instances": {
+        "idle": set(),
+        "log": set(),
+        "record": set(),
+        "folder": {"record"},
+    },
+}
+"""The same inside a unit: which of its other modules each module may import, at any place."""
+
+PURE = {
+    "launch": {"causes", "devices", "diagnosis", "gpu_use", "log", "packages", "report"},
+}
+"""The modules that import nothing that reads, asks or waits, and open no file."""
+
+IO = {"asyncio", "ctypes", "http", "io", "os", "pathlib", "shutil", "socket", "subprocess"}
+IO |= {"select", "tempfile", "threading", "time", "urllib"}
+
+HOMES: dict[str, frozenset[str]] = {
+    "click": frozenset({"cli"}),
+    "cryptography": frozenset({"trust"}),
+    "filelock": frozenset({"store"}),
+    "httpcore": frozenset({"fetch"}),
+    "httpx": frozenset({"fetch"}),
+    "isal": frozenset({"archive"}),
+    "msgspec": frozenset({"manifest"}),
+    "packageurl": frozenset({"fetch"}),
+    "packaging": frozenset({"fetch", "selection"}),
+    "prometheus_client": frozenset({"cli"}),
+    "psutil": frozenset({"instances", "process"}),
+    "platformdirs": frozenset({"config"}),
+    "rich": frozenset({"cli"}),
+    "securesystemslib": frozenset({"catalog", "trust"}),
+    "socksio": frozenset({"fetch"}),
+    "tomli": frozenset({"config"}),
+    "tomlkit": frozenset({"config"}),
+    "truststore": frozenset({"fetch"}),
+    "tuf": frozenset({"catalog", "trust"}),
+}
+"""The units in which each third-party library may be imported."""
+
+HEAVY = frozenset(
+    {
+        "cryptography",
+        "httpcore",
+        "httpx",
+        "msgspec",
+        "packaging",
+        "pip",
+        "prometheus_client",
+        "psutil",
+        "rich",
+        "securesystemslib",
+        "tomlkit",
+        "truststore",
+        "tuf",
+    }
+)
+"""Libraries that ``serve``, ``list`` and ``which`` do without."""
+
+LIGHT = (
+    "cli.main",
+    "cli.entry",
+    "cli.commands.serve",
+    "cli.commands.servers",
+    "cli.commands.versions",
+    "cli.session",
+    "config",
+    "launch.monitor",
+    "launch.replace_process",
+    "operations.background",
+    "operations.serve",
+    "operations.tools",
+    "operations.versions",
+    "operations.which",
+    "store.reader",
+)
+"""What those commands load: whatever these modules import at their top, everybody pays for."""
+
+SHARED_BY_SOURCES = {"answers", "elf", "icd", "machine", "protocol", "search"}
+"""The modules of ``probe`` that every source of facts may use: how to search, read and answer."""
+
+ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
+"""The modules of ``probe`` that put the sources together."""
+
+WRITES_SETTINGS = {"tsuku_llm.config.keys.text_of", "tsuku_llm.safe_text.redacted"}
+"""The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
+
+WITH_CODE = {"__init__"}
+"""The packages whose ``__init__`` has more than a docstring."""
+
+MAY_PRINT = ("cli", "probe.worker")
+MAY_EXIT = ("cli", "probe.worker", "__main__")
+
+EXITS = {"exit", "quit", "sys.exit", "os._exit", "os.abort"}
+STREAMS = {"sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: ``name`` is dotted, without the package ("probe.nvidia")."""
+
+    name: str
+    is_package: bool
+    tree: ast.Module
+
+    @property
+    def unit(self) -> str:
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Import:
+    """``target`` is absolute and dotted; ``top`` is true when importing the module runs it."""
+
+    target: str
+    line: int
+    top: bool
+
+
+def sources() -> dict[str, Module]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package and len(parts) > 1 else parts)
+        found[name] = Module(name, is_package, ast.parse(path.read_text("utf-8"), str(path)))
+    return found
+
+
+MODULES = sources()
+
+
+def imports(module: Module) -> Iterator[Import]:
+    deferred = {
+        id(node)
+        for block in ast.walk(module.tree)
+        if isinstance(block, ast.FunctionDef | ast.AsyncFunctionDef) or only_for_types(block)
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(module.tree):
+        for target in targets(module, node):
+            yield Import(target, node.lineno, id(node) not in deferred)
+
+
+def only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and dotted(node.test).endswith("TYPE_CHECKING")
+
+
+def targets(module: Module, node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Import):
+        return tuple(alias.name for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            parts = ["tsuku_llm", *module.name.split(".")]
+            kept = parts[: len(parts) - node.level + module.is_package]
+            base = ".".join([*kept, *([base] if base else [])])
+        return tuple(f"{base}.{alias.name}" for alias in node.names)
+    if isinstance(node, ast.Call) and dotted(node.func) in (
+        "importlib.import_module",
+        "__import__",
+    ):
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            return (first.value,)
+    return ()
+
+
+def unit_of(target: str) -> str | None:
+    """The unit that an import of ours reaches; None for somebody else's module."""
+    package, _, rest = target.partition(".")
+    if package != "tsuku_llm":
+        return None
+    unit = rest.partition(".")[0]
+    return unit if unit in MAY_IMPORT or unit == "manifests" else "__init__"
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def forbidden_edges(module: Module) -> list[str]:
+    allowed = MAY_IMPORT[module.unit] | {module.unit, "__init__"}
+    return [
+        f"{module.name}:{found.line} imports {found.target}"
+        for found in imports(module)
+        if (unit := unit_of(found.target)) is not None and unit not in allowed
+    ]
+
+
+def foreign(module: Module) -> Iterator[tuple[str, Import]]:
+    for found in imports(module):
+        library = found.target.partition(".")[0]
+        if library != "tsuku_llm" and library not in sys.stdlib_module_names:
+            yield library, found
+
+
+def homeless(module: Module) -> list[str]:
+    return [
+        f"{module.name}:{found.line} imports {library}"
+        for library, found in foreign(module)
+        if module.unit not in HOMES.get(library, ())
+    ]
+
+
+def calls(module: Module, names: set[str]) -> list[str]:
+    return [
+        f"{module.name}:{node.lineno} calls {dotted(node.func)}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and dotted(node.func) in names
+    ]
+
+
+def within(name: str, places: tuple[str, ...]) -> bool:
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def loaded_by(names: tuple[str, ...]) -> dict[str, Import]:
+    """Every import that runs when these modules are imported, by the importing module's name."""
+    seen: dict[str, Import] = {}
+    queue = list(names)
+    visited: set[str] = set()
+    while queue:
+        name = queue.pop()
+        if name in visited or name not in MODULES:
+            continue
+        visited.add(name)
+        for found in imports(MODULES[name]):
+            if not found.top:
+                continue
+            if found.target.startswith("tsuku_llm"):
+                rest = found.target.partition(".")[2]
+                queue += [rest, rest.rpartition(".")[0]]
+            else:
+                seen[f"{name}:{found.line} imports {found.target.partition('.')[0]}"] = found
+    return seen
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_only_what_the_table_allows(name: str) -> None:
+    assert MODULES[name].unit in MAY_IMPORT, f"give {name} a row in the table"
+    assert not forbidden_edges(MODULES[name])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_third_party_library_has_one_home(name: str) -> None:
+    assert not homeless(MODULES[name])
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, MAY_PRINT)])
+def test_only_the_command_line_prints(name: str) -> None:
+    assert not calls(MODULES[name], {"print", *STREAMS})
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, MAY_EXIT)])
+def test_only_the_command_line_exits(name: str) -> None:
+    assert not calls(MODULES[name], {"SystemExit", *EXITS})
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "trust"])
+def test_only_trust_says_that_bytes_are_verified(name: str) -> None:
+    assert not calls(MODULES[name], {"VerifiedBytes", "trust.VerifiedBytes"})
+
+
+def test_a_source_of_facts_does_not_know_another() -> None:
+    parts = {name for name, module in MODULES.items() if module.unit == "probe"}
+    shared = {name for name in parts if name.rpartition(".")[2] in SHARED_BY_SOURCES}
+    above = {name for name in parts if name.rpartition(".")[2] in ABOVE_SOURCES}
+    crossed = [
+        f"{name} imports {found.target}"
+        for name in parts - shared - above
+        for found in imports(MODULES[name])
+        for other in parts - shared - {"probe", "probe.worker", name}
+        if f"{found.target}.".startswith(f"tsuku_llm.{other}.")
+    ]
+    assert not crossed
+
+
+def test_the_transport_of_fetch_knows_no_file() -> None:
+    reached: set[str] = set()
+    queue = list(TRANSPORT_OF_FETCH)
+    while queue:
+        name = queue.pop()
+        if name not in reached:
+            reached.add(name)
+            queue += FETCH[name]
+    assert not reached & DISK_OF_FETCH
+
+
+def test_what_renders_answers_imports_value_types_only() -> None:
+    others = [
+        f"{name} imports {found.target}"
+        for name, module in MODULES.items()
+        if within(name, ("cli.render",))
+        for found in imports(module)
+        if unit_of(found.target) not in (None, "cli")
+        and found.target not in WRITES_SETTINGS
+        and not is_class(found.target)
+    ]
+    assert not others
+
+
+def is_class(target: str) -> bool:
+    module, _, name = target.rpartition(".")
+    return isinstance(getattr(import_module(module), name, None), type)
+
+
+def test_a_package_has_a_docstring_and_no_code() -> None:
+    full = {name for name, module in MODULES.items() if module.is_package and has_code(module)}
+    assert full == WITH_CODE
+
+
+def has_code(module: Module) -> bool:
+    return any(not isinstance(node, ast.Expr) for node in module.tree.body)
+
+
+def test_the_light_commands_import_nothing_heavy() -> None:
+    heavy = [
+        text for text, found in loaded_by(LIGHT).items() if found.target.split(".")[0] in HEAVY
+    ]
+    assert not heavy
+
+
+def test_few_operations_are_built_on_others_with_effects() -> None:
+    built = {name for name, allowed in OPERATIONS.items() if allowed & EFFECTS}
+    assert built == BUILT_ON_EFFECTS.keys()
+    assert built <= EFFECTS <= OPERATIONS.keys()
+
+
+def test_the_table_runs_one_way() -> None:
+    require_one_way({unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()})
+
+
+def require_one_way(rows: Mapping[str, AbstractSet[str]]) -> None:
+    """Assert that the rows can be put in an order in which each uses only earlier ones."""
+    order: list[str] = []
+    rest = dict(rows)
+    while rest:
+        free = [row for row, allowed in rest.items() if allowed <= set(order)]
+        assert free, f"a circle among {sorted(rest)}"
+        order += free
+        rest = {row: allowed for row, allowed in rest.items() if row not in free}
+
+
+@pytest.mark.parametrize("unit", INSIDE)
+def test_inside_a_unit_the_table_holds_and_runs_one_way(unit: str) -> None:
+    modules = {name: module for name, module in MODULES.items() if module.unit == unit}
+    assert {f"{unit}.{row}" for row in INSIDE[unit]} == set(modules) - {unit}
+    crossed = [
+        f"{name}:{found.line} imports {found.target}"
+        for name, module in modules.items()
+        if name != unit  # the package itself may offer what all its modules have
+        for found in imports(module)
+        if (other := inside(unit, found.target)) is not None
+        and other not in INSIDE[unit].get(name.partition(".")[2], ())
+    ]
+    assert not crossed
+    require_one_way(INSIDE[unit])
+
+
+def inside(unit: str, target: str) -> str | None:
+    """The module of the unit that an import reaches; None for any other import."""
+    parts = target.split(".")
+    return parts[2] if parts[:2] == ["tsuku_llm", unit] and len(parts) > 2 else None
+
+
+@pytest.mark.parametrize(
+    "name", [f"{unit}.{name}" for unit, names in PURE.items() for name in sorted(names)]
+)
+def test_a_module_that_only_decides_reads_nothing(name: str) -> None:
+    module = MODULES[name]
+    assert not {found.target.partition(".")[0] for found in imports(module)} & IO
+    assert not calls(module, {"open"})
+    unit, _, own = name.partition(".")
+    assert INSIDE[unit][own] <= PURE[unit]
+
+
+def test_every_row_of_the_table_is_a_module() -> None:
+    units = {module.unit for module in MODULES.values()}
+    assert set(MAY_IMPORT) - units <= {"__main__"}
+
+
+# --- the checks themselves ---------------------------------------------------------------
+
+
+def example(source: str, name: str = "store", *, is_package: bool = False) -> Module:
+    return Module(name, is_package, ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tsuku_llm.fetch",
+        "from tsuku_llm import fetch",
+        "from tsuku_llm.fetch import x",
+        "from .fetch import x",
+        "from . import fetch",
+        "def f():\n    from tsuku_llm import fetch",
+        "import importlib\nimportlib.import_module('tsuku_llm.fetch')",
+    ],
+)
+def test_a_forbidden_import_is_seen(source: str) -> None:
+    assert forbidden_edges(example(source))
+
+
+def test_an_import_of_oneself_and_of_a_lower_layer_is_allowed() -> None:
+    assert not forbidden_edges(example("from tsuku_llm.errors import StoreError"))
+    assert not forbidden_edges(example("from . import locks", "store", is_package=True))
+
+
+def test_a_circle_is_seen() -> None:
+    with pytest.raises(AssertionError, match=r"a circle among \['a', 'b'\]"):
+        require_one_way({"a": {"b"}, "b": {"a", "c"}, "c": set()})
+
+
+def test_a_library_away_from_home_is_seen() -> None:
+    assert homeless(example("def f():\n    import httpx"))
+    assert homeless(example("import some_new_library"))
+    assert not homeless(example("import filelock"))
+
+
+def test_an_import_in_a_function_is_not_a_cost_of_the_module() -> None:
+    (inner, outer) = sorted(
+        imports(example("import json\ndef f():\n    import httpx")), key=lambda found: found.target
+    )
+    assert (inner.target, inner.top) == ("httpx", False)
+    assert (outer.target, outer.top) == ("json", True)
+
+
+def test_prints_and_exits_are_seen() -> None:
+    assert calls(example("print('x')"), {"print"})
+    assert calls(example("import sys\nsys.exit(1)"), EXITS)
+    assert calls(example("raise SystemExit(1)"), {"SystemExit"})

@@ -1,0 +1,107 @@
+"""What each command may load: a budget of modules, and of libraries that cost much.
+
+Budgets are counts, not times: they mean the same on every machine. The times they stand for
+are in docs/performance.md.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.program import environment
+from support.stored import install
+from test_layers import HEAVY
+
+from tsuku_llm.store.store import Store
+
+OWN = "tsuku_llm"
+NETWORK = {"httpx", "httpcore", "ssl", "asyncio", "http.client", "truststore"}
+SLOW = {"importlib.metadata", "logging", "unittest", "email", "multiprocessing", "rich"}
+
+WRITING = {f"{OWN}.store.{name}" for name in ("finalize", "locks", "reuse", "staging", "store")}
+WATCHING = {"ctypes", "selectors", "subprocess"}
+
+BUDGETS = {
+    "--version": (4, 20),
+    "--help": (14, 95),
+    "list": (41, 128),
+    "which": (44, 128),
+    "serve --exec -- -m x": (43, 102),
+    "serve --exec --fallback -- -m x": (43, 102),
+    "serve -- -m x": (56, 126),
+    "run llama-server": (44, 102),
+    "config list": (22, 100),
+}
+"""The most modules of ours, and of all, that a command may have loaded at its end."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with one installed version, whose server is a shell script."""
+    home = tmp_path_factory.mktemp("home")
+    install(Store(home / "llm"))
+    loaded("serve --exec", home)  # the first start looks into signed metadata, and notes the answer
+    return home
+
+
+def loaded(line: str, home: Path) -> set[str]:
+    """The modules that a command loads, by Python's own account of its imports.
+
+    ``-X importtime`` would not show what ``importlib.import_module`` loads.
+    """
+    code = f"from {OWN}.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-v", "-c", code, *line.split()],
+        env={**environment(home), "PYTHONWARNINGS": "default"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return set(re.findall(r"^import '(\S+)' #", done.stderr, re.MULTILINE))
+
+
+def bare() -> set[str]:
+    """What the interpreter and its site-packages load by themselves."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("line", BUDGETS)
+def test_a_command_loads_no_more_than_its_budget(line: str, home: Path) -> None:
+    modules = loaded(line, home) - bare()
+    own = {name for name in modules if name.partition(".")[0] == OWN}
+    most_own, most = BUDGETS[line]
+    assert len(own) <= most_own, " ".join(sorted(own))
+    assert len(modules) <= most, " ".join(sorted(modules - own))
+
+
+@pytest.mark.parametrize("line", BUDGETS)
+def test_a_command_without_network_loads_nothing_heavy(line: str, home: Path) -> None:
+    modules = loaded(line, home) - bare()
+    heavy = {name for name in modules if name.partition(".")[0] in HEAVY}
+    assert not heavy | modules & (NETWORK | SLOW)
+
+
+@pytest.mark.parametrize("line", [*BUDGETS, "verify"])
+def test_who_only_reads_the_store_loads_nothing_that_writes_it(line: str, home: Path) -> None:
+    assert not loaded(line, home) & WRITING
+
+
+@pytest.mark.parametrize(
+    ("line", "without"),
+    [("serve --exec -- -m x", {"dataclasses"} | WATCHING), ("serve -- -m x", {"dataclasses"})],
+)
+def test_a_start_loads_nothing_that_it_does_without(
+    line: str, without: set[str], home: Path
+) -> None:
+    assert not (loaded(line, home) - bare()) & without

@@ -1,0 +1,110 @@
+"""What the program is installed from: the locks, the wheel of a commit and its SBOM."""
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import tomli
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+DEPENDENCIES = PROJECT["project"]["dependencies"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+BUILD = PROJECT["build-system"]["requires"]
+
+
+def locked_lines(name: str) -> list[str]:
+    text = (ROOT / "ci/locks" / f"{name}.txt").read_text("utf-8").replace("\\\n", " ")
+    return [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+
+
+def locked_versions(name: str) -> dict[str, list[str]]:
+    versions: dict[str, list[str]] = {}
+    for line in locked_lines(name):
+        package, _, rest = line.partition("==")
+        versions.setdefault(package, []).append(rest.split()[0])
+    return versions
+
+
+@pytest.mark.parametrize("name", ["tool", "test"])
+def test_every_locked_version_has_the_digests_of_its_files(name: str) -> None:
+    lines = locked_lines(name)
+    assert len(lines) > 20
+    for line in lines:
+        requirement, *digests = line.split(" --hash=sha256:")
+        assert len(list(Requirement(requirement).specifier)) == 1
+        assert "==" in requirement
+        assert digests
+        assert all(len(digest.strip()) == 64 for digest in digests)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("tool", [*DEPENDENCIES, *BUILD]),
+        ("test", [*DEPENDENCIES, *BUILD, *EXTRAS["test"], *EXTRAS["release"], "socksio"]),
+    ],
+)
+def test_the_lock_has_what_pyproject_asks_for(name: str, wanted: list[str]) -> None:
+    versions = locked_versions(name)
+    for each in map(Requirement, wanted):
+        if each.name != "tsuku-llm":
+            assert versions.get(each.name), f"{each.name} is not locked: run ci/lock"
+            for version in versions[each.name]:
+                assert each.specifier.contains(version), f"{each} is not {version}: run ci/lock"
+
+
+def test_what_both_locks_have_is_the_same_version() -> None:
+    tool, test = locked_versions("tool"), locked_versions("test")
+    assert {name: test[name] for name in tool} == tool
+
+
+@pytest.mark.parametrize("script", ["install.sh", "ci/environment.sh"])
+def test_nothing_is_installed_but_what_is_locked(script: str) -> None:
+    installs = [
+        line.strip()
+        for line in (ROOT / script).read_text("utf-8").splitlines()
+        if line.strip().startswith(("pip --", '"${pip[@]}"'))
+    ]
+    assert len(installs) == 2
+    assert "--require-hashes -r ci/locks/" in installs[0]
+    assert "--no-deps --no-build-isolation ." in installs[1]
+
+
+def test_one_commit_gives_one_wheel_and_one_sbom(tmp_path: Path) -> None:
+    made = []
+    for name, umask, zone in (("first", 0o022, "UTC"), ("second", 0o077, "Asia/Tokyo")):
+        done = subprocess.run(
+            [sys.executable, ROOT / "ci/package", tmp_path / name],
+            env=os.environ | {"TZ": zone},
+            umask=umask,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        made.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert made[0] == made[1]
+
+    (wheel,) = (name for name in made[0] if name.endswith(".whl"))
+    sbom = json.loads(made[0][f"{wheel}.cdx.json"])
+    assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
+    root = sbom["metadata"]["component"]
+    assert root["hashes"] == [{"alg": "SHA-256", "content": sha256(made[0][wheel]).hexdigest()}]
+    named = {each["name"] for each in sbom["components"]}
+    assert named >= {Requirement(each).name for each in DEPENDENCIES}
+    assert "setuptools" not in named  # it builds the wheel and is no part of it
+    files = [each["externalReferences"][0]["hashes"] for each in sbom["components"]]
+    assert all(files)
+    needs = {each["ref"]: each.get("dependsOn", []) for each in sbom["dependencies"]}
+    assert any(ref.startswith("pkg:pypi/cffi@") for ref in needs[_ref(sbom, "cryptography")])
+    assert _ref(sbom, "cffi") not in needs[root["bom-ref"]]
+
+
+def _ref(sbom: dict, name: str) -> str:
+    return next(each["bom-ref"] for each in sbom["components"] if each["name"] == name)

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.machines import cuda, linux_variants, machine, release, rocm, variant, vulkan
+
+from tsuku_llm.backends import POLICIES
+from tsuku_llm.errors import SelectionError, UnknownRequest
+from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
+from tsuku_llm.selection import (
+    REQUESTS,
+    Request,
+    Selection,
+    sass_serves,
+    select,
+    why_not,
+)
+
+
+def choose(hardware: Hardware, backend: str = "auto", prefer: str = "portable") -> Selection:
+    return select(release(), hardware, Request(backend, prefer))
+
+
+def names(selection: Selection) -> list[str]:
+    return [candidate.variant.name for candidate in selection.compatible]
+
+
+def reason(selection: Selection, variant_name: str) -> str:
+    return next(r.reason.slug for r in selection.rejected if r.variant.name == variant_name)
+
+
+def test_a_bare_machine_gets_the_cpu_and_a_reason_for_everything_else() -> None:
+    selection = choose(machine())
+    assert names(selection) == ["cpu"]
+    assert selection.detected == ("cpu",)
+    assert reason(selection, "vulkan") == "api-not-asked"
+    assert len(selection.rejected) == 4
+
+
+def test_portable_puts_vulkan_before_cuda_and_native_the_other_way() -> None:
+    hardware = machine(cuda(), vulkan())
+    assert names(choose(hardware)) == ["vulkan", "cuda-13.4", "cuda-12.8", "cpu"]
+    native = choose(hardware, prefer="native")
+    assert names(native) == ["cuda-13.4", "cuda-12.8", "vulkan", "cpu"]
+
+
+def test_the_users_own_order_counts() -> None:
+    selection = select(release(), machine(cuda(), vulkan()), Request(prefer=("cpu", "cuda")))
+    assert names(selection)[-1] == "cpu", "a GPU before the CPU, whatever the order of backends"
+    assert names(selection)[0] == "cuda-13.4"
+
+
+def test_the_h200_on_driver_580_runs_12_8_and_not_13_4() -> None:
+    selection = choose(machine(cuda("9.0", "13.0")), "cuda")
+    assert names(selection) == ["cuda-12.8"]
+    assert reason(selection, "cuda-13.4") == "cuda-ptx"
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "expected"),
+    [
+        ("8.9", "13.0", ["cuda-13.4", "cuda-12.8"]),  # SASS: minor-version compatibility
+        ("8.9", "12.2", ["cuda-12.8"]),
+        ("8.9", "11.8", []),
+        ("6.1", "12.8", ["cuda-12.8"]),  # a 1080 Ti on driver 570
+        ("6.1", "12.2", []),  # and on 535: only PTX, and the driver cannot compile it
+        ("12.0", "13.0", ["cuda-13.4", "cuda-12.8"]),
+        ("12.1", "13.0", ["cuda-13.4", "cuda-12.8"]),  # GB10: SASS of 13.4, PTX 9.0 of 12.8
+        ("3.5", "13.4", []),
+        ("8.7", "13.4", []),  # Orin: a Jetson's SASS and libraries are its own
+        ("5.3", "13.4", []),
+    ],
+)
+def test_the_sass_and_ptx_rule(capability: str, driver: str, expected: list[str]) -> None:
+    assert names(choose(machine(cuda(capability, driver)), "cuda")) == expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "capability", "serves"),
+    [("8.6", "8.9", True), ("8.9", "8.6", False), ("12.0a", "12.1", False), ("8.6", "9.0", False)],
+)
+def test_machine_code_serves_its_own_major_only(entry: str, capability: str, serves: bool) -> None:
+    assert sass_serves(entry, capability) is serves
+
+
+def test_discrete_comes_before_integrated_across_backends() -> None:
+    hardware = machine(cuda(), vulkan(GpuKind.INTEGRATED))
+    assert names(choose(hardware))[0] == "cuda-13.4"
+
+
+def test_the_device_is_the_discrete_one_with_most_memory() -> None:
+    gpus = (
+        Gpu("vulkan", 0, "APU", GpuKind.INTEGRATED, 64 << 30, api_version="1.3"),
+        Gpu("vulkan", 1, "small", GpuKind.DISCRETE, 4 << 30, api_version="1.3"),
+        Gpu("vulkan", 2, "big", GpuKind.DISCRETE, 24 << 30, api_version="1.3"),
+        Gpu("vulkan", 3, "old", GpuKind.DISCRETE, 80 << 30, api_version="1.1"),
+    )
+    api = Api("vulkan", ApiState.OK, "libvulkan.so.1", "1.3", gpus=gpus)
+    chosen = choose(machine(api)).selected
+    assert chosen.gpu is gpus[2]
+
+
+def test_software_devices_never_count() -> None:
+    selection = choose(machine(vulkan(GpuKind.SOFTWARE)))
+    assert names(selection) == ["cpu"]
+    assert reason(selection, "vulkan") == "software-only"
+
+
+def test_a_second_gpu_saves_a_variant_that_the_first_cannot_run() -> None:
+    gpus = (
+        Gpu("rocm", 0, "APU", GpuKind.INTEGRATED, gfx="gfx90c"),
+        Gpu("rocm", 1, "7900", GpuKind.DISCRETE, gfx="gfx1100"),
+    )
+    selection = choose(machine(Api("rocm", ApiState.OK, "hip", "7.0", gpus=gpus)), "rocm")
+    assert selection.selected.gpu is gpus[1]
+
+
+def test_a_gfx_target_outside_the_build_is_refused_by_name() -> None:
+    selection = choose(machine(rocm("gfx803")))
+    assert reason(selection, "rocm-10.0") == "rocm-gfx"
+
+
+@pytest.mark.parametrize(
+    ("changes", "slug", "left"),
+    [
+        ({"libc": Libc("glibc", "2.36"), "libstdcxx": "3.4.30"}, "libc-floor", ["vulkan", "cpu"]),
+        ({"libc": Libc("musl", "1.2.4")}, "musl", []),
+        ({"libstdcxx": "3.4.29"}, "libstdcxx", []),
+    ],
+)
+def test_library_floors(changes: dict[str, object], slug: str, left: list[str]) -> None:
+    selection = choose(machine(cuda(), vulkan(), **changes))
+    assert names(selection) == left, slug
+
+
+@pytest.mark.parametrize(
+    ("system", "features", "expected"),
+    [
+        ("linux", ("avx512_bf16", "avx512_vnni", "avx_vnni"), None),
+        ("linux", ("avx512_vnni",), "needs a processor with avx512_bf16, avx_vnni"),
+        ("linux", (), None),
+        ("windows", ("avx2",), None),
+    ],
+)
+def test_an_instruction_set_beyond_the_level_is_judged_where_the_system_lists_them_all(
+    system: str, features: tuple[str, ...], expected: str | None
+) -> None:
+    built = variant("cpu", {"cpu_features": ("avx512_bf16", "avx512_vnni", "avx_vnni")})
+    offered = release({"cpu": built}).platforms["linux-amd64"].variants[0]
+    reason = why_not(offered, machine(os=system, cpu=Cpu(None, None, features, 4)))
+    assert (reason and reason.text) == expected
+
+
+def test_gpu_means_a_gpu_or_an_error_that_lists_every_reason() -> None:
+    selection = choose(machine(), "gpu")
+    with pytest.raises(SelectionError) as caught:
+        _ = selection.selected
+    assert len(caught.value.facts) == 5
+
+
+@pytest.mark.parametrize("word", ["quantum", "", "cuda-99", "CPU"])
+def test_a_request_that_does_not_exist_lists_what_does(word: str) -> None:
+    with pytest.raises(UnknownRequest) as caught:
+        choose(machine(), word)
+    assert "vulkan" in caught.value.facts[0]
+    assert "cuda-12.8" in caught.value.facts[1]
+
+
+def test_another_platform_is_named() -> None:
+    with pytest.raises(UnknownRequest, match="freebsd-riscv"):
+        choose(machine(os="freebsd", arch="riscv"))
+
+
+def test_a_requirement_from_the_future_is_not_met() -> None:
+    future = release({"cpu": variant("cpu", {"npu": "2"})})
+    selection = select(future, machine(), Request())
+    assert selection.rejected[0].reason.slug == "unknown-requirement"
+
+
+def test_a_named_problem_is_the_reason() -> None:
+    problem = Problem("reboot-needed", "the driver was updated", "reboot", transient=True)
+    api = Api("cuda", ApiState.FAILED, "libcuda.so.1", problem=problem)
+    assert reason(choose(machine(api)), "cuda-12.8") == "reboot-needed"
+
+
+# --- properties ------------------------------------------------------------------------
+
+capabilities = st.sampled_from(
+    ["5.0", "6.1", "7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "12.0"]
+)
+versions = st.sampled_from(["11.8", "12.2", "12.8", "13.0", "13.4"])
+vulkan_versions = st.sampled_from(["1.0", "1.1", "1.2.7", "1.3"])
+kinds = st.sampled_from(list(GpuKind))
+apis = st.lists(
+    st.one_of(
+        st.builds(cuda, capabilities, versions),
+        st.builds(vulkan, kinds, kinds, version=vulkan_versions, device=vulkan_versions),
+        st.builds(rocm, st.sampled_from(["gfx803", "gfx1030", "gfx1100"])),
+    ),
+    max_size=3,
+    unique_by=lambda api: api.name,
+)
+machines = st.builds(
+    lambda found, glibc, cxx: machine(*found, libc=Libc("glibc", glibc), libstdcxx=cxx),
+    apis,
+    st.sampled_from(["2.31", "2.34", "2.36", "2.39"]),
+    st.sampled_from(["3.4.28", "3.4.30", "3.4.33"]),
+)
+
+
+@given(machines, st.sampled_from(REQUESTS), st.sampled_from(POLICIES))
+def test_every_variant_is_either_ranked_or_has_one_reason(
+    hardware: Hardware, backend: str, prefer: str
+) -> None:
+    selection = choose(hardware, backend, prefer)
+    sorted_names = [*names(selection), *(r.variant.name for r in selection.rejected)]
+    assert sorted(sorted_names) == sorted(linux_variants())
+    assert [candidate.rank for candidate in selection.compatible] == list(
+        range(1, len(selection.compatible) + 1)
+    )
+    assert all(each.reason.slug and each.reason.text for each in selection.rejected)
+    assert selection == choose(hardware, backend, prefer)
+
+
+@given(machines, st.randoms(use_true_random=False), st.sampled_from(POLICIES))
+def test_the_order_in_which_drivers_are_asked_does_not_matter(
+    hardware: Hardware, random: Random, prefer: str
+) -> None:
+    apis = list(hardware.apis)
+    random.shuffle(apis)
+    shuffled = dataclasses.replace(hardware, apis=tuple(apis))
+    assert choose(shuffled, prefer=prefer) == choose(hardware, prefer=prefer)
+
+
+FLOORED = {
+    "cpu-v3": variant("cpu", {"x86_64_level": 3}),
+    "cpu-v4": variant("cpu", {"x86_64_level": 4, "memory": 32 << 30}),
+    "cpu-vnni": variant("cpu", {"cpu_features": ("avx512_vnni", "avx_vnni")}),
+    "sycl": variant("sycl", {"level_zero": True}),
+}
+INSTRUCTION_SETS = ("avx2", "avx512_vnni", "avx_vnni")
+
+
+cpus = st.builds(
+    Cpu,
+    st.none(),
+    st.none(),
+    st.lists(st.sampled_from(INSTRUCTION_SETS), min_size=1, unique=True).map(tuple),
+    st.integers(1, 4),
+)
+
+
+@given(machines, apis, cpus, st.integers(0, 3), st.integers(30, 40))
+def test_more_capability_never_takes_a_variant_away(
+    hardware: Hardware, extras: list[Api], cpu: Cpu, more: int, memory: int
+) -> None:
+    offered = release({**linux_variants(), **FLOORED})
+    poor = dataclasses.replace(hardware, cpu=cpu, memory=1 << memory)
+    joined = {api.name: api for api in hardware.apis}
+    joined |= {extra.name: _joined(hardware.api(extra.name), extra) for extra in extras}
+    rich = dataclasses.replace(
+        hardware,
+        libc=Libc("glibc", "2.40"),
+        libstdcxx="3.4.40",
+        cpu=Cpu(None, None, INSTRUCTION_SETS, min(4, (cpu.level or 1) + more)),
+        memory=1 << memory + more,
+        apis=tuple(joined.values()),
+    )
+    before, after = (set(names(select(offered, each, Request()))) for each in (poor, rich))
+    assert before <= after
+
+
+def _joined(have: Api, extra: Api) -> Api:
+    if have.state is ApiState.NOT_ASKED:
+        return extra
+    newest = max(
+        have.version or "0", extra.version or "0", key=lambda v: tuple(map(int, v.split(".")))
+    )
+    return dataclasses.replace(have, version=newest, gpus=(*have.gpus, *extra.gpus))

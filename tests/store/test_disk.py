@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.stored import FILES, fill, install, make_receipt, snapshot
+
+from tsuku_llm.disk import require_space
+from tsuku_llm.errors import (
+    CorruptStore,
+    NoSpace,
+    NotInstalled,
+    NotWritable,
+    StoreError,
+    UnsafeLocation,
+)
+from tsuku_llm.files import write_note
+from tsuku_llm.store.store import Store
+
+DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"
+ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def mount(folder: Path, *options: str) -> None:
+    """Mount a memory disk, where that is allowed."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", ",".join(("mode=755", *options)), "none", folder],
+        check=False,
+        capture_output=True,
+    )
+    if done.returncode:
+        pytest.skip("cannot mount here")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one megabyte."""
+    if not ROOT or sys.platform != "linux":
+        pytest.skip("needs root on Linux")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount(folder, "size=1m")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_C03_a_full_disk_keeps_the_old_version(small: Path) -> None:
+    store = Store(small / "data")
+    old = install(store, "b100")
+    files = {**FILES, "big": os.urandom(2_000_000)}
+    with pytest.raises(NoSpace) as caught:
+        install(store, "b200", files=files)
+    assert caught.value.hint
+    assert store.active() == old
+    store.check(old, full=True)
+    assert snapshot(store.data / "staging") == {}
+
+
+def test_C03_a_disk_that_fills_at_any_write_keeps_the_old_version(small: Path) -> None:
+    store = Store(small / "data")
+    old = install(store, "b100")
+    for ballast in range(0, 64 * 1024, 4096):
+        free = shutil.disk_usage(small).free
+        (small / "ballast").write_bytes(bytes(max(0, free - ballast)))
+        try:
+            new = install(store, "b200", files={**FILES, "llama-server": b"newer"})
+        except NoSpace:
+            assert store.active() == old
+            store.check(old, full=True)
+        else:
+            assert store.active() == new
+            assert ballast > 0
+            break
+        finally:
+            (small / "ballast").unlink()
+        store.sweep()
+        assert snapshot(store.data / "staging") == {}
+    else:
+        pytest.fail("it never fitted")
+
+
+def test_a_file_system_without_room_is_told_beforehand(small: Path) -> None:
+    store = Store(small / "not" / "yet" / "there")
+    require_space(store.data, 1000)
+    with pytest.raises(NoSpace, match=r"5000\.0 MB are needed and 1\.0 MB are free"):
+        require_space(store.data, 5_000_000_000)
+    assert not store.data.exists()
+
+
+def test_C11_versions_on_another_disk_are_refused_in_words(small: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    (store.data / "staging").mkdir(parents=True)
+    subprocess.run(["mount", "--bind", small, store.data / "staging"], check=True)
+    try:
+        with pytest.raises(StoreError, match="could not be read or written") as caught:
+            install(store)
+        assert "cross-device" in caught.value.facts[0].lower()
+        assert store.active() is None
+    finally:
+        subprocess.run(["umount", store.data / "staging"], check=True)
+
+
+def test_X13_an_install_on_a_read_only_disk_can_be_used(tmp_path: Path) -> None:
+    if not ROOT or sys.platform != "linux":
+        pytest.skip("needs root on Linux")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount(folder, "size=8m")
+    try:
+        store = Store(folder / "data")
+        installed = install(store, "b100")
+        (installed.tree / "llama-server").touch()  # a check now has to hash, and cannot note it
+        before = snapshot(folder)
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        assert store.active() == installed
+        assert store.installed() == (installed,)
+        store.check(installed)
+        store.check(installed, full=True)
+        with store.hold(installed) as descriptor:
+            assert descriptor is not None
+        store.sweep()
+        refused: list[Callable[[], object]] = [
+            lambda: install(store, "b200"),
+            lambda: store.activate(installed),
+            lambda: store.remove(installed.id),
+        ]
+        for act in refused:
+            with pytest.raises(NotWritable) as caught:
+                act()
+            assert caught.value.hint
+        assert snapshot(folder) == before
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root, to be another user")
+def test_X13_an_install_of_roots_can_be_used_by_others(tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    installed = install(store)
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    before = snapshot(store.data)
+    nobody = {"user": 65534, "group": 65534, "extra_groups": ()}
+    python = [sys.executable, "-c", "import filelock, tsuku_llm.store"]
+    try:
+        subprocess.run(python, check=True, capture_output=True, **nobody)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("another user cannot run this Python")
+    done = subprocess.run(
+        [sys.executable, "-B", DRIVER, "use", store.data, ""],
+        check=False,
+        capture_output=True,
+        text=True,
+        **nobody,
+    )
+    assert (done.stdout, done.returncode) == ("used\n", 6), done.stderr
+    assert "does not allow" in done.stderr
+    assert snapshot(store.data) == before
+    store.check(installed, full=True)
+
+
+def test_the_data_folder_may_be_a_link_to_a_larger_disk(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "large" / "tsuku-llm")
+    store = Store(tmp_path / "data")
+    installed = install(store)
+    assert store.active() == installed
+    assert (tmp_path / "large" / "tsuku-llm" / "versions").is_dir()
+
+
+@pytest.mark.parametrize("name", ["versions", "staging", "locks"])
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_something_else_in_the_place_of_a_folder_is_refused(
+    store: Store, name: str, kind: str
+) -> None:
+    store.data.mkdir()
+    if kind == "file":
+        (store.data / name).write_bytes(b"")
+    else:
+        (store.data / "elsewhere").mkdir()
+        (store.data / name).symlink_to("elsewhere")
+    with pytest.raises(CorruptStore, match="is not a folder"):
+        install(store)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"{"),
+        lambda path: path.write_bytes(b"[]"),
+        lambda path: path.write_bytes(b'{"format": 1, "active": "../x", "previous": null}'),
+        lambda path: path.write_bytes(b'{"format": 1, "active": 3, "previous": null}'),
+        lambda path: path.write_bytes(b'{"format": 2, "active": null, "previous": null}'),
+        lambda path: path.write_bytes(b'{"format": 1, "active": "b1-cpu-0", "previous": null}'),
+        lambda path: path.write_bytes(b" " * 10_000),
+        lambda path: path.mkdir(),
+        lambda path: path.symlink_to("/etc/hostname"),
+        os.mkfifo,
+    ],
+    ids=[
+        *("empty", "torn", "list", "path", "number", "format", "dangling"),
+        *("huge", "folder", "link", "fifo"),
+    ],
+)
+def test_C10_a_damaged_pointer_is_refused_then_made_anew(
+    store: Store, spoil: Callable[[Path], object]
+) -> None:
+    installed = install(store)
+    pointer = store.data / "active.json"
+    pointer.unlink()
+    spoil(pointer)
+    with pytest.raises(CorruptStore) as caught:
+        store.active()
+    assert caught.value.hint
+    assert store.installed() == (installed,)
+    if pointer.is_dir():  # not ours to remove: it may hold something
+        return
+    store.sweep()
+    assert store.active() is None
+    store.activate(installed)
+    assert store.active() == installed
+
+
+def test_a_mended_pointer_keeps_the_version_to_roll_back_to(store: Store) -> None:
+    old, new = install(store, "b100"), install(store, "b200")
+    shutil.rmtree(new.path)
+    with pytest.raises(CorruptStore, match="is not there"):
+        store.active()
+    store.sweep()
+    assert store.active() is None
+    assert store.previous() == old
+    assert store.rollback() == old
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root, to give a file away")
+@pytest.mark.parametrize("name", ["active.json", "versions/{id}/receipt.json"])
+def test_X10_state_of_another_user_is_refused(store: Store, name: str) -> None:
+    installed = install(store)
+    os.chown(store.data / name.format(id=installed.id), 12345, 12345)
+    with pytest.raises(UnsafeLocation, match="another user") as caught:
+        store.active()
+    assert "chown" in caught.value.hint
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root, to give a folder away")
+def test_X11_root_does_not_write_into_a_users_store(store: Store) -> None:
+    install(store)
+    os.chown(store.data, 12345, 12345)
+    with pytest.raises(UnsafeLocation, match="another user"):
+        install(store, "b200")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda version: (version / "receipt.json").write_bytes(bytes(100)),
+        lambda version: (version / "receipt.json").unlink(),
+        lambda version: shutil.rmtree(version / "tree"),
+        shutil.rmtree,
+        lambda version: version.rename(version.with_name("b999-cpu-000000000000")),
+    ],
+    ids=["receipt-zeros", "receipt-gone", "tree-gone", "all-gone", "renamed"],
+)
+def test_C10_a_damaged_version_is_named_and_installed_anew(
+    store: Store, spoil: Callable[[Path], object]
+) -> None:
+    other, installed = install(store, "b050"), install(store)
+    spoil(installed.path)
+    assert other in store.installed()
+    store.sweep()
+    again = install(store)
+    assert store.active() == again
+    store.check(again, full=True)
+    for name, error in store.damaged().items():
+        assert name == "b999-cpu-000000000000"
+        assert error.hint
+    store.prune()
+    assert store.damaged() == {}
+
+
+def test_a_reinstall_for_another_reason_only_changes_the_receipt(store: Store) -> None:
+    installed = install(store)
+    before = snapshot(installed.tree)
+    receipt = make_receipt(requested="cpu", device="Vulkan0")
+    with store.staging() as staging:
+        fill(staging.tree)
+        again = store.commit(staging, receipt)
+    assert again.receipt == receipt
+    assert store.find(installed.id) == again
+    assert snapshot(installed.tree) == before
+    later = make_receipt(requested="cpu", device="Vulkan0", installed_at="2027-01-01T00:00:00Z")
+    with store.staging() as staging:
+        fill(staging.tree)
+        assert store.commit(staging, later).receipt == receipt
+
+
+def test_a_version_that_is_gone_cannot_be_activated(store: Store) -> None:
+    installed = install(store, activate=False)
+    store.remove(installed.id)
+    with pytest.raises(NotInstalled, match="not there"):
+        store.activate(installed)
+    assert store.active() is None
+
+
+def test_S16_a_note_that_is_a_hard_link_to_a_file_of_the_users_does_not_change_it(
+    tmp_path: Path,
+) -> None:
+    thesis, note = tmp_path / "thesis.odt", tmp_path / "update-look"
+    thesis.write_bytes(b"mine, and longer than any note")
+    note.hardlink_to(thesis)
+    write_note(note, b"ours")
+    assert thesis.read_bytes() == b"mine, and longer than any note"
+    assert note.read_bytes() == b"ours"
+    write_note(note, b"new")
+    assert note.read_bytes() == b"new"

@@ -1,0 +1,85 @@
+"""Files of other versions in the place of an archive: linked, hashed, looked at again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.stored import FILES, install, make_receipt
+from test_tampering import LIBRARY, rewrite, rewrite_with_times_restored
+
+from tsuku_llm.errors import TamperedInstall
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
+
+RECEIPT = make_receipt("b200", links={})
+
+
+@pytest.fixture
+def old(store: Store) -> Installed:
+    return install(store, "b100", links={})
+
+
+def test_what_was_supplied_and_confirmed_is_committed(store: Store, old: Installed) -> None:
+    with store.staging() as staging:
+        assert store.supply(staging, RECEIPT.files)
+        assert store.confirm(staging, RECEIPT.files) == []
+        new = store.commit(staging, RECEIPT)
+    for path in FILES:
+        assert (old.tree / path).samefile(new.tree / path)
+    store.check(old, full=True)
+    store.check(new, full=True)
+
+
+def test_nothing_is_supplied_that_no_version_has(store: Store, old: Installed) -> None:
+    other = make_receipt("b200", files={**FILES, "new": b"new"}, links={})
+    with store.staging() as staging:
+        assert not store.supply(staging, other.files)
+        (staging.tree / LIBRARY).write_bytes(b"taken")
+        assert not store.supply(staging, old.receipt.files)
+        assert [path.name for path in staging.tree.glob("*") if path.is_file()] == [LIBRARY]
+
+
+def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
+    rewrite(old.tree / LIBRARY)
+    with store.staging() as staging:
+        assert store.supply(staging, RECEIPT.files)
+        assert store.confirm(staging, RECEIPT.files) == [LIBRARY]
+        store.withdraw(staging, RECEIPT.files)
+        assert not [path for path in staging.tree.rglob("*") if path.is_file()]
+
+
+def test_C04_what_cannot_be_read_is_not_confirmed(store: Store, old: Installed) -> None:
+    with store.staging() as staging:
+        assert store.supply(staging, old.receipt.files)
+        (staging.tree / LIBRARY).unlink()
+        assert LIBRARY in store.confirm(staging, old.receipt.files)
+
+
+def test_X04_what_was_touched_since_it_was_confirmed_is_hashed_again(
+    store: Store, old: Installed
+) -> None:
+    with store.staging() as staging:
+        _supply(store, staging)
+        rewrite_with_times_restored(old.tree / LIBRARY)
+        with pytest.raises(TamperedInstall) as refused:
+            store.commit(staging, RECEIPT)
+    assert refused.value.facts == (f"content changed: {LIBRARY}",)
+    assert store.find(RECEIPT.id) is None
+
+
+def test_a_file_that_got_a_further_name_meanwhile_is_still_itself(
+    store: Store, old: Installed, tmp_path: Path
+) -> None:
+    with store.staging() as staging:
+        _supply(store, staging)
+        (tmp_path / "backup").hardlink_to(old.tree / LIBRARY)
+        new = store.commit(staging, RECEIPT)
+    store.check(new)
+    store.check(old)
+
+
+def _supply(store: Store, staging: Staging) -> None:
+    assert store.supply(staging, RECEIPT.files)
+    assert store.confirm(staging, RECEIPT.files) == []
