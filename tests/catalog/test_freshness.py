@@ -241,14 +241,14 @@ def test_a_refresh_notes_what_the_metadata_says(shop: FolderShop, tmp_path: Path
     shop.simulator.publish(release_document("b1", revoked=True))
     shop.write()
     refresh(session)
-    noted = metadata_status.read(session.data, NAME)
+    noted = metadata_status.read(session.paths.data, NAME)
     assert noted
     assert [each.release for each in noted.revoked] == ["b1"]
 
 
 def test_a_repository_in_a_folder_needs_no_network(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home")
-    added = repositories.repository(session.data, NAME)
+    added = repositories.repository(session.paths.data, NAME)
     assert added.url == shop.root.joinpath("repository").as_uri() + "/"
     (shop.root / "repository" / "metadata" / "timestamp.json").unlink()
     with pytest.raises(HttpStatusError, match="no file timestamp"):
@@ -274,5 +274,5 @@ def test_C10_a_damaged_memory_of_a_look_is_none(
 ) -> None:
     session = shop.session(tmp_path / "home")
     keep_offer(session, "b1-cpu-0", Offer("b2", None))
-    (session.state / "update.json").write_text(damage)
+    (session.paths.state / "update.json").write_text(damage)
     assert kept_offer(session, "b1-cpu-0") is None

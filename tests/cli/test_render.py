@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support import machines
 from support.stored import make_receipt
 
-from tsuku_llm.catalog import loading
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import loading, repositories
 from tsuku_llm.cli.answer import CommandResult, document
 from tsuku_llm.cli.render import choice as choice_render
 from tsuku_llm.cli.render import install as install_render

@@ -139,7 +139,7 @@ def test_recent_metadata_is_taken_as_it_is(shop: FolderShop, session: Session) -
     revoke(shop, "b2")
     assert [entry.release for entry in asked_catalog(session).entries] == ["b2", "b1"]
     assert not asked_catalog(session).metadata_status().revoked
-    next_day = session._replace(now=LATER + RECENT)
+    next_day = changed(session, now=LATER + RECENT)
     assert [each.release for each in asked_catalog(next_day).metadata_status().revoked] == ["b2"]
     assert not told(session)
 
@@ -160,9 +160,9 @@ def test_T33_a_look_without_an_answer_does_not_make_metadata_recent(
 
 def test_T33_a_note_about_other_copies_does_not_make_metadata_recent(session: Session) -> None:
     asked_catalog(session)
-    assert metadata_status.refreshed(session.data, NAME) == LATER
-    (metadata_status.folder_of(session.data, NAME) / "current").write_text("0" * 16)
-    assert metadata_status.refreshed(session.data, NAME) is None
+    assert metadata_status.refreshed(session.paths.data, NAME) == LATER
+    (metadata_status.folder_of(session.paths.data, NAME) / "current").write_text("0" * 16)
+    assert metadata_status.refreshed(session.paths.data, NAME) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"null", b"[]", b'{"format": 1}', b"\0" * 9, b"[" * 9999])
@@ -170,8 +170,8 @@ def test_C10_a_damaged_note_of_the_last_answer_counts_as_none(
     session: Session, damage: bytes
 ) -> None:
     asked_catalog(session)
-    (metadata_status.folder_of(session.data, NAME) / "refreshed.json").write_bytes(damage)
-    assert metadata_status.refreshed(session.data, NAME) is None
+    (metadata_status.folder_of(session.paths.data, NAME) / "refreshed.json").write_bytes(damage)
+    assert metadata_status.refreshed(session.paths.data, NAME) is None
 
 
 def test_without_an_answer_the_age_is_told_and_the_install_goes_on(
@@ -193,7 +193,7 @@ def silent() -> Iterator[str]:
 
 def moved(session: Session, url: str) -> Session:
     """The session, after its repository's address was changed."""
-    file = metadata_status.folder_of(session.data, NAME) / "repository.json"
+    file = metadata_status.folder_of(session.paths.data, NAME) / "repository.json"
     file.write_text(f'{{"format": 1, "url": "{url}"}}')
     return session
 
@@ -221,7 +221,7 @@ def test_T31_required_metadata_is_asked_for_and_refused_without_an_answer(
     shop: FolderShop, session: Session
 ) -> None:
     """Recent metadata is no excuse."""
-    strict = session.with_settings(require_fresh=True)
+    strict = changed(session, require_fresh=True)
     asked_catalog(strict)
     gone(shop)
     with pytest.raises(StaleMetadata, match="fresh metadata of test is required") as caught:
@@ -253,7 +253,7 @@ def test_T32_metadata_that_is_not_trusted_is_told_and_not_used(
     assert "warning: the metadata that test serves " in told(session)
     assert "nothing of it is used, going on with what was signed on 2026-11-20" in told(session)
     with pytest.raises(MetadataError):
-        install(session.with_settings(require_fresh=True), force=True)
+        install(changed(session, require_fresh=True), force=True)
 
 
 def test_T32_an_answer_that_is_not_trusted_does_not_make_metadata_recent(
@@ -278,13 +278,13 @@ def test_a_clock_that_was_set_back_is_told(session: Session) -> None:
 
 def test_offline_asks_nobody_for_metadata(shop: FolderShop, session: Session) -> None:
     revoke(shop, "b2")
-    alone = session._replace(offline=True, refresh="always")
+    alone = changed(session, offline=True, refresh="always")
     assert not asked_catalog(alone).metadata_status().revoked
     assert not told(session)
 
 
 def test_offline_takes_archives_from_this_machine_only(session: Session, silent: str) -> None:
-    alone = session._replace(offline=True)
+    alone = changed(session, offline=True)
     assert install(alone).installed, "the mirror is a folder"
     assert install(changed(alone, mirror=())).outcome == "unchanged"
     for mirrors in ((), (silent,)):
@@ -308,7 +308,7 @@ def test_a_repository_that_could_not_be_fetched_yet_is_asked_at_the_install(
     with pytest.raises(HttpStatusError):
         asked_catalog(session)
     with pytest.raises(MetadataError, match="no valid metadata"):
-        asked_catalog(session._replace(offline=True))
+        asked_catalog(changed(session, offline=True))
     (shop.root / "elsewhere").rename(shop.root / "repository")
     assert asked_catalog(session).entries
 
@@ -320,16 +320,16 @@ def test_what_is_said_to_do_about_a_missing_release_file_mends_it(
     session: Session,
 ) -> None:
     """A refresh keeps a copy again whose release files are not all there."""
-    (file,) = metadata_status.folder_of(session.data, NAME).glob(
+    (file,) = metadata_status.folder_of(session.paths.data, NAME).glob(
         "copies/*/targets/releases/*.b2.json"
     )
     for damage in (file.unlink, lambda: file.write_bytes(b"junk")):
         damage()
         with pytest.raises((MetadataError, DigestMismatch)) as caught:
-            install(session.with_settings(refresh="never"), release="b2")
+            install(changed(session, refresh="never"), release="b2")
         assert caught.value.hint == f"run: tsuku-llm repository refresh {NAME}"
         refresh(session)
-        assert install(session.with_settings(refresh="never"), release="b2").installed
+        assert install(changed(session, refresh="never"), release="b2").installed
 
 
 def test_no_hint_about_metadata_names_a_mirror_of_archives(
@@ -342,7 +342,7 @@ def test_no_hint_about_metadata_names_a_mirror_of_archives(
         assert "llm.mirror" not in caught.value.hint
         assert caught.value.hint.endswith("tsuku-llm repository list")
     with pytest.raises(DownloadError) as caught:
-        refresh(session.with_settings(repository=None, repository_url=silent), patience=0.1)
+        refresh(changed(session, repository=None, repository_url=silent), patience=0.1)
     assert "llm.repository_url URL" in caught.value.hint
 
 

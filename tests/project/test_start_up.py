@@ -25,15 +25,15 @@ WRITING = {f"{OWN}.store.{name}" for name in ("finalize", "locks", "reuse", "sta
 WATCHING = {"ctypes", "selectors", "subprocess"}
 
 BUDGETS = {
-    "--version": (4, 20),
-    "--help": (14, 95),
-    "list": (41, 128),
-    "which": (44, 128),
-    "serve --exec -- -m x": (43, 102),
-    "serve --exec --fallback -- -m x": (43, 102),
-    "serve -- -m x": (56, 126),
-    "run llama-server": (44, 102),
-    "config list": (22, 100),
+    "--version": (4, 5),
+    "--help": (15, 65),
+    "list": (49, 97),
+    "which": (45, 91),
+    "serve --exec -- -m x": (53, 102),
+    "serve --exec --fallback -- -m x": (53, 102),
+    "serve -- -m x": (64, 119),
+    "run llama-server": (48, 96),
+    "config list": (25, 63),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end."""
 

@@ -87,7 +87,7 @@ def _child(session: Session, step: int) -> int:
 
 def names(session: Session) -> set[str]:
     """Every name in the folder of the repository."""
-    folder = metadata_status.folder_of(session.data, NAME)
+    folder = metadata_status.folder_of(session.paths.data, NAME)
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
