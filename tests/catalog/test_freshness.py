@@ -13,7 +13,7 @@ from support.release_server import NAME
 from support.repository import ISSUED, release_document
 
 from tsuku_llm import embedded, metadata_status
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import repositories
 from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleMetadata
 from tsuku_llm.metadata_status import SKEW, Freshness, MetadataStatus
 from tsuku_llm.operations.choice import load_catalog

@@ -26,8 +26,7 @@ from ci.release import plan as plans
 from ci.release.__main__ import cli
 from ci.release.errors import ReleaseError
 from tsuku_llm import manifest, trust
-from tsuku_llm.catalog import loading
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import loading, repositories
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
