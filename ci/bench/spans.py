@@ -57,12 +57,12 @@ def _timed(name: str, function: Any, spans: list[Span]) -> Any:
 def _main() -> None:
     spans: list[Span] = []
     # Load all modules first, so that LOADED marks the end of all imports.
-    from tsuku_llm import cli  # noqa: PLC0415
+    from tsuku_llm.cli.main import main  # noqa: PLC0415
 
     _watched(spans)
     spans.append((LOADED, 0.0, time.monotonic()))
     try:
-        cli.main()
+        main()
     finally:
         spans.append((DONE, 0.0, time.monotonic()))
         print(json.dumps(spans))

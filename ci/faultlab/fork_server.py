@@ -94,7 +94,7 @@ def _be_the_program(order: dict[str, Any], stdout: int, stderr: int) -> int:
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
     sys.argv = ["tsuku-llm", *order["argv"]]
-    from tsuku_llm.cli import main as program  # noqa: PLC0415
+    from tsuku_llm.cli.main import main as program  # noqa: PLC0415
 
     if not signal.sigtimedwait({RELEASE}, _PATIENCE):
         return 1

@@ -104,9 +104,7 @@ def require_kept(
     lost = dict(_lost(verify(published, root), published, revoked, releases))
     for tag, what in lost.items():
         if tag not in dropping:
-            raise PublishError(
-                f"{tag} is revoked, and {what}; to drop it anyway: --drop {tag}"
-            )
+            raise PublishError(f"{tag} is revoked, and {what}; to drop it anyway: --drop {tag}")
     return sorted(lost)
 
 

@@ -10,8 +10,7 @@ from support.packaged import packaged_program
 from support.repository import FrozenCopy, RepositorySimulator, release_document, signer
 
 from tsuku_llm import embedded, trust
-from tsuku_llm.catalog import loading, refreshing
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.errors import MetadataError
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"

@@ -13,7 +13,7 @@ from support.release_server import NAME
 from support.repository import ISSUED, release_document
 
 from tsuku_llm import embedded, metadata_status
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import repositories
 from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleMetadata
 from tsuku_llm.metadata_status import SKEW, Freshness, MetadataStatus
 from tsuku_llm.operations.choice import load_catalog
@@ -237,14 +237,14 @@ def test_a_refresh_writes_the_note(shop: FolderShop, tmp_path: Path) -> None:
     shop.simulator.publish(release_document("b1", revoked=True))
     shop.write()
     refresh(session)
-    noted = metadata_status.read(session.data, NAME)
+    noted = metadata_status.read(session.paths.data, NAME)
     assert noted
     assert [each.release for each in noted.revoked] == ["b1"]
 
 
 def test_a_repository_in_a_folder_needs_no_network(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home")
-    added = repositories.repository(session.data, NAME)
+    added = repositories.repository(session.paths.data, NAME)
     assert added.url == shop.root.joinpath("repository").as_uri() + "/"
     (shop.root / "repository" / "metadata" / "timestamp.json").unlink()
     with pytest.raises(HttpStatusError, match="no file timestamp"):
@@ -270,5 +270,5 @@ def test_C10_a_damaged_record_of_a_found_update_is_ignored(
 ) -> None:
     session = shop.session(tmp_path / "home")
     keep_offer(session, "b1-cpu-0", Offer("b2", None))
-    (session.state / "update.json").write_text(damage)
+    (session.paths.state / "update.json").write_text(damage)
     assert kept_offer(session, "b1-cpu-0") is None

@@ -16,8 +16,7 @@ from support.repository import RepositorySimulator, cpu_platform, release_docume
 from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, refreshing
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.errors import HttpStatusError, MetadataError
 
 ROLES = ("timestamp", "snapshot", "targets")

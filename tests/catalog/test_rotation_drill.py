@@ -39,7 +39,7 @@ def test_C10_damaged_state_of_the_updater_is_fetched_again(
     shop.simulator.rotate("root", "targets")
     shop.write()
     session = shop.session(tmp_path / "home")
-    damaged = metadata_status.folder_of(session.data, "test") / "client" / f"{file}.json"
+    damaged = metadata_status.folder_of(session.paths.data, "test") / "client" / f"{file}.json"
     assert damaged.read_bytes() != content
     damaged.write_bytes(content)
     assert load_catalog(session).notes == (), "what counts is the kept copy"

@@ -349,7 +349,7 @@ def test_the_right_build_is_examined(
 ) -> None:
     found = examined(hardware, requested=requested, active=active).subject
     name = found.variant.name if found.variant else None
-    assert (found.wanted, found.backend, name) == subject
+    assert (found.requested, found.backend, name) == subject
 
 
 @pytest.mark.parametrize(("requested", "backend"), [("auto", "cpu"), ("gpu", "gpu")])

@@ -15,10 +15,10 @@ from support.program import Result, environment, run_program
 
 from tsuku_llm import __version__
 from tsuku_llm.cli import entry
-from tsuku_llm.cli.answer import Answer, Failure, document
+from tsuku_llm.cli.answer import CommandResult, ReportedError, document
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.entry import run, wants_json
-from tsuku_llm.cli.program import COMMANDS
+from tsuku_llm.cli.entry import run
+from tsuku_llm.cli.program import COMMANDS, wants_json
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.hardware import GpuKind, Libc
@@ -46,9 +46,9 @@ def test_without_arguments_the_help_is_shown(program: Run) -> None:
     result = program()
     assert (result.code, result.stderr) == (0, "")
     assert "serve -- -m MODEL.gguf" in result.stdout
-    for name, summary in COMMANDS.items():
+    for name, listed in COMMANDS.items():
         assert name in result.stdout
-        assert summary in " ".join(result.stdout.split())
+        assert listed.summary in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -64,7 +64,7 @@ def test_every_command_has_help(words: tuple[str, ...], program: Run) -> None:
 def test_the_table_of_commands_has_their_help_texts(name: str) -> None:
     command = group.get_command(click.Context(group), name)
     assert command is not None
-    assert (command.help or "").splitlines()[0] == COMMANDS[name]
+    assert (command.help or "").splitlines()[0] == COMMANDS[name].summary
 
 
 def test_help_as_json_is_one_document(as_json: AsJson) -> None:
@@ -140,7 +140,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     """Make the command ``config`` raise: a command of a test's own in its place."""
 
     def install(error: BaseException) -> None:
-        def body() -> Answer:
+        def body() -> CommandResult:
             raise error
 
         monkeypatch.setattr(
@@ -211,11 +211,11 @@ def test_a_bug_shows_a_traceback_and_what_to_do(
 
 
 def test_the_envelope_accepts_every_type_of_a_report() -> None:
-    answer = Answer(
+    answer = CommandResult(
         {
             "path": Path("/a"),
             "kind": GpuKind.DISCRETE,
-            "failures": [Failure("c", "m")],
+            "failures": [ReportedError("c", "m")],
             "libc": Libc("glibc", None),
             "t": (1, None),
         }
@@ -228,8 +228,8 @@ def test_the_envelope_accepts_every_type_of_a_report() -> None:
         "libc": {"name": "glibc", "version": None},
         "t": [1, None],
     }
-    with pytest.raises(TypeError, match="cannot be written as JSON"):
-        document("x", Answer({"x": object()}))
+    with pytest.raises(TypeError, match="no form in JSON"):
+        document("x", CommandResult({"x": object()}))
 
 
 # --- bad surroundings, in a real process -------------------------------------------------
@@ -340,7 +340,7 @@ def test_light_commands_load_no_heavy_library(words: tuple[str, ...], tmp_path: 
 def test_the_version_is_shown_without_loading_click(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['tsuku-llm', '--version']\n"
-        "from tsuku_llm.cli import main\n"
+        "from tsuku_llm.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as stop:\n"
         "    print(stop.code, 'click' in sys.modules, 'tsuku_llm.errors' in sys.modules)"

@@ -11,9 +11,8 @@ import pytest
 from support.program import environment
 from support.tools import open_terminal
 
-from tsuku_llm.cli.bar import Bar
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.progress import Lines
+from tsuku_llm.cli.progress_bar import Bar, Lines
 
 SHOW = """
 import sys

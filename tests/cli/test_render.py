@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from support import machines
 from support.stored import make_receipt
 
-from tsuku_llm.catalog import loading
-from tsuku_llm.catalog.repositories import repositories
-from tsuku_llm.cli.answer import Answer, document
+from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.cli.answer import CommandResult, document
 from tsuku_llm.cli.render import choice as choice_render
-from tsuku_llm.cli.render import hardware as hardware_render
 from tsuku_llm.cli.render import install as install_render
 from tsuku_llm.cli.render import installed as installed_render
 from tsuku_llm.cli.render import text
-from tsuku_llm.cli.render import update as update_render
 from tsuku_llm.hardware import Api, ApiState, GpuKind, Hardware, Problem
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.operations.install import InstallReport
@@ -41,7 +38,7 @@ def chosen(hardware: Hardware, backend: str = "auto") -> Choice:
 
 
 def as_document(data: Any) -> Any:
-    return json.loads(document("x", Answer(data)))["data"]
+    return json.loads(document("x", CommandResult(data)))["data"]
 
 
 def installed() -> Installed:
@@ -151,18 +148,18 @@ def test_an_install_says_what_where_and_what_to_do_next(outcome: str, word: str)
 
 
 def test_a_machine_is_shown_with_its_devices_and_problems() -> None:
-    lines = hardware_render.lines(GPU, None)
+    lines = choice_render.hardware_lines(GPU, None)
     shown = "\n".join(lines)
     for api in GPU.apis:
         assert all(gpu.name in shown for gpu in api.gpus)
-    lines = hardware_render.lines(NO_GPU, Path("bug.json"))
+    lines = choice_render.hardware_lines(NO_GPU, Path("bug.json"))
     assert "devices: none" in lines
     assert lines[-1] == "recorded in bug.json"
     assert f"{PROBLEM.slug}: {PROBLEM.text}" in lines
 
 
 def test_a_machine_as_json_is_the_hardware_field_by_field() -> None:
-    data = as_document(hardware_render.data(GPU, None))
+    data = as_document(choice_render.hardware_data(GPU, None))
     assert data["platform"] == "linux-amd64"
     assert data["recorded"] is None
     apis = {api["name"]: api for api in data["hardware"]["apis"]}
@@ -172,7 +169,7 @@ def test_a_machine_as_json_is_the_hardware_field_by_field() -> None:
 
 def test_a_simulated_machine_says_so() -> None:
     simulated = replace(GPU, simulated="h200.json")
-    assert hardware_render.lines(simulated, None)[0].split() == ["simulated", "h200.json"]
+    assert choice_render.hardware_lines(simulated, None)[0].split() == ["simulated", "h200.json"]
     assert choice_render.data(chosen(simulated))["simulated"] == "h200.json"
 
 
@@ -187,14 +184,14 @@ def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: s
     checked = UpdateReport(
         installed(), chosen(hardware), newer, revocation=None, download=200, changes=()
     )
-    lines = update_render.lines(checked)
+    lines = install_render.update_lines(checked)
     origins = ("built by ggml-org", "built by tests")
     before, after = (f", {origin}, from repository official" for origin in origins)
     assert lines[0] == f"installed: cpu of b100 (0.1.0){before}"
     assert lines[1] == f"newest in channel stable: b1 (0.1.0){after}"
     assert lines[2] == last
     assert ("  instead of cpu: " in "\n".join(lines)) == newer
-    data = as_document(update_render.data(checked))
+    data = as_document(install_render.update_data(checked))
     assert (data["available"], data["variant"]) == (newer, "vulkan")
 
 
@@ -207,8 +204,8 @@ def test_an_update_without_a_fitting_variant_is_shown() -> None:
         download=None,
         changes=(),
     )
-    assert update_render.lines(checked)[-1].startswith("no variant of it fits")
-    data = as_document(update_render.data(checked))
+    assert install_render.update_lines(checked)[-1].startswith("no variant of it fits")
+    data = as_document(install_render.update_data(checked))
     assert data["variant"] is None
     assert set(data["not_compatible"]) == set(machines.linux_variants())
 

@@ -11,7 +11,7 @@ import pytest
 from support.program import Result, environment, run_program
 from support.tools import require_tool
 
-from tsuku_llm.cli.render.unit import text
+from tsuku_llm.cli.render.servers import unit_text as text
 from tsuku_llm.operations.credentials import Handover, masked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")

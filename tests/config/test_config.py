@@ -10,11 +10,13 @@ import tomli
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tsuku_llm import config
 from tsuku_llm.backends import NAMES, POLICIES
-from tsuku_llm.config import KEYS, Paths, load
+from tsuku_llm.config import keys
 from tsuku_llm.config.editing import edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
+from tsuku_llm.config.keys import KEYS
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import Settings, load
 from tsuku_llm.errors import ConfigError, NotWritable, UsageError
 from tsuku_llm.store.store import LOCK_TIMEOUT
 
@@ -83,14 +85,31 @@ def test_without_tsuku_home_the_systems_folders_are_used(
 
 
 def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
-    settings = load(paths, {})
-    assert (settings.backend, settings.prefer, settings.channel) == ("auto", "portable", "stable")
-    assert (settings.repository, settings.repository_url, settings.mirrors) == (
-        "official",
+    configuration = load(paths, {})
+    assert configuration.setting("llm.channel").value == "stable"
+    assert configuration.setting("llm.repository").value == "official"
+    assert not any(entry.chosen for entry in configuration.entries)
+    settings = configuration.settings
+    assert (settings.backend, settings.prefer, settings.repository_url, settings.mirror) == (
+        "auto",
+        "portable",
         None,
         (),
     )
-    assert not any(entry.chosen for entry in settings.entries)
+    assert not settings.chosen
+
+
+def test_every_key_has_its_place_in_the_settings(paths: Paths) -> None:
+    assert {*Settings._fields} == {*(key.key for key in KEYS), "chosen"}
+    chosen = load(paths, {}, {"llm.backend": "cpu"}).settings.chosen
+    assert chosen == {"backend"}
+
+
+@pytest.mark.parametrize("key", ["channel", "repository"])
+def test_a_default_is_no_choice_of_the_user(paths: Paths, key: str) -> None:
+    assert getattr(load(paths, {}).settings, key) is None
+    default = str(keys.key_named(f"llm.{key}").default)
+    assert getattr(load(paths, {}, {f"llm.{key}": default}).settings, key) == default
 
 
 def test_flag_before_environment_before_file_before_default(paths: Paths) -> None:
@@ -110,7 +129,7 @@ def test_flag_before_environment_before_file_before_default(paths: Paths) -> Non
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_every_key_is_read_from_its_variable(paths: Paths, key: config.Key) -> None:
+def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> None:
     text = {
         "llm.repository_url": "https://a.example/x",
         "llm.mirror": "file:///m",
@@ -122,7 +141,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: config.Key) -> N
         "llm.idle_timeout": "5m",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
-    assert config.text_of(setting.value) == text
+    assert keys.text_of(setting.value) == text
     assert setting.source == f"environment {key.variable}"
 
 
@@ -139,21 +158,21 @@ def test_a_preference_is_a_policy_or_backends_in_order(
     paths: Paths, text: str, value: object
 ) -> None:
     write(paths, f"[llm]\nprefer = {text}\n")
-    assert load(paths, {}).prefer == value
+    assert load(paths, {}).settings.prefer == value
 
 
 def test_mirrors_are_a_string_or_an_array(paths: Paths) -> None:
     wanted = ("https://a.example/b", "file:///srv/m")
     write(paths, f"[llm]\nmirror = {list(wanted)!r}\n")
-    assert load(paths, {}).mirrors == wanted
-    assert load(paths, {"TSUKU_LLM_MIRROR": ", ".join(wanted)}).mirrors == wanted
+    assert load(paths, {}).settings.mirror == wanted
+    assert load(paths, {"TSUKU_LLM_MIRROR": ", ".join(wanted)}).settings.mirror == wanted
 
 
 @pytest.mark.parametrize("text", ["90", '" 90 "'])
 def test_a_duration_is_a_number_or_a_string(paths: Paths, text: str) -> None:
-    assert load(paths, {}).lock_timeout == LOCK_TIMEOUT
+    assert load(paths, {}).settings.lock_timeout == LOCK_TIMEOUT
     write(paths, f"[llm]\nlock_timeout = {text}\n")
-    assert load(paths, {}).lock_timeout == 90
+    assert load(paths, {}).settings.lock_timeout == 90
 
 
 @pytest.mark.parametrize(
@@ -171,22 +190,24 @@ def test_a_duration_is_a_number_or_a_string(paths: Paths, text: str) -> None:
 def test_a_duration_is_written_in_the_format_of_tsuku(
     paths: Paths, text: str, seconds: int
 ) -> None:
-    assert load(paths, {}).idle_timeout == 0
+    assert load(paths, {}).settings.idle_timeout == 0
     write(paths, f"[llm]\nidle_timeout = {text}\n")
-    assert load(paths, {}).idle_timeout == seconds
+    assert load(paths, {}).settings.idle_timeout == seconds
 
 
 def test_other_tables_are_ignored_and_our_unknown_keys_give_a_warning(paths: Paths) -> None:
     write(paths, 'telemetry = 1\n[llm]\nbakend = "cpu"\nchannel = "nightly"\n[other]\nx = 1\n')
-    settings = load(paths, {})
-    assert settings.channel == "nightly"
-    assert settings.warnings == (f"{paths.config_file}: unknown setting llm.bakend is ignored",)
+    configuration = load(paths, {})
+    assert configuration.settings.channel == "nightly"
+    assert configuration.warnings == (
+        f"{paths.config_file}: unknown setting llm.bakend is ignored",
+    )
 
 
 @pytest.mark.parametrize("text", ["true", "false", '"true"', '"false"'])
 def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
     write(paths, f"[llm]\nrequire_fresh = {text}\nupdate_check = {text}\n")
-    settings = load(paths, {})
+    settings = load(paths, {}).settings
     assert settings.require_fresh is settings.update_check is ("true" in text)
 
 
@@ -322,7 +343,7 @@ def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_accepted(paths: Paths) -> None:
     paths.config_file.write_bytes(b'\xef\xbb\xbf[llm]\nbackend = "cpu"\n')
-    assert load(paths, {}).backend == "cpu"
+    assert load(paths, {}).settings.backend == "cpu"
 
 
 def test_an_unknown_key_gets_a_suggestion(paths: Paths) -> None:
@@ -383,7 +404,7 @@ def test_a_malformed_file_is_never_overwritten(paths: Paths) -> None:
 def test_an_edit_that_would_change_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tomlkit.dumps", lambda _document: '[llm]\nbackend = "rocm"\n')
     with pytest.raises(ConfigError, match="cannot be edited"):
-        edited("", config.key_named("llm.backend"), "cpu", Path("config.toml"))
+        edited("", keys.key_named("llm.backend"), "cpu", Path("config.toml"))
 
 
 @posix
@@ -430,10 +451,10 @@ TEXTS = {
     "llm.repository_url": URLS,
     "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
-    "llm.refresh": st.sampled_from(config.REFRESHES),
+    "llm.refresh": st.sampled_from(keys.REFRESHES),
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
-    "llm.fallback": st.sampled_from(config.FALLBACKS),
+    "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.idle_timeout": st.from_regex(
         r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True
     ),
@@ -471,7 +492,7 @@ def test_a_set_value_is_read_back_and_comments_survive(
         value = set_value(paths.config_file, name, text)
         setting = load(paths, {}).setting(name)
         assert setting.value == value
-        assert config.text_of(value) == text
+        assert keys.text_of(value) == text
     after = paths.config_file.read_text("utf-8")
     for line in before.splitlines():
         if line.startswith("#"):
@@ -498,5 +519,5 @@ def test_any_file_is_read_or_refused(text: str) -> None:
             value = key.parse(text)
         except ValueError:
             continue
-        assert key.parse(config.text_of(value)) == value
-        assert config.text_of(value).isprintable()
+        assert key.parse(keys.text_of(value)) == value
+        assert keys.text_of(value).isprintable()

@@ -17,7 +17,7 @@ EVEN = "location /even/ { limit_rate 4m; limit_rate_after 0; }"
 MEASURED = """\
 import atexit, os, re, sys, threading
 os.cpu_count = lambda: 64
-from tsuku_llm.cli import main
+from tsuku_llm.cli.main import main
 
 most = {"threads": 0, "descriptors": 0, "kinds": 0}
 done = threading.Event()

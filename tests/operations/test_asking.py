@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.folder_shop import NOW, FolderShop
 from support.release_server import NAME
 from support.repository import ISSUED, RepositorySimulator, release_document
+from support.sessions import changed
 
 from tsuku_llm import metadata_status
 from tsuku_llm.errors import (
@@ -100,7 +101,7 @@ def revoke(shop: FolderShop, tag: str) -> None:
 
 
 def told(session: Session) -> str:
-    return "\n".join(session.note)  # type: ignore[arg-type]  # Notes are a list
+    return "\n".join(session.user.note)  # type: ignore[arg-type]  # Notes are a list
 
 
 def test_T30_an_install_learns_of_a_revocation_since_the_last_refresh(
@@ -135,7 +136,7 @@ def test_recent_metadata_is_used_without_a_refresh(shop: FolderShop, session: Se
     revoke(shop, "b2")
     assert [entry.release for entry in asked_catalog(session).entries] == ["b2", "b1"]
     assert not asked_catalog(session).metadata_status().revoked
-    next_day = session._replace(now=LATER + RECENT)
+    next_day = changed(session, now=LATER + RECENT)
     assert [each.release for each in asked_catalog(next_day).metadata_status().revoked] == ["b2"]
     assert not told(session)
 
@@ -156,16 +157,16 @@ def test_T33_a_refresh_without_an_answer_does_not_make_metadata_recent(
 
 def test_T33_a_note_about_other_copies_does_not_make_metadata_recent(session: Session) -> None:
     asked_catalog(session)
-    assert metadata_status.refreshed(session.data, NAME) == LATER
-    (metadata_status.folder_of(session.data, NAME) / "current").write_text("0" * 16)
-    assert metadata_status.refreshed(session.data, NAME) is None
+    assert metadata_status.refreshed(session.paths.data, NAME) == LATER
+    (metadata_status.folder_of(session.paths.data, NAME) / "current").write_text("0" * 16)
+    assert metadata_status.refreshed(session.paths.data, NAME) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"null", b"[]", b'{"format": 1}', b"\0" * 9, b"[" * 9999])
 def test_C10_a_damaged_note_of_the_last_answer_is_ignored(session: Session, damage: bytes) -> None:
     asked_catalog(session)
-    (metadata_status.folder_of(session.data, NAME) / "refreshed.json").write_bytes(damage)
-    assert metadata_status.refreshed(session.data, NAME) is None
+    (metadata_status.folder_of(session.paths.data, NAME) / "refreshed.json").write_bytes(damage)
+    assert metadata_status.refreshed(session.paths.data, NAME) is None
 
 
 def test_without_an_answer_the_install_continues_and_tells_the_age(
@@ -187,7 +188,7 @@ def silent() -> Iterator[str]:
 
 def moved(session: Session, url: str) -> Session:
     """The session, after its repository's address was changed."""
-    file = metadata_status.folder_of(session.data, NAME) / "repository.json"
+    file = metadata_status.folder_of(session.paths.data, NAME) / "repository.json"
     file.write_text(f'{{"format": 1, "url": "{url}"}}')
     return session
 
@@ -213,7 +214,7 @@ def test_T31_a_refresh_by_another_process_does_not_delay_an_install(session: Ses
 
 def test_T31_require_fresh_refuses_without_an_answer(shop: FolderShop, session: Session) -> None:
     """Recent metadata does not count."""
-    strict = session._replace(require_fresh=True)
+    strict = changed(session, require_fresh=True)
     asked_catalog(strict)
     gone(shop)
     with pytest.raises(StaleMetadata, match="fresh metadata of test is required") as caught:
@@ -245,7 +246,7 @@ def test_T32_untrusted_metadata_is_reported_and_not_used(
     assert "warning: the metadata that test serves " in told(session)
     assert "it is not used; using the metadata signed on 2026-11-20" in told(session)
     with pytest.raises(MetadataError):
-        install(session._replace(require_fresh=True), force=True)
+        install(changed(session, require_fresh=True), force=True)
 
 
 def test_T32_an_untrusted_answer_does_not_make_metadata_recent(
@@ -258,11 +259,11 @@ def test_T32_an_untrusted_answer_does_not_make_metadata_recent(
 
 
 def test_a_clock_that_was_set_back_is_told(session: Session) -> None:
-    back = session._replace(now=ISSUED - 3 * RECENT)
+    back = changed(session, now=ISSUED - 3 * RECENT)
     assert asked_catalog(back).entries
     assert "the clock was set back" in told(session)
     with pytest.raises(ClockBehind):
-        asked_catalog(back._replace(require_fresh=True))
+        asked_catalog(changed(back, require_fresh=True))
 
 
 # --- without a network --------------------------------------------------------------------------
@@ -270,25 +271,25 @@ def test_a_clock_that_was_set_back_is_told(session: Session) -> None:
 
 def test_offline_asks_no_host_for_metadata(shop: FolderShop, session: Session) -> None:
     revoke(shop, "b2")
-    alone = session._replace(offline=True, refresh="always")
+    alone = changed(session, offline=True, refresh="always")
     assert not asked_catalog(alone).metadata_status().revoked
     assert not told(session)
 
 
 def test_offline_takes_archives_from_this_machine_only(session: Session, silent: str) -> None:
-    alone = session._replace(offline=True)
+    alone = changed(session, offline=True)
     assert install(alone).installed, "the mirror is a folder"
-    assert install(alone._replace(mirrors=())).outcome == "unchanged"
+    assert install(changed(alone, mirror=())).outcome == "unchanged"
     for mirrors in ((), (silent,)):
-        with pytest.raises(DownloadError, match="--offline forbids a download") as caught:
-            install(alone._replace(mirrors=mirrors), release="b1")
+        with pytest.raises(DownloadError, match="--offline asks no host") as caught:
+            install(changed(alone, mirror=mirrors), release="b1")
         assert not isinstance(caught.value, HostUnreachable), "which would lead to the index"
         assert "llm.mirror file:///FOLDER" in caught.value.hint
 
 
 def test_offline_and_required_fresh_metadata_exclude_each_other(session: Session) -> None:
-    with pytest.raises(UsageError, match="--offline uses no network"):
-        install(session._replace(offline=True, require_fresh=True))
+    with pytest.raises(UsageError, match="--offline asks no host"):
+        install(changed(session, offline=True, require_fresh=True))
 
 
 def test_a_repository_without_metadata_is_asked_at_the_install(
@@ -300,7 +301,7 @@ def test_a_repository_without_metadata_is_asked_at_the_install(
     with pytest.raises(HttpStatusError):
         asked_catalog(session)
     with pytest.raises(MetadataError, match="no valid metadata"):
-        asked_catalog(session._replace(offline=True))
+        asked_catalog(changed(session, offline=True))
     (shop.root / "elsewhere").rename(shop.root / "repository")
     assert asked_catalog(session).entries
 
@@ -312,16 +313,16 @@ def test_the_hint_about_a_missing_release_file_repairs_it(
     session: Session,
 ) -> None:
     """A refresh keeps a copy again whose release files are not all there."""
-    (file,) = metadata_status.folder_of(session.data, NAME).glob(
+    (file,) = metadata_status.folder_of(session.paths.data, NAME).glob(
         "copies/*/targets/releases/*.b2.json"
     )
     for damage in (file.unlink, lambda: file.write_bytes(b"junk")):
         damage()
         with pytest.raises((MetadataError, DigestMismatch)) as caught:
-            install(session._replace(refresh="never"), release="b2")
+            install(changed(session, refresh="never"), release="b2")
         assert caught.value.hint == f"run: tsuku-llm repository refresh {NAME}"
         refresh(session)
-        assert install(session._replace(refresh="never"), release="b2").installed
+        assert install(changed(session, refresh="never"), release="b2").installed
 
 
 def test_hints_about_metadata_never_name_an_archive_mirror(
@@ -334,7 +335,7 @@ def test_hints_about_metadata_never_name_an_archive_mirror(
         assert "llm.mirror" not in caught.value.hint
         assert caught.value.hint.endswith("tsuku-llm repository list")
     with pytest.raises(DownloadError) as caught:
-        refresh(session._replace(repository=None, repository_url=silent), patience=0.1)
+        refresh(changed(session, repository=None, repository_url=silent), patience=0.1)
     assert "llm.repository_url URL" in caught.value.hint
 
 

@@ -47,7 +47,7 @@ def test_a_variant_is_named_only_if_its_backend_is_not_enough(
     others: tuple[str, ...], word: str
 ) -> None:
     found = report(measured("cuda-13.4", 50), *(measured(name, 10) for name in others))
-    assert found.word == word
+    assert found.backend == word
 
 
 def test_without_the_cpu_nothing_is_compared() -> None:

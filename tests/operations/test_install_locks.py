@@ -35,14 +35,14 @@ def test_S07_an_active_intact_version_needs_no_lock(shop: FolderShop, tmp_path: 
     session = shop.session(tmp_path / "home", backend="cpu")
     first = install(session).installed
     assert first
-    impatient = session._replace(lock_timeout=0.0)
-    before = snapshot(session.data)
+    impatient = session.with_settings(lock_timeout=0.0)
+    before = snapshot(session.paths.data)
     with ExitStack() as held:
         for name in (first.id, "active"):
             held.enter_context(session.store.lock(name))
         assert install(impatient).outcome == "unchanged"
         assert use(impatient, "b1") == first
-    assert snapshot(session.data) == before
+    assert snapshot(session.paths.data) == before
 
 
 def test_S21_a_refused_archive_is_removed(shop: FolderShop, tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_S21_a_refused_archive_is_removed(shop: FolderShop, tmp_path: Path) -> N
     session = shop.session(tmp_path / "home", backend="cpu")
     with pytest.raises(UnsafeArchive):
         install(session)
-    assert list((session.data / "partials").iterdir()) == []
-    assert list((session.data / "staging").iterdir()) == []
+    assert list((session.paths.data / "partials").iterdir()) == []
+    assert list((session.paths.data / "staging").iterdir()) == []
 
 
 FETCH = """

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.program import environment
 
 import tsuku_llm
-from tsuku_llm.cli import PROBING, wants_drivers
-from tsuku_llm.cli.program import COMMANDS
 from tsuku_llm.host import LocalHost
 from tsuku_llm.operations.prefetch import PrefetchedHost
 from tsuku_llm.probe import LIMIT, probe, program, questions
@@ -55,7 +54,10 @@ def test_a_prefetch_without_a_reader_leaves_no_child(asked: PrefetchedHost) -> N
     [
         ("probe", True),
         ("--json probe --record x", True),
-        ("install --backend=vulkan", True),
+        ("install --backend=cpu --dry-run", True),
+        ("explain", True),
+        ("backends", True),
+        ("doctor", True),
         ("probe --help", False),
         ("explain -h", False),
         ("explain --hardware x", False),
@@ -66,12 +68,21 @@ def test_a_prefetch_without_a_reader_leaves_no_child(asked: PrefetchedHost) -> N
         ("", False),
     ],
 )
-def test_only_a_command_that_probes_prefetches(line: str, wanted: bool) -> None:
-    assert wants_drivers(line.split()) is wanted
-
-
-def test_the_commands_that_probe_are_commands() -> None:
-    assert COMMANDS.keys() > PROBING
+def test_only_a_command_that_probes_prefetches(line: str, wanted: bool, tmp_path: Path) -> None:
+    code = (
+        "import sys; from tsuku_llm.cli.entry import run; run(sys.argv[1:]); "
+        "print('tsuku_llm.operations.prefetch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, *line.split()]
+    done = subprocess.run(
+        command,
+        env=environment(tmp_path / "home"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == str(wanted)
 
 
 @pytest.mark.parametrize(("argument", "code"), [("--no-such-option", 2), ("--json", 0)])

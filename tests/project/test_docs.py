@@ -13,7 +13,7 @@ import tsuku_llm.errors
 from ci.faultlab.rows import load_rows
 from tsuku_llm import __version__
 from tsuku_llm.cli.program import PROGRAM
-from tsuku_llm.config import KEYS
+from tsuku_llm.config.keys import KEYS
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.manifest import Release, Variant, parse_release
 from tsuku_llm.trust import VerifiedBytes

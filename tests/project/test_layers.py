@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
-    | {"_version", "disk", "driver_child", "files", "instances", "local_host", "process"}
-    | {"metadata_status", "ownership", "records", "revocations", "safe_text", "selection"}
-    | {"snapshot", "store", "tree_entry", "trust"},
+    | {"_version", "config", "disk", "driver_child", "files", "instances", "local_host"}
+    | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
+    | {"selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
@@ -349,22 +350,20 @@ HEAVY = frozenset(
 """Libraries that ``serve``, ``list`` and ``which`` do without."""
 
 LIGHT = (
-    "cli",
+    "cli.main",
     "cli.entry",
-    "cli.commands.list",
-    "cli.commands.logs",
-    "cli.commands.run",
     "cli.commands.serve",
-    "cli.commands.status",
-    "cli.commands.stop",
-    "cli.commands.which",
+    "cli.commands.servers",
+    "cli.commands.versions",
     "cli.session",
     "config",
     "launch.monitor",
     "launch.replace_process",
-    "operations.serve",
+    "operations.background",
     "operations.serve",
     "operations.tools",
+    "operations.versions",
+    "operations.which",
     "store.reader",
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
@@ -374,6 +373,12 @@ SHARED_BY_SOURCES = {"answers", "elf", "icd", "machine", "protocol", "search"}
 
 ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
+
+WRITES_SETTINGS = {"tsuku_llm.config.keys.text_of", "tsuku_llm.safe_text.redacted"}
+"""The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
+
+WITH_CODE = {"__init__", "archive", "fetch", "packing", "probe", "trust"}
+"""The packages whose ``__init__`` has more than a docstring."""
 
 MAY_PRINT = ("cli", "probe.worker")
 MAY_EXIT = ("cli", "probe.worker", "__main__")
@@ -575,6 +580,33 @@ def test_the_transport_of_fetch_knows_no_file() -> None:
             reached.add(name)
             queue += FETCH[name]
     assert not reached & DISK_OF_FETCH
+
+
+def test_what_renders_answers_imports_value_types_only() -> None:
+    others = [
+        f"{name} imports {found.target}"
+        for name, module in MODULES.items()
+        if within(name, ("cli.render",))
+        for found in imports(module)
+        if unit_of(found.target) not in (None, "cli")
+        and found.target not in WRITES_SETTINGS
+        and not is_class(found.target)
+    ]
+    assert not others
+
+
+def is_class(target: str) -> bool:
+    module, _, name = target.rpartition(".")
+    return isinstance(getattr(import_module(module), name, None), type)
+
+
+def test_a_package_has_a_docstring_and_no_code() -> None:
+    full = {name for name, module in MODULES.items() if module.is_package and has_code(module)}
+    assert full == WITH_CODE
+
+
+def has_code(module: Module) -> bool:
+    return any(not isinstance(node, ast.Expr) for node in module.tree.body)
 
 
 def test_the_light_commands_import_nothing_heavy() -> None:

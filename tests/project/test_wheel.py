@@ -168,7 +168,7 @@ def test_the_commands_are_entry_points(wheel: Path) -> None:
         text = opened.read(f"tsuku_llm-{__version__}.dist-info/entry_points.txt").decode()
     assert text.strip().split("\n") == [
         "[console_scripts]",
-        "tsuku-llm = tsuku_llm.cli:main",
+        "tsuku-llm = tsuku_llm.cli.main:main",
         "tsuku-publish = tsuku_publish.cli.main:main",
     ]
 

@@ -23,8 +23,7 @@ from support.release_data import (
 from support.repository import signer
 
 from tsuku_llm import manifest, trust
-from tsuku_llm.catalog import loading
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import loading, repositories
 from tsuku_publish import (
     checking,
     classify,

@@ -19,11 +19,11 @@ import pytest
 from support.builds import stand_in
 from support.fake_roots import with_floors, with_icd, with_musl, with_nodes, with_pci, write
 from support.release_server import release_server
+from support.sessions import make_session
 from support.stub_drivers import StubDrivers
 
 from tsuku_llm.cli.render.choice import verdict
 from tsuku_llm.errors import GateFailed, SelectionError
-from tsuku_llm.fetch import Silent
 from tsuku_llm.hardware import ApiState, GpuKind, Hardware
 from tsuku_llm.host import DriverAnswer, Host, LocalHost, Raw
 from tsuku_llm.launch.diagnosis import diagnose
@@ -31,7 +31,7 @@ from tsuku_llm.launch.gate import gate
 from tsuku_llm.launch.planning import plan_server
 from tsuku_llm.manifest import Release, parse_release
 from tsuku_llm.operations.install import install
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Machine, Session
 from tsuku_llm.probe import probe
 from tsuku_llm.selection import Request, Selection, select
 from tsuku_llm.snapshot import Recording, ReplayHost
@@ -116,15 +116,8 @@ def handed_over(folder: Path, backend: str, expected: str, *listed: str) -> str:
 
 
 def session(folder: Path, host: Host, note: Callable[[str], None]) -> Session:
-    return Session(
-        data=folder / "data",
-        state=folder / "state",
-        environ={},
-        host=host,
-        now=datetime(2026, 11, 20, tzinfo=timezone.utc),
-        note=note,
-        progress=Silent(),
-    )
+    machine = Machine(host, datetime(2026, 11, 20, tzinfo=timezone.utc), {})
+    return make_session(folder / "data", machine, note=note)
 
 
 # --- 1: a driver without a toolkit ---------------------------------------------------------------
@@ -172,7 +165,7 @@ def test_situation_02_it_is_refused_before_any_download(
     stubs: StubDrivers, root: Path, tmp_path: Path
 ) -> None:
     host = gtx_1080_ti(stubs, root, 12020)
-    asked = session(tmp_path, host, print)._replace(backend="cuda")
+    asked = session(tmp_path, host, print).with_settings(backend="cuda")
     with pytest.raises(SelectionError) as caught:
         install(asked)
     assert "needs a driver for CUDA 12.8; this one is for CUDA 12.2" in str(caught.value.facts)

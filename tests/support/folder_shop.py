@@ -9,12 +9,12 @@ from pathlib import Path
 from support.builds import Packed
 from support.program import environment
 from support.release_server import NAME, ReleaseServer, User
+from support.sessions import changed, make_session
 
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
-from tsuku_llm.fetch import Silent
-from tsuku_llm.host import LocalHost
+from tsuku_llm.local_host import LocalHost
 from tsuku_llm.operations import repository as repositories
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Machine, Session
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 """A day and a half after the simulator signed."""
@@ -71,22 +71,13 @@ class FolderShop(ReleaseServer):
     def session(self, home: Path, **changes: object) -> Session:
         """The session of such a user, on a fixed day; its ``note`` is ``Notes``."""
         data = home / "llm"
-        fields: dict[str, object] = {
-            "data": data,
-            "state": data / "state",
-            "environ": environment(home),
-            "host": LocalHost(),
-            "now": NOW,
-            "note": Notes(),
-            "progress": Silent(),
-            "repository": NAME,
-            "mirrors": (self.mirror,),
-        }
-        session = Session(**{**fields, **changes})  # type: ignore[arg-type]
+        machine = Machine(LocalHost(), NOW, environment(home))
+        usual = {"note": Notes(), "repository": NAME, "mirror": (self.mirror,)}
+        session = make_session(data, machine, **{**usual, **changes})
         if NAME not in [each.name for each in configured_repositories(data)]:
             root = home.parent / f"{home.name}-root.json"
             root.write_bytes(self.simulator.pinned_root)
-            repositories.add(session._replace(now=NOW), NAME, self.simulator.url, root)
+            repositories.add(changed(session, now=NOW), NAME, self.simulator.url, root)
         return session
 
 

@@ -69,7 +69,7 @@ def _child(session: Session, step: int) -> int:
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal seen
-        ours = event == "open" and str(arguments[0]).startswith(str(session.data))
+        ours = event == "open" and str(arguments[0]).startswith(str(session.paths.data))
         if not ours and event not in NAMES:
             return
         seen += 1
@@ -87,7 +87,7 @@ def _child(session: Session, step: int) -> int:
 
 def names(session: Session) -> set[str]:
     """Every name in the folder of the repository."""
-    folder = metadata_status.folder_of(session.data, NAME)
+    folder = metadata_status.folder_of(session.paths.data, NAME)
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
@@ -118,7 +118,7 @@ def wrong(session: Session, after: set[str]) -> Iterator[str]:
 def sweep(folder: Path) -> dict[str, object]:
     """Every step; how many there were, and what was wrong after each."""
     session = prepare(folder)
-    data, before = session.data, folder / "before"
+    data, before = session.paths.data, folder / "before"
     shutil.copytree(data, before, symlinks=True)
     assert state(session) == OLD
     refresh(session)

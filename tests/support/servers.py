@@ -6,13 +6,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from support.builds import stand_in
+from support.sessions import make_session
 from support.stored import install
 
 from tsuku_llm.host import LocalHost
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.serve import Serving, serve
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Machine, Session
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.store import Store
 
@@ -83,13 +84,5 @@ class Starter:
         self.on_note()
 
     def _session(self) -> Session:
-        return Session(
-            data=self.data,
-            state=self.data / "state",
-            environ=self.environ,
-            host=LocalHost(None, self.environ),
-            now=NOW,
-            note=self._note,
-            progress=None,  # type: ignore[arg-type]  # nothing is fetched
-            fallback=self.fallback,
-        )
+        machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
+        return make_session(self.data, machine, note=self._note, fallback=self.fallback)

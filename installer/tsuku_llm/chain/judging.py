@@ -110,8 +110,8 @@ def _tree(subject: Subject, installed: str | TsukuError) -> Link:
     # A damaged or changed tree: its own error says what to do.
     if not isinstance(installed, NotInstalled):
         return _failed(Stage.TREE, installed)
-    text = f"no build of {subject.wanted} is installed"
-    fix = f"tsuku-llm install --backend {subject.wanted}"
+    text = f"no build of {subject.requested} is installed"
+    fix = f"tsuku-llm install --backend {subject.requested}"
     fault = Problem(installed.slug, text, fix)
     return Link(Stage.TREE, LinkState.BROKEN, fault=fault, error=NotInstalled)
 

@@ -51,12 +51,12 @@ class Link:
 class Subject:
     """The subject of the chain: a backend, and the variant of it that is examined.
 
-    ``wanted`` is the value of ``--backend`` that selects it: a variant only if the user named
+    ``requested`` is the value of ``--backend`` that selects it: a variant only if the user named
     one. ``variant`` is None if the release contains no build of the backend. ``gpu`` is the
     device that the build should use.
     """
 
-    wanted: str
+    requested: str
     backend: str
     variant: Variant | None
     gpu: Gpu | None = None
@@ -120,8 +120,8 @@ def subject_of(
     return _of(backend, variant, hardware) if variant else Subject(backend, backend, None)
 
 
-def _of(wanted: str, variant: Variant, hardware: Hardware) -> Subject:
-    return Subject(wanted, variant.backend, variant, best_gpu(variant, hardware))
+def _of(requested: str, variant: Variant, hardware: Hardware) -> Subject:
+    return Subject(requested, variant.backend, variant, best_gpu(variant, hardware))
 
 
 def _backend(

@@ -13,7 +13,7 @@ FORMAT = 1
 """The version of the JSON envelope."""
 
 
-class Failure(NamedTuple):
+class ReportedError(NamedTuple):
     """An error as people and programs see it; ``code`` is its slug."""
 
     code: str
@@ -22,8 +22,8 @@ class Failure(NamedTuple):
     hint: str = ""
 
     @classmethod
-    def of(cls, error: TsukuError) -> Failure:
-        """Return the failure with the error's words."""
+    def of(cls, error: TsukuError) -> ReportedError:
+        """Return what there is to say of an error."""
         return cls(error.slug, error.message, error.facts, error.hint)
 
     def lines(self) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class Failure(NamedTuple):
         )
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     """The answer of a command: ``data`` for programs, ``lines`` for people, and the exit code.
 
     ``exact`` lines are for scripts (a path): they are printed unchanged.
@@ -45,19 +45,19 @@ class Answer(NamedTuple):
     data: Mapping[str, Any] = MappingProxyType({})
     lines: tuple[str, ...] = ()
     exit_code: int = 0
-    failure: Failure | None = None
+    failure: ReportedError | None = None
     exact: bool = False
 
 
-class Answered(Exception):
+class EarlyExit(Exception):
     """The early end of a command with its answer (``--help``)."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: CommandResult) -> None:
         super().__init__()
         self.answer = answer
 
 
-def document(command: str, answer: Answer, simulated: str | None = None) -> str:
+def document(command: str, answer: CommandResult, simulated: str | None = None) -> str:
     """Return the one JSON document of a command, as one line of ASCII.
 
     ``simulated`` names a recorded machine; the field exists only if one replaces this machine.

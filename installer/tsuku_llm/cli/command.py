@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tsuku_llm.cli.answer import Answer, Answered
+from tsuku_llm.cli.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
 
@@ -14,12 +14,12 @@ from tsuku_llm.errors import UsageError
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
     if wanted:
         text = context.get_help()
-        show(Answer({"help": text}, tuple(text.splitlines())))
+        show(CommandResult({"help": text}, tuple(text.splitlines())))
 
 
-def show(answer: Answer) -> NoReturn:
+def show(answer: CommandResult) -> NoReturn:
     """End the command early with an answer; ``--json`` wraps it like any other."""
-    raise Answered(answer)
+    raise EarlyExit(answer)
 
 
 HELP = click.Option(
@@ -33,17 +33,17 @@ HELP = click.Option(
 JSON = click.Option(
     ["--json"],
     is_flag=True,
-    expose_value=False,  # read from the arguments before they are parsed: errors need it too
+    expose_value=False,  # ``program.wants_json`` reads it first: errors need it too
     help="Print one JSON document on stdout, and nothing else there.",
 )
 
 
-WORDS = "tsuku_llm.words"
-"""The key under which a context keeps the words given to a launching command."""
+ARGV = "tsuku_llm.argv"
+"""The key under which a context keeps the arguments given to a launching command."""
 
 
 class Command(click.Command):
-    """A command that takes ``--json`` and returns an ``Answer``."""
+    """A command that takes ``--json`` and returns a ``CommandResult``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -70,9 +70,9 @@ class Launching(Command):
         self._example = example
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as they are, and say where an option belongs that is not ours."""
-        # ``serve --detach`` starts this program again with the same words.
-        ctx.meta[WORDS] = tuple(args)
+        """Keep the arguments as they are, and say where an option belongs that is not ours."""
+        # ``serve --detach`` starts this program again with the same arguments.
+        ctx.meta[ARGV] = tuple(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

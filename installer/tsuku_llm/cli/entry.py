@@ -9,16 +9,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from tsuku_llm.cli import own_words, streams
-from tsuku_llm.cli.answer import Answer, Answered, Failure, document
+from tsuku_llm.cli import streams
+from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, document
 from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.program import invoke, wants_json
 from tsuku_llm.errors import StoreError, TsukuError
 from tsuku_llm.safe_text import printable
-
-if TYPE_CHECKING:
-    from tsuku_llm.host import Host
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 and the number of SIGINT."""
@@ -28,7 +25,7 @@ BUG = 1
 """The exit code for an error in this program."""
 
 
-Invoke = Callable[[Sequence[str], Console], Answer]
+Invoke = Callable[[Sequence[str], Console], CommandResult]
 """What runs the command that the arguments name; it may raise any error of ours."""
 
 
@@ -36,34 +33,19 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM as an exception, so that unfinished work is cleaned up on the way out."""
 
 
-def run(argv: Sequence[str], host: Host | None = None, invoke: Invoke | None = None) -> int:
+def run(argv: Sequence[str], invoke: Invoke = invoke) -> int:
     """Do what the arguments say and return the exit code; an error never leaves this function.
 
-    ``host`` is this machine, if its drivers were already asked before the imports. ``invoke`` runs
-    the commands of another program with the same rules (tsuku-publish).
+    ``invoke`` runs the commands of another program with the same rules (tsuku-publish).
     """
-    invoke = invoke or _invoke
-    console = Console(json=wants_json(argv), host=host)
+    console = Console(json=wants_json(argv))
     try:
         with termination_unwinds():
             run_as = _run_as_json if console.json else _run_as_text
             return run_as(argv, console, invoke)
     except StoreError as error:  # the answer could not be written
-        _tell(Failure.of(error))
+        _tell(ReportedError.of(error))
         return error.exit_code
-
-
-def wants_json(argv: Sequence[str]) -> bool:
-    """Return whether ``--json`` is among our arguments, even if the rest is wrong."""
-    return "--json" in own_words(argv)
-
-
-def serves_plainly(argv: Sequence[str]) -> bool:
-    """Return whether this is the start that units, containers and most people use.
-
-    It has nothing to parse, and importing the parser takes as long as everything else.
-    """
-    return own_words(argv) in (["serve"], ["serve", "--exec"])
 
 
 def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
@@ -89,52 +71,40 @@ def _run_as_json(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
     return answer.exit_code
 
 
-def _tell(failure: Failure) -> None:
+def _tell(failure: ReportedError) -> None:
     for line in failure.lines():
         streams.note(sys.stderr, line)
 
 
-def _answer(argv: Sequence[str], console: Console, invoke: Invoke) -> Answer:
+def _answer(argv: Sequence[str], console: Console, invoke: Invoke) -> CommandResult:
     try:
         return invoke(argv, console)
-    except Answered as answered:
+    except EarlyExit as answered:
         return answered.answer
     except TsukuError as error:
-        return _failed(error)
+        return CommandResult(exit_code=error.exit_code, failure=ReportedError.of(error))
     except KeyboardInterrupt as stop:
         # Ctrl-C and SIGTERM.
         code = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
-        return Answer(exit_code=code, failure=Failure("interrupted", "stopped on request"))
+        return CommandResult(
+            exit_code=code, failure=ReportedError("interrupted", "stopped on request")
+        )
     except Exception as error:  # noqa: BLE001
         # An error that is not ours: a JSON document and a report are better than a traceback alone.
         return _bug(error)
 
 
-def _invoke(argv: Sequence[str], console: Console) -> Answer:
-    if serves_plainly(argv):
-        from tsuku_llm.cli.serving import serve_plainly  # noqa: PLC0415
-
-        return serve_plainly(argv, console)
-    from tsuku_llm.cli.program import invoke  # noqa: PLC0415
-
-    return invoke(argv, console)
-
-
-def _failed(error: TsukuError) -> Answer:
-    return Answer(exit_code=error.exit_code, failure=Failure.of(error))
-
-
-def _bug(error: Exception) -> Answer:
+def _bug(error: Exception) -> CommandResult:
     import traceback  # noqa: PLC0415
 
     for line in "".join(traceback.format_exception(error)).splitlines():
         streams.note(sys.stderr, line)
-    failure = Failure(
+    failure = ReportedError(
         "bug",
         f"{type(error).__name__}: {error}",
         hint="this is a bug in tsuku-llm: please report it with the lines above",
     )
-    return Answer(exit_code=BUG, failure=failure)
+    return CommandResult(exit_code=BUG, failure=failure)
 
 
 @contextmanager
@@ -153,5 +123,5 @@ def termination_unwinds() -> Iterator[None]:
     try:
         yield
     finally:
-        # While the server runs, ``launch.Relay`` puts its handlers over this one and restores it.
+        # While the server runs, ``launch.forwarding`` puts its handlers over this one.
         signal.signal(signal.SIGTERM, before)

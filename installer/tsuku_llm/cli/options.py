@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 
 import click
 
-from tsuku_llm.config import key_named
+from tsuku_llm.config.keys import key_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
 
 
-def setting(word: str, metavar: str = "NAME") -> Callable[[F], F]:
+def setting(name: str, metavar: str = "NAME") -> Callable[[F], F]:
     """Return the option that overrides one setting for this run."""
-    key = key_named(f"llm.{word}")
+    key = key_named(f"llm.{name}")
     return click.option(
-        key.flag, word, metavar=metavar, help=f"{key.help[0].upper()}{key.help[1:]}."
+        key.flag, name, metavar=metavar, help=f"{key.help[0].upper()}{key.help[1:]}."
     )
 
 

@@ -4,44 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 import click
 
 from tsuku_llm import __version__
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, show
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
 
 PROGRAM = "tsuku-llm"
 
-COMMANDS = {
-    "install": "Install the build of llama.cpp's server that fits this machine.",
-    "explain": "Explain for each variant why it fits this machine or not.",
-    "backends": "Compare every variant with this machine and with what is installed.",
-    "probe": "Show what this machine has.",
-    "doctor": "Find the first broken link between the GPU and the server.",
-    "serve": "Launch the installed llama-server.",
-    "status": "Show the servers in the background.",
-    "logs": "Print the log of a server in the background.",
-    "stop": "Stop a server in the background.",
-    "run": "Run another tool of the build that serve starts.",
-    "bench": "Measure every variant that fits, with your own model.",
-    "list": "List installed versions, or releases on offer.",
-    "which": "Print the path of the server that serve starts, or of another TOOL of its build.",
-    "update": "Update to the newest release of the channel.",
-    "use": "Make an installed version the active one.",
-    "rollback": "Go back to the previous active version.",
-    "uninstall": "Remove installed versions.",
-    "prune": "Remove versions and leftovers that are no longer needed.",
-    "verify": "Hash every installed file and report what has changed.",
-    "config": "Read and change settings.",
-    "repository": "Add, list and remove signed repositories.",
-}
-"""Each command and its summary. This way ``--help`` imports none of them.
 
-A command's module in ``commands`` has the command's name and defines it as ``command``.
-"""
+class LazyCommand(NamedTuple):
+    """A command in the help of the program: its module in ``commands``, and its summary."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "install": LazyCommand(
+        "install", "Install the build of llama.cpp's server that fits this machine."
+    ),
+    "explain": LazyCommand("explain", "Explain for each variant why it fits this machine or not."),
+    "backends": LazyCommand(
+        "explain", "Compare every variant with this machine and with what is installed."
+    ),
+    "probe": LazyCommand("explain", "Show what this machine has."),
+    "doctor": LazyCommand("explain", "Find the first broken link between the GPU and the server."),
+    "serve": LazyCommand("serve", "Launch the installed llama-server."),
+    "status": LazyCommand("servers", "Show the servers in the background."),
+    "logs": LazyCommand("servers", "Print the log of a server in the background."),
+    "stop": LazyCommand("servers", "Stop a server in the background."),
+    "run": LazyCommand("serve", "Run another tool of the build that serve starts."),
+    "bench": LazyCommand("bench", "Measure every variant that fits, with your own model."),
+    "list": LazyCommand("versions", "List installed versions, or releases on offer."),
+    "which": LazyCommand(
+        "versions",
+        "Print the path of the server that serve starts, or of another TOOL of its build.",
+    ),
+    "update": LazyCommand("install", "Update to the newest release of the channel."),
+    "use": LazyCommand("versions", "Make an installed version the active one."),
+    "rollback": LazyCommand("versions", "Go back to the previous active version."),
+    "uninstall": LazyCommand("versions", "Remove installed versions."),
+    "prune": LazyCommand("versions", "Remove versions and leftovers that are no longer needed."),
+    "verify": LazyCommand("versions", "Hash every installed file and report what has changed."),
+    "config": LazyCommand("config", "Read and change settings."),
+    "repository": LazyCommand(
+        "repository", "Add, list and remove signed repositories; pack builds for one's own."
+    ),
+}
+"""All commands, so that ``--help`` imports none of them; NAME is ``NAME_command`` in its module."""
 
 
 class Program(Group):
@@ -52,22 +67,23 @@ class Program(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command."""
+        """Import a command, as click's documentation has it for lazily loaded subcommands."""
         if cmd_name not in COMMANDS:
             return None
         # Only names from the table come here: no other module can be imported this way.
-        command: click.Command = import_module(f"tsuku_llm.cli.commands.{cmd_name}").command
+        module = import_module(f"tsuku_llm.cli.commands.{COMMANDS[cmd_name].module}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table as it is; click would import every command for its summary."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, each.summary) for name, each in COMMANDS.items()])
 
 
 def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
     if wanted:
-        show(Answer({"version": __version__}, (f"{context.info_name} {__version__}",)))
+        show(CommandResult({"version": __version__}, (f"{context.info_name} {__version__}",)))
 
 
 VERSION = click.Option(
@@ -90,17 +106,38 @@ program = Program(
 )
 
 
-def invoke(argv: Sequence[str], console: Console, group: click.Group = program) -> Answer:
-    """Parse the arguments and run the command of a group that they name.
+# Parses any arguments of ours, right or wrong, and keeps only ``--json``.
+_JSON_ONLY = click.Command(
+    PROGRAM,
+    params=[click.Option(["--json"], is_flag=True), click.Argument(["rest"], nargs=-1)],
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+)
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Return whether ``--json`` is among our arguments, even if the rest is wrong.
+
+    click stops at the first mistake, and an error is printed as the user wants it, too.
+    """
+    context = _JSON_ONLY.make_context(PROGRAM, list(argv), resilient_parsing=True)
+    return bool(context.params["json"])
+
+
+def invoke(
+    argv: Sequence[str], console: Console, group: click.Group | None = None
+) -> CommandResult:
+    """Parse the arguments and run the command of a group that they name; ours if None.
 
     Raises ``UsageError``.
     """
+    group = group or program
     name = group.name or PROGRAM
     # Without arguments show the help, and exit with 0.
     arguments = list(argv) or ["--help"]
     try:
         with group.make_context(name, arguments, obj=console) as context:
-            answer: Answer = group.invoke(context)
+            answer: CommandResult = group.invoke(context)
     except click.ClickException as error:
         # The context has noted the command by now, so the JSON document can name it.
         raise _as_usage_error(error, name) from error

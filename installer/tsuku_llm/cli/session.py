@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.console import Console
-from tsuku_llm.config import Paths, Settings, load
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import load
 from tsuku_llm.errors import UsageError
 from tsuku_llm.local_host import LocalHost
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Machine, Session, User
 from tsuku_llm.ownership import check_path
 from tsuku_llm.revocations import believed_folders
 
@@ -32,16 +33,19 @@ def open_session(
     console: Console,
     *,
     looking: bool = False,
+    probes: bool = False,
     allow_revoked: bool = False,
     offline: bool = False,
     **flags: str | None,
 ) -> Iterator[Session]:
     """Open the session of this run; ``flags`` have the names of the settings in ``[llm]``.
 
-    A command that changes nothing and runs nothing that is installed sets ``looking``. Any other
-    command is refused if another user could replace what it writes, runs or obeys. Raises
-    ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be parsed, and
-    ``UsageError`` or ``SnapshotError`` for a simulated machine that is forbidden or unreadable.
+    A command that asks the drivers sets ``probes``: they are asked at once, and answer while the
+    command imports what it needs. A command that changes nothing and runs nothing that is installed
+    sets ``looking``. Any other command is refused if another user could replace what it writes,
+    runs or obeys. Raises ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be
+    parsed, and ``UsageError`` or ``SnapshotError`` for a simulated machine that is forbidden or
+    unreadable.
     """
     paths = Paths.from_environ(os.environ)
     if not looking:
@@ -49,58 +53,52 @@ def open_session(
         metadata = paths.data / "metadata"
         for folder in (paths.data, paths.state, metadata, *believed_folders(paths.data)):
             check_path(folder)
-    chosen = {f"llm.{word}": value for word, value in flags.items()}
-    settings = load(paths, os.environ, chosen, looking=looking)
-    for warning in settings.warnings:
+    chosen = {f"llm.{key}": value for key, value in flags.items()}
+    configuration = load(paths, os.environ, chosen, looking=looking)
+    for warning in configuration.warnings:
         console.note(f"warning: {warning}")
-    try:
-        session = _session(console, paths, settings, allow_revoked=allow_revoked)
-        yield session._replace(offline=offline)
-    finally:
-        # Also after an error: otherwise the bar stays on the screen.
-        console.progress.close()
+    settings = configuration.settings
+    # Without a terminal nobody can answer.
+    if settings.fallback == "ask" and not console.can_ask:
+        settings = settings._replace(fallback="off")
+    with _host(console, probes=probes) as host:
+        try:
+            yield Session(
+                paths,
+                settings,
+                Machine(host, datetime.now(timezone.utc), os.environ),
+                User(console.note, console.progress, console.ask),
+                offline=offline,
+                allow_revoked=allow_revoked,
+            )
+        finally:
+            # Also after an error: otherwise the bar stays on the screen.
+            console.progress.close()
 
 
-def _session(console: Console, paths: Paths, settings: Settings, *, allow_revoked: bool) -> Session:
-    channel, repository = settings.setting("llm.channel"), settings.setting("llm.repository")
-    return Session(
-        data=paths.data,
-        state=paths.state,
-        environ=os.environ,
-        host=_host(console),
-        now=datetime.now(timezone.utc),
-        note=console.note,
-        progress=console.progress,
-        backend=settings.backend,
-        prefer=settings.prefer,
-        # None tells an operation that the user did not choose: it may then choose itself.
-        channel=settings.channel if channel.chosen else None,
-        repository=settings.repository if repository.chosen else None,
-        repository_url=settings.repository_url,
-        mirrors=settings.mirrors,
-        idle_timeout=settings.idle_timeout,
-        lock_timeout=settings.lock_timeout,
-        tsuku_home=paths.home,
-        backend_chosen=settings.setting("llm.backend").chosen,
-        refresh=settings.refresh,
-        require_fresh=settings.require_fresh,
-        allow_revoked=allow_revoked,
-        update_check=settings.update_check,
-        ask=console.ask,
-        fallback=_fallback(console, settings),
-    )
+@contextmanager
+def _host(console: Console, *, probes: bool) -> Iterator[Host]:
+    """Give the recorded machine of a test, or this one; ``probes`` asks its drivers at once."""
+    if simulated := _simulated(console):
+        yield simulated
+    elif probes:
+        from tsuku_llm.operations.prefetch import PrefetchedHost  # noqa: PLC0415 - few probe
+
+        host = PrefetchedHost()
+        try:
+            yield host
+        finally:
+            # End the child that asks, also if the command failed before it used the answers.
+            host.close()
+    else:
+        yield LocalHost()
 
 
-def _fallback(console: Console, settings: Settings) -> str:
-    """Return the setting for fallbacks; without a terminal, "ask" means "off"."""
-    return "off" if settings.fallback == "ask" and not console.can_ask else settings.fallback
-
-
-def _host(console: Console) -> Host:
-    """Return this machine, or the recorded one for a test, with a note that it is simulated."""
+def _simulated(console: Console) -> Host | None:
+    """Return the recorded machine for a test, with a note that it is simulated; None without."""
     file = os.environ.get(FAKE_HARDWARE)
     if not file:
-        return console.host or LocalHost()
+        return None
     # A service can set this, so that a forgotten variable of a test never decides what it runs.
     if os.environ.get(STRICT, "0") not in ("", "0"):
         raise UsageError(

@@ -5,29 +5,3 @@ table ``[llm]`` belongs to us. The module ``editing`` changes the file; it is se
 ``serve`` never does. tomli, tomlkit and platformdirs are imported inside functions: many commands
 need none of them.
 """
-
-from tsuku_llm.config.keys import (
-    FALLBACKS,
-    KEYS,
-    REFRESHES,
-    Key,
-    Value,
-    key_named,
-    text_of,
-)
-from tsuku_llm.config.paths import Paths
-from tsuku_llm.config.settings import Setting, Settings, load
-
-__all__ = [
-    "FALLBACKS",
-    "KEYS",
-    "REFRESHES",
-    "Key",
-    "Paths",
-    "Setting",
-    "Settings",
-    "Value",
-    "key_named",
-    "load",
-    "text_of",
-]

@@ -35,7 +35,7 @@ def unset_value(path: Path, name: str) -> bool:
     """
     key = key_named(name)
     text = read(path)
-    if text is None or key.word not in llm_table(parse(text, path), path):
+    if text is None or key.key not in llm_table(parse(text, path), path):
         return False
     _rewrite(path, edited(text, key, None, path))
     return True
@@ -56,32 +56,32 @@ def edited(text: str, key: Key, value: Value, path: Path) -> str:
     llm_table(before, path)
     try:
         document = tomlkit.parse(text)
-        _change(document, key.word, value)
+        _change(document, key.key, value)
         result = tomlkit.dumps(document)
     except (TOMLKitError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _not_editable(path, key) from error
     # tomlkit may misread a file that tomli accepts: never write such a result.
-    if _meaning(parse(result, path)) != _meaning(_with(before, key.word, value)):
+    if _meaning(parse(result, path)) != _meaning(_with(before, key.key, value)):
         raise _not_editable(path, key)
     return result
 
 
-def _change(document: Any, word: str, value: Value) -> None:
+def _change(document: Any, key: str, value: Value) -> None:
     import tomlkit  # noqa: PLC0415
 
     if value is None:
-        del document[TABLE][word]
+        del document[TABLE][key]
         return
     if TABLE not in document:
         document[TABLE] = tomlkit.table()
-    document[TABLE][word] = list(value) if isinstance(value, tuple) else value
+    document[TABLE][key] = list(value) if isinstance(value, tuple) else value
 
 
-def _with(document: Mapping[str, Any], word: str, value: Value) -> dict[str, Any]:
+def _with(document: Mapping[str, Any], key: str, value: Value) -> dict[str, Any]:
     """Return the parsed document as it should be after the change."""
-    table = {key: item for key, item in document.get(TABLE, {}).items() if key != word}
+    table = {name: item for name, item in document.get(TABLE, {}).items() if name != key}
     if value is not None:
-        table[word] = list(value) if isinstance(value, tuple) else value
+        table[key] = list(value) if isinstance(value, tuple) else value
     return {**document, TABLE: table}
 
 
@@ -95,7 +95,7 @@ def _not_editable(path: Path, key: Key) -> ConfigError:
     return ConfigError(
         f"the config file {path} cannot be edited without changing something else",
         facts=(f"the setting to change is {key.name}",),
-        hint=f"change {key.word} under [{TABLE}] by hand in {path}",
+        hint=f"change {key.key} under [{TABLE}] by hand in {path}",
     )
 
 

@@ -84,13 +84,13 @@ _LONGEST_LINE = 200
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\]]*?)\s*\]")
 
 
-def line_of(text: str, word: str) -> int | None:
+def line_of(text: str, key: str) -> int | None:
     """Guess the line, from 1, that sets a key of ``[llm]``; only for messages.
 
     tomli gives no line numbers, so this reads the text with patterns. None if no line matches.
     """
-    inside = re.compile(rf"\s*[\"']?{re.escape(word)}[\"']?\s*=")
-    outside = re.compile(rf"\s*{TABLE}\s*(?:\.\s*{re.escape(word)}\s*)?=")
+    inside = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
+    outside = re.compile(rf"\s*{TABLE}\s*(?:\.\s*{re.escape(key)}\s*)?=")
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
         match = _HEADER.match(line[:_LONGEST_LINE])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tsuku_llm.errors import ConfigError, UsageError
 from tsuku_llm.safe_text import redacted
@@ -16,7 +16,7 @@ Value = str | tuple[str, ...] | None
 FALLBACKS = ("off", "ask", "auto")
 REFRESHES = ("auto", "always", "never")
 
-_WORD = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 """The names of backends, variants, channels and repositories are lower case."""
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 """An https URL without spaces or commas: a comma separates mirrors."""
@@ -26,28 +26,37 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _FILE = re.compile(r"file:///[^\s,\\]*")
 
 
+def _same(value: Value) -> Any:
+    """Return the value itself: most settings are used as they are written."""
+    return value
+
+
 class Key(NamedTuple):
-    """One setting. ``parse`` takes a TOML value or a string, and raises ``ValueError``."""
+    """One setting. ``parse`` takes a TOML value or a string, and raises ``ValueError``.
+
+    ``typed`` makes of a parsed value what operations use: a number, a truth, a tuple.
+    """
 
     name: str
     default: Value
     parse: Callable[[object], Value]
     help: str
+    typed: Callable[[Any], Any] = _same
 
     @property
-    def word(self) -> str:
+    def key(self) -> str:
         """The name inside the table ``[llm]``."""
         return self.name.partition(".")[2]
 
     @property
     def flag(self) -> str:
         """The option that overrides the setting, in commands that have it."""
-        return "--" + self.word.replace("_", "-")
+        return "--" + self.key.replace("_", "-")
 
     @property
     def variable(self) -> str:
         """The environment variable that overrides the config file."""
-        return "TSUKU_LLM_" + self.word.upper()
+        return "TSUKU_LLM_" + self.key.upper()
 
 
 def _text(value: object) -> str:
@@ -56,15 +65,15 @@ def _text(value: object) -> str:
     return value.strip()
 
 
-def _words(value: object) -> tuple[str, ...]:
+def _items(value: object) -> tuple[str, ...]:
     items = value if isinstance(value, list) else _text(value).split(",")
     return tuple(_text(item) for item in items)
 
 
-def parse_word(value: object) -> str:
+def parse_name(value: object) -> str:
     """Parse the name of a backend, variant, channel or repository."""
     text = _text(value)
-    if not _WORD.fullmatch(text):
+    if not _NAME.fullmatch(text):
         raise ValueError("must be a name of lower-case letters, digits and . _ + -")
     return text
 
@@ -74,13 +83,13 @@ def parse_preference(value: object) -> Value:
     # Imported here: most starts of the program have no such setting.
     from tsuku_llm.backends import NAMES, POLICIES  # noqa: PLC0415
 
-    words = _words(value)
-    if len(words) == 1 and words[0] in POLICIES:
-        return words[0]
-    if not words or not set(words) <= set(NAMES):
+    items = _items(value)
+    if len(items) == 1 and items[0] in POLICIES:
+        return items[0]
+    if not items or not set(items) <= set(NAMES):
         choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(NAMES)}"
         raise ValueError(f"must be {choice}")
-    return words
+    return items
 
 
 def parse_repository_url(value: object) -> str:
@@ -93,7 +102,7 @@ def parse_repository_url(value: object) -> str:
 
 def parse_mirrors(value: object) -> tuple[str, ...]:
     """Parse the URLs that are tried instead of the release host, in this order."""
-    urls = _words(value)
+    urls = _items(value)
     for url in urls:
         if not (_HTTPS.fullmatch(url) or _FILE.fullmatch(url)) or not url.isprintable():
             raise ValueError("must be https: or file: URLs, with commas between them")
@@ -101,12 +110,16 @@ def parse_mirrors(value: object) -> tuple[str, ...]:
 
 
 def parse_switch(value: object) -> str:
-    """Parse true or false, as a TOML boolean or as a word."""
-    # Not isinstance: the environment gives words, TOML gives booleans, and 1 is neither.
+    """Parse true or false, as a TOML boolean or as a text."""
+    # Not isinstance: the environment gives texts, TOML gives booleans, and 1 is neither.
     text = str(value).lower() if type(value) is bool else _text(value)
     if text not in ("true", "false"):
         raise ValueError("must be true or false")
     return text
+
+
+def _is_true(text: str) -> bool:
+    return text == "true"
 
 
 def parse_duration(value: object) -> str:
@@ -134,13 +147,13 @@ def parse_seconds(value: object) -> str:
     return text
 
 
-def one_of(words: tuple[str, ...]) -> Callable[[object], str]:
-    """Make the parser for a setting that takes one of a few words."""
+def one_of(values: tuple[str, ...]) -> Callable[[object], str]:
+    """Make the parser for a setting that takes one of a few values."""
 
     def parse(value: object) -> str:
         text = _text(value)
-        if text not in words:
-            raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        if text not in values:
+            raise ValueError(f"must be {', '.join(values[:-1])} or {values[-1]}")
         return text
 
     return parse
@@ -150,7 +163,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.backend",
         "auto",
-        parse_word,
+        parse_name,
         "auto, gpu (any GPU, else an error), a backend, or a variant's name",
     ),
     Key(
@@ -165,8 +178,8 @@ KEYS: tuple[Key, ...] = (
         one_of(FALLBACKS),
         "what serve does if a backend fails: off, ask (on a terminal), auto",
     ),
-    Key("llm.channel", "stable", parse_word, "the channel: stable, nightly or index"),
-    Key("llm.repository", "official", parse_word, "the signed repository that is used"),
+    Key("llm.channel", "stable", parse_name, "the channel: stable, nightly or index"),
+    Key("llm.repository", "official", parse_name, "the signed repository that is used"),
     Key(
         "llm.repository_url",
         None,
@@ -179,6 +192,7 @@ KEYS: tuple[Key, ...] = (
         "1800",
         parse_seconds,
         "seconds to wait for another tsuku-llm that is running; 0: do not wait",
+        float,
     ),
     Key(
         "llm.refresh",
@@ -191,18 +205,21 @@ KEYS: tuple[Key, ...] = (
         "false",
         parse_switch,
         "whether install, bench, serve and run refuse metadata that is not fresh",
+        _is_true,
     ),
     Key(
         "llm.update_check",
         "true",
         parse_switch,
         "whether serve looks for an update once a day, and reports it",
+        _is_true,
     ),
     Key(
         "llm.idle_timeout",
         "0",
         parse_duration,
         "time without a request after which a server in the background ends; 0: never",
+        seconds_of,
     ),
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.config.file import TABLE, line_of, llm_table, parse, read
-from tsuku_llm.config.keys import KEYS, Key, Value, checked, seconds_of, text_of
+from tsuku_llm.config.keys import KEYS, Key, Value, checked
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.errors import UnsafeLocation
 
@@ -29,7 +29,30 @@ class Setting(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The values in force for all keys; ``warnings`` are sentences about what was ignored."""
+    """The values that operations use; each has the name of its key in ``[llm]``.
+
+    ``channel`` and ``repository`` are None if the user named none: then an operation may choose.
+    ``prefer`` is a policy of the manifest, or backends in order of preference. The timeouts are in
+    seconds; an ``idle_timeout`` of 0 means never. ``chosen`` are the keys that the user set.
+    """
+
+    backend: str
+    prefer: str | tuple[str, ...]
+    fallback: str
+    channel: str | None
+    repository: str | None
+    repository_url: str | None
+    mirror: tuple[str, ...]
+    lock_timeout: float
+    refresh: str
+    require_fresh: bool
+    update_check: bool
+    idle_timeout: int
+    chosen: frozenset[str] = frozenset()
+
+
+class Configuration(NamedTuple):
+    """All settings with their sources; ``warnings`` are sentences about what was ignored."""
 
     entries: tuple[Setting, ...]
     warnings: tuple[str, ...] = ()
@@ -39,65 +62,14 @@ class Settings(NamedTuple):
         return next(entry for entry in self.entries if entry.key.name == name)
 
     @property
-    def backend(self) -> str:
-        """The requested backend: ``auto``, ``gpu``, a backend or a variant."""
-        return text_of(self.setting("llm.backend").value)
-
-    @property
-    def prefer(self) -> str | tuple[str, ...]:
-        """A policy, or backends in order of preference."""
-        return self.setting("llm.prefer").value or ()
-
-    @property
-    def fallback(self) -> str:
-        """What ``serve`` does if a backend fails: ``off``, ``ask`` or ``auto``."""
-        return text_of(self.setting("llm.fallback").value)
-
-    @property
-    def channel(self) -> str:
-        """The channel that releases are taken from."""
-        return text_of(self.setting("llm.channel").value)
-
-    @property
-    def repository(self) -> str:
-        """The name of the signed repository."""
-        return text_of(self.setting("llm.repository").value)
-
-    @property
-    def repository_url(self) -> str | None:
-        """The URL of the official repository, None for the built-in one."""
-        return text_of(self.setting("llm.repository_url").value) or None
-
-    @property
-    def mirrors(self) -> tuple[str, ...]:
-        """The mirrors, best first."""
-        value = self.setting("llm.mirror").value
-        return value if isinstance(value, tuple) else ()
-
-    @property
-    def lock_timeout(self) -> float:
-        """Seconds to wait for a lock that another process holds."""
-        return float(text_of(self.setting("llm.lock_timeout").value))
-
-    @property
-    def refresh(self) -> str:
-        """When an install asks for newer metadata: ``auto``, ``always`` or ``never``."""
-        return text_of(self.setting("llm.refresh").value)
-
-    @property
-    def require_fresh(self) -> bool:
-        """Whether metadata that is not fresh is an error."""
-        return self.setting("llm.require_fresh").value == "true"
-
-    @property
-    def update_check(self) -> bool:
-        """Whether ``serve`` looks for updates."""
-        return self.setting("llm.update_check").value == "true"
-
-    @property
-    def idle_timeout(self) -> int:
-        """Seconds without a request after which a background server is stopped; 0 means never."""
-        return seconds_of(text_of(self.setting("llm.idle_timeout").value))
+    def settings(self) -> Settings:
+        """The values in force."""
+        values = {entry.key.key: entry.key.typed(entry.value) for entry in self.entries}
+        chosen = frozenset(entry.key.key for entry in self.entries if entry.chosen)
+        # Their defaults are only what an operation takes if nothing else decides.
+        for key in {"channel", "repository"} - chosen:
+            values[key] = None
+        return Settings(**values, chosen=chosen)
 
 
 def load(
@@ -106,7 +78,7 @@ def load(
     flags: Mapping[str, str | None] | None = None,
     *,
     looking: bool = False,
-) -> Settings:
+) -> Configuration:
     """Return the values in force: from the flag, else environment, else file, else the default.
 
     ``flags`` maps a key's name to the option's text. An empty variable counts as unset. A config
@@ -126,7 +98,7 @@ def load(
     table = {} if text is None else llm_table(parse(text, paths.config_file), paths.config_file)
     where = _InFile(paths.config_file, text or "", table)
     entries = tuple(_in_force(key, flags or {}, environ, where) for key in KEYS)
-    return Settings(entries, (*warnings, *where.warnings()))
+    return Configuration(entries, (*warnings, *where.warnings()))
 
 
 class _InFile(NamedTuple):
@@ -137,15 +109,15 @@ class _InFile(NamedTuple):
     table: Mapping[str, object]
 
     def place(self, key: Key) -> str:
-        line = line_of(self.text, key.word)
+        line = line_of(self.text, key.key)
         return f"file {self.path}" + (f", line {line}" if line else "")
 
     def warnings(self) -> tuple[str, ...]:
-        known = {key.word for key in KEYS}
+        known = {key.key for key in KEYS}
         return tuple(
-            f"{self.path}: unknown setting {TABLE}.{word} is ignored"
-            for word in self.table
-            if word not in known
+            f"{self.path}: unknown setting {TABLE}.{key} is ignored"
+            for key in self.table
+            if key not in known
         )
 
 
@@ -161,8 +133,8 @@ def _in_force(
     if environ.get(key.variable):
         source = f"environment {key.variable}"
         return Setting(key, checked(key, environ[key.variable], source), source)
-    if key.word in file.table:
+    if key.key in file.table:
         # The line number is for the error only; the source in the answer names just the file.
-        value = checked(key, file.table[key.word], file.place(key))
+        value = checked(key, file.table[key.key], file.place(key))
         return Setting(key, value, f"file {file.path}")
     return Setting(key, key.default, DEFAULT)

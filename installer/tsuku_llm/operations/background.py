@@ -62,14 +62,14 @@ def watch_over(
     Calls ``ready`` once, when the server answers. Raises AlreadyRunning, and the errors of
     ``serve``.
     """
-    instances = Instances(session.state)
-    address = address_of(arguments, session.environ)
+    instances = Instances(session.paths.state)
+    address = address_of(arguments, session.machine.environ)
     record = Record(
         name=checked_name(how.name),
         supervisor=_ourselves(),
         host=address.host,
         port=None if address.is_unix else address.port,
-        idle_timeout=session.idle_timeout,
+        idle_timeout=session.settings.idle_timeout,
     )
     # From here on no second supervisor can take this name, so the log below is ours alone.
     instances.claim(record)
@@ -243,7 +243,7 @@ class Servers:
 
 def servers(session: Session) -> Servers:
     """Return everything that is known of background servers, without verifying any metadata."""
-    instances = Instances(session.state)
+    instances = Instances(session.paths.state)
     records = instances.all()
     known = revocation.signed_status(session, verify=False) if records else None
     told: dict[str, ReleaseStatus] = {}
@@ -257,7 +257,7 @@ def servers(session: Session) -> Servers:
 
 def server(session: Session, name: str) -> Record:
     """Return the record of one server. Raises NotRunning if that name has no record."""
-    instances = Instances(session.state)
+    instances = Instances(session.paths.state)
     return instances.find(checked_name(name)) or _nobody(instances, name)
 
 
@@ -279,7 +279,7 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
     has no record, and StillRunning if a process survives even a kill (in a driver call that never
     returns).
     """
-    instances = Instances(session.state)
+    instances = Instances(session.paths.state)
     record = server(session, name)
     was_up = record.state.is_up
     killed = was_up and not _ended(instances, record, grace)
@@ -291,7 +291,7 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
 def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:
     """End every server. Raises the errors of ``stop``."""
     return tuple(
-        stop(session, record.name, grace=grace) for record in Instances(session.state).all()
+        stop(session, record.name, grace=grace) for record in Instances(session.paths.state).all()
     )
 
 
@@ -300,7 +300,7 @@ def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[byt
 
     Raises NotRunning if that name has no log.
     """
-    instances = Instances(session.state)
+    instances = Instances(session.paths.state)
     path = instances.log(checked_name(name))
     if not path.exists():
         _nobody(instances, name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tsuku_llm.config.editing import set_value
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
 from tsuku_llm.launch.fingerprint import driver_fingerprint
@@ -103,7 +104,7 @@ class Report:
         return self.results[0]
 
     @property
-    def word(self) -> str:
+    def backend(self) -> str:
         """The value of ``llm.backend`` that selects the fastest variant.
 
         It is the backend, or the variant's name if several measured variants have this backend.
@@ -132,7 +133,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     LaunchError if nothing could be measured, and KeyboardInterrupt.
     """
     # Each variant is measured as it is: never fall back to another one.
-    session = session._replace(backend="auto", fallback="off")
+    session = session.with_settings(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
     choice = choose_like(session, readable(session.shelf.active), catalog)
@@ -142,9 +143,24 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
         # Each round begins with another variant: the first one finds the machine cooler.
         for run in [*runs[number % len(runs) :], *runs[: number % len(runs)]]:
             if run.failure is None:
-                session.note(f"round {number + 1} of {rounds}: {run.variant}")
+                session.user.note(f"round {number + 1} of {rounds}: {run.variant}")
                 _measure_once(session, run, ("-m", str(model), *arguments))
     return _report(model, rounds, runs, skipped)
+
+
+def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
+    """Write the fastest as ``llm.backend`` into the config file; with ``ask`` if the user agrees.
+
+    Return the value, or None if nothing was written. Raises the errors of ``set_value``.
+    """
+    question = f"{report.fastest.variant} is the fastest. Use {report.backend} from now on?"
+    # With one variant there is nothing to choose.
+    if ask and not (len(report.results) > 1 and session.user.ask(question)):
+        return None
+    set_value(session.paths.config_file, "llm.backend", report.backend)
+    if session.machine.environ.get("TSUKU_LLM_BACKEND"):
+        session.user.note("TSUKU_LLM_BACKEND is set and overrides the config file")
+    return report.backend
 
 
 def _checked(model: Path) -> Path:
@@ -191,7 +207,9 @@ def _installed_on_consent(
 ) -> Installed | Skipped:
     name, size = candidate.variant.name, candidate.variant.download_size
     cost = f" ({size / 1e6:,.0f} MB)" if size else ""
-    if not session.ask(f"{name} fits too and is not installed. Install it{cost} to measure it?"):
+    if not session.user.ask(
+        f"{name} fits too and is not installed. Install it{cost} to measure it?"
+    ):
         return Skipped(name, "not installed; --yes installs it", size)
     try:
         return install_beside(session, choice, candidate)
@@ -217,10 +235,15 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
 
     gpu = run.installed.receipt.backend != "cpu"
     how = Serving(name="bench", require_gpu=gpu, sink=on_report, stop_handle=stop_handle)
-    notes = StateNotes(session.state, driver_fingerprint(session.environ))
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     # Leave out the settings that would reach one variant and not another.
-    environ = {name: value for name, value in session.environ.items() if not name.startswith(_OURS)}
-    alike = session._replace(environ=environ, update_check=False, note=lambda _: None)
+    environ = {
+        name: value for name, value in session.machine.environ.items() if not name.startswith(_OURS)
+    }
+    alike = session.with_settings(update_check=False)._replace(
+        machine=session.machine._replace(environ=environ),
+        user=session.user._replace(note=lambda _: None),
+    )
     start = VersionStart(alike, (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ())
     with tempfile.TemporaryFile() as said:
         try:

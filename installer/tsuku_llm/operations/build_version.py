@@ -131,15 +131,15 @@ class VersionBuilder:
         session, partials = self.session, self.store.partials
         space = Space(artifacts, [fetch.present(artifact, partials) for artifact in artifacts])
         # Check now: otherwise a full disk would show only at the end of a long download.
-        require_space(session.data, space.needed, space.facts)
+        require_space(session.paths.data, space.needed, space.facts)
         with (
             fetch.Network(
-                session.environ,
-                mirrors=session.mirrors,
+                session.machine.environ,
+                mirrors=session.settings.mirror,
                 offline=session.offline,
-                on_wait=session.note,
+                on_wait=session.user.note,
             ) as network,
-            fetch.delivered(artifacts, partials, network, session.progress) as arrivals,
+            fetch.delivered(artifacts, partials, network, session.user.progress) as arrivals,
         ):
             yield arrivals
 
@@ -152,7 +152,7 @@ class VersionBuilder:
         check_path(tree)  # again, as unpacking takes time: never run another user's file
         variant, gpu = self.candidate.variant, self.candidate.gpu
         build = Build(tree, self._server, variant.backend, variant.arguments)
-        report = gate(build, self.session.environ, expected=gpu.name if gpu else None)
+        report = gate(build, self.session.machine.environ, expected=gpu.name if gpu else None)
         self._device = report.device
 
     def _receipt(self) -> Receipt:
@@ -187,7 +187,7 @@ class VersionBuilder:
             ),
             files=tuple(item for item in contents if isinstance(item, FileEntry)),
             links=tuple(item for item in contents if isinstance(item, LinkEntry)),
-            installed_at=self.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             tsuku_llm=__version__,
             unattested=release.unattested,
         )

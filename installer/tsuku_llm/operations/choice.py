@@ -57,9 +57,9 @@ def load_catalog(session: Session) -> Catalog:
     repository = repository_of(session)
     # Another repository may have revoked the same archives: its word counts as well.
     note_others(session, but=repository.name)
-    catalog = loading.load(repository, session.data)
+    catalog = loading.load(repository, session.paths.data)
     for note in catalog.notes:
-        session.note(note)
+        session.user.note(note)
     return catalog
 
 
@@ -84,16 +84,16 @@ def choose(
     only one.
     """
     catalog = catalog or load_catalog(session)
-    hardware = hardware or probe(session.host)
+    hardware = hardware or probe(session.machine.host)
     if release:
         entry = _named(catalog, release)
-        named = session.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
+        named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
         return _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
-    channel = channel or session.channel or DEFAULT_CHANNEL
+    channel = channel or session.settings.channel or DEFAULT_CHANNEL
     entries, avoided = _not_revoked(session, catalog, channel)
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
-    for found in catalog.readable(entries, session.note):
+    for found in catalog.readable(entries, session.user.note):
         # A release without a build for this platform does not end the search.
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, found, hardware)
@@ -101,7 +101,7 @@ def choose(
                 if read:
                     newer = ", ".join(each.release for each, _ in read)
                     taken = found[0].release
-                    session.note(f"{taken} is the newest that fits this machine, not {newer}")
+                    session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
                 return replace(choice, avoided=avoided)
         read.append(found)
     # The newest release, so that the caller can say why each of its variants does not fit.
@@ -125,7 +125,7 @@ def choose_like(
     if installed is None:
         return choose(session, catalog=catalog)
     # The settings may name another channel by now; the release belongs to this one.
-    session = session._replace(channel=installed.receipt.channel)
+    session = session.with_settings(channel=installed.receipt.channel)
     try:
         return choose(session, release=installed.receipt.release, catalog=catalog)
     except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
@@ -169,7 +169,7 @@ def _not_revoked(
         return entries, ()
     bad = {entry.release: why for entry in entries if (why := catalog.revocation(entry))}
     for release, why in bad.items():
-        session.note(f"{release} was {why.summary}; it is skipped")
+        session.user.note(f"{release} was {why.summary}; it is skipped")
     if len(bad) == len(entries):
         raise Revoked(
             f"every release of channel {channel} was revoked by its publisher",
@@ -188,7 +188,9 @@ def _compared(
     hardware: Hardware,
 ) -> Choice:
     entry, release = found
-    selection = select(release, hardware, Request(session.backend, session.prefer))
+    selection = select(
+        release, hardware, Request(session.settings.backend, session.settings.prefer)
+    )
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
 
@@ -200,18 +202,18 @@ def tell_temporary(session: Session, choice: Choice) -> None:
     """
     for problem in choice.hardware.all_problems:
         if problem.transient:
-            session.note(f"temporary: {problem.text}; {problem.fix}")
+            session.user.note(f"temporary: {problem.text}; {problem.fix}")
 
 
-def check_backend(session: Session, word: str) -> None:
+def check_backend(session: Session, backend: str) -> None:
     """Refuse a value of ``llm.backend`` that no release has for this platform.
 
     Raises ``UnknownRequest``, whose facts list what exists, and ``TrustError`` if every release is
     unreadable.
     """
-    platform = platform_key(session.host)
+    platform = platform_key(session.machine.host)
     catalog = load_catalog(session)
-    releases = catalog.readable(catalog.entries, session.note)
+    releases = catalog.readable(catalog.entries, session.user.note)
     found = (release.platforms.get(platform) for _, release in releases)
     names = {variant.name for each in found if each for variant in each.variants}
-    require_known(word, sorted(names))
+    require_known(backend, sorted(names))

@@ -1,8 +1,8 @@
-"""The secrets in a server's words and variables, and how a systemd unit passes them on unseen.
+"""The secrets in a server's arguments and variables, and how a systemd unit passes them on unseen.
 
 Other users may be able to read a unit, and people copy and paste it. So secrets go through the
 server's environment: llama.cpp has a variable for each option below (``common/arg.cpp``). For any
-other option that takes a secret, systemd replaces a word of the command line by a variable's value
+other option that takes a secret, systemd replaces an argument by a variable's value
 (systemd.service(5), "command lines").
 """
 
@@ -32,21 +32,26 @@ _OWN = re.compile(r"TSUKU_HOME|TSUKU_LLM_[A-Z_]+")
 class Handover(NamedTuple):
     """The parts of a start: what a unit may show, and the secrets that it must not show.
 
-    ``words`` are the server's, without secrets. A word that is ``None`` stands for the value of the
-    variable ``TSUKU_UNIT_WORD_N``, where N is the word's position. ``told`` are variables that the
+    ``argv`` are the server's arguments, without secrets. None stands for the value of the variable
+    ``TSUKU_UNIT_WORD_N``, where N is the argument's position. ``told`` are variables that the
     unit may set, ``secret`` those that belong into a file that only the user can read.
     """
 
-    words: tuple[str | None, ...]
+    argv: tuple[str | None, ...]
     told: Mapping[str, str]
     secret: Mapping[str, str]
 
+    @staticmethod
+    def variable(place: int) -> str:
+        """Return the name of the variable whose value replaces the secret argument at ``place``."""
+        return f"TSUKU_UNIT_WORD_{place}"
 
-def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
+
+def handover(argv: Sequence[str], environ: Mapping[str, str]) -> Handover:
     """Separate the secrets of a start from what may be shown.
 
-    ``words`` are the server's. From the environment this takes our settings, and the variables from
-    which llama.cpp reads keys.
+    ``argv`` are the server's arguments. From the environment this takes our settings, and the
+    variables from which llama.cpp reads keys.
     """
     own = {name: environ[name] for name in sorted(environ) if _OWN.fullmatch(name)}
     # A URL in our settings, for example a mirror's, may hold a user and password.
@@ -55,13 +60,13 @@ def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
     secret |= {name: environ[name] for name in _VARIABLES.values() if environ.get(name)}
     kept: list[str | None] = []
     keys: list[str] = []
-    for option, value in _parted(words):
+    for option, value in _parted(argv):
         variable = _VARIABLES.get(option)
         if value is None:
             kept.append(option)
         elif variable is None:
             kept += [option, None] if option else [None]
-            secret[variable_of(len(kept) - 1)] = value
+            secret[Handover.variable(len(kept) - 1)] = value
         elif variable == _API_KEY:
             keys.append(value)
         else:
@@ -69,11 +74,6 @@ def handover(words: Sequence[str], environ: Mapping[str, str]) -> Handover:
     if keys:  # llama.cpp accepts several keys, separated by commas
         secret[_API_KEY] = ",".join(keys)
     return Handover(tuple(kept), told, secret)
-
-
-def variable_of(place: int) -> str:
-    """Return the name of the variable whose value replaces the secret word at ``place``."""
-    return f"TSUKU_UNIT_WORD_{place}"
 
 
 def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], content: str) -> Path:
@@ -87,7 +87,7 @@ def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], co
                 f"{variable} has a character that systemd does not pass on",
                 hint="take another key, or let the server read a file: --api-key-file FILE",
             )
-    folder = session.state / "credentials"
+    folder = session.paths.state / "credentials"
     path = folder / f"{checked_name(name)}.env"
     # Close the folder before the file is in it: other users can never open the file.
     make_folder(folder, private=True)
@@ -96,10 +96,10 @@ def keep_credentials(session: Session, name: str, secrets: Mapping[str, str], co
     return path
 
 
-def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words with each secret replaced, to be shown."""
+def masked(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments with each secret replaced, to be shown."""
     shown: list[str] = []
-    for option, value in _parted(words):
+    for option, value in _parted(argv):
         if option or value is None:
             shown.append(option)
         if value is not None:
@@ -107,18 +107,18 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def _parted(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each word with the secret that follows it; a word that is a secret comes with ""."""
-    waiting = iter(words)
-    for word in waiting:
-        option, equals, value = word.partition("=")
+def _parted(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield each argument and the secret that follows; one that is a secret comes with ""."""
+    waiting = iter(argv)
+    for argument in waiting:
+        option, equals, value = argument.partition("=")
         # llama.cpp accepts underscores in long options as well.
         option = option.replace("_", "-") if option.startswith("--") else option
         if _SECRET_OPTION.fullmatch(option):
             # "--api-key=KEY" or "--api-key KEY".
             secret = value if equals else next(waiting, None)
-            yield (word if secret is None else option), secret
-        elif has_password(word):
-            yield "", word
+            yield (argument if secret is None else option), secret
+        elif has_password(argument):
+            yield "", argument
         else:
-            yield word, None
+            yield argument, None

@@ -14,7 +14,7 @@ from tsuku_llm.operations import revocation
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.which import build_of, wanted
+from tsuku_llm.operations.which import build_of, requested_version
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store.installed import Installed
@@ -41,9 +41,9 @@ def examine(session: Session) -> Examination:
     """
     choice = choose(session)
     # All variants, not only those of the requested backend.
-    everything = select(choice.release, choice.hardware, Request(prefer=session.prefer))
+    everything = select(choice.release, choice.hardware, Request(prefer=session.settings.prefer))
     shelf = session.shelf
-    subject = subject_of(session.backend, everything, choice.hardware, _active(shelf))
+    subject = subject_of(session.settings.backend, everything, choice.hardware, _active(shelf))
     installed = _installed(shelf, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
     found = installed if isinstance(installed, TsukuError) else installed.id
@@ -67,13 +67,13 @@ def _active(shelf: StoreReader) -> tuple[str, str] | None:
 def _installed(shelf: StoreReader, session: Session, subject: Subject) -> Installed | TsukuError:
     """Return the intact version that ``serve`` would start for the subject, or the error."""
     try:
-        check_path(session.data)  # also if nothing is installed yet
-        installed = wanted(shelf, session._replace(backend=subject.wanted))
+        check_path(session.paths.data)  # also if nothing is installed yet
+        installed = requested_version(shelf, session.with_settings(backend=subject.requested))
         shelf.check(installed)
     except UnsafeLocation as error:
         # Print this even if an earlier link is broken: until it is fixed, every command that writes
         # fails.
-        session.note(f"warning: {error.message}; {error.hint}")
+        session.user.note(f"warning: {error.message}; {error.hint}")
         return error
     except TsukuError as error:
         return error
@@ -84,7 +84,7 @@ def _listed(session: Session, installed: Installed, subject: Subject) -> Listed 
     """Ask the installed server for its devices; return them, or the error."""
     expected = subject.gpu.name if subject.gpu else None
     try:
-        report = gate(build_of(installed), session.environ, expected=expected)
+        report = gate(build_of(installed), session.machine.environ, expected=expected)
     except TsukuError as error:
         return error
     devices = tuple(f"{device.name}: {device.description}" for device in report.devices)

@@ -49,7 +49,7 @@ def backends(
     For a machine in ``hardware_file`` the installed versions are left out: they belong to this
     machine. Raises the errors of ``explain``, and ``StoreError`` if the store cannot be read.
     """
-    anything = session._replace(backend="auto")
+    anything = session.with_settings(backend="auto")
     choice = explain(anything, release=release, hardware_file=hardware_file)
     if hardware_file:
         return Matrix(choice)

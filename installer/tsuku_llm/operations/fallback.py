@@ -29,7 +29,7 @@ def remembered(
     If another version is returned, the list says which one it replaces, and why.
     """
     failure = notes.failure(preferred.id)
-    if failure is None or session.fallback == "off":
+    if failure is None or session.settings.fallback == "off":
         return preferred, []
     with suppress(TsukuError):
         # The version that ran instead may have been removed meanwhile.
@@ -38,7 +38,7 @@ def remembered(
             from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
 
             failed = FallenBack(preferred.receipt.variant, failure.reason)
-            session.note(
+            session.user.note(
                 f"{failed.variant} failed on these drivers: {failed.reason}; "
                 f"using {instead.receipt.variant} until they or the release change"
             )
@@ -60,12 +60,12 @@ def next_version(
     the next variant cannot be installed (no network, no space), print a note and return None: the
     caller reports the first failure.
     """
-    if session.fallback == "off":
+    if session.settings.fallback == "off":
         return None
     try:
         return _next(session, notes, preferred, failed, gpu_only=gpu_only)
     except TsukuError as error:
-        session.note(f"no other variant can be installed: {error.message}")
+        session.user.note(f"no other variant can be installed: {error.message}")
         return None
 
 
@@ -106,7 +106,7 @@ def _agreed(
     """Return whether to go on with the candidate: the settings decide, or the user."""
     name, size = candidate.variant.name, candidate.variant.download_size
     cost = "" if found else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
-    if session.fallback == "auto":
-        session.note(f"{last.variant} failed: {last.reason}; continuing with {name}{cost}")
+    if session.settings.fallback == "auto":
+        session.user.note(f"{last.variant} failed: {last.reason}; continuing with {name}{cost}")
         return True
-    return session.ask(f"{last.variant} failed: {last.reason}. Continue with {name}{cost}?")
+    return session.user.ask(f"{last.variant} failed: {last.reason}. Continue with {name}{cost}?")

@@ -77,7 +77,7 @@ def install(
         return install_choice(session, choice, force=force)
     except (HostUnreachable, ProxyError, TlsError) as error:
         # The user asked for exactly this: a build from elsewhere would be a surprise.
-        if session.channel or release:
+        if session.settings.channel or release:
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)
@@ -96,7 +96,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
     except (SelectionError, TrustError, StoreError) as nothing:
         error.facts += (f"channel {INDEX_CHANNEL} cannot be used instead: {nothing.message}",)
         raise error from nothing
-    session.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
+    session.user.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
     return other
 
 
@@ -125,7 +125,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
             # The first failure is about the best variant: its hint helps most.
             first = first or error
             failed[candidate.variant.name] = error.message
-            session.note(f"{candidate.variant.name}: {error.message}")
+            session.user.note(f"{candidate.variant.name}: {error.message}")
     raise SelectionError(
         "every variant that fits this machine failed to start",
         facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),

@@ -72,9 +72,9 @@ def rollback(session: Session) -> Installed:
 
 
 def _tell_if_not_served(session: Session, installed: Installed) -> None:
-    if not meets(installed.receipt, session.backend):
-        session.note(
-            f"llm.backend is {session.backend}, so serve does not start it; "
+    if not meets(installed.receipt, session.settings.backend):
+        session.user.note(
+            f"llm.backend is {session.settings.backend}, so serve does not start it; "
             "to change that: tsuku-llm config unset llm.backend"
         )
 
@@ -119,7 +119,7 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     """
     store = session.store
     store.sweep()
-    home = session.tsuku_home
+    home = session.paths.home
     # The ``keep`` versions that were installed last. The active and the previous one stay anyway.
     pointed = [version.id for look in (store.active, store.previous) if (version := readable(look))]
     others = [version for version in store.installed() if version.id not in pointed]

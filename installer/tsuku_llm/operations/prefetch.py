@@ -47,10 +47,10 @@ class PrefetchedHost(LocalHost):
 def probe_machine(session: Session, *, record: Path | None = None) -> Hardware:
     """Return what the machine has; with ``record`` also write the raw answers to that file."""
     if record is None:
-        return probe(session.host)
+        return probe(session.machine.host)
     from tsuku_llm.snapshot import RecordingHost  # noqa: PLC0415
 
-    recorder = RecordingHost(session.host)
+    recorder = RecordingHost(session.machine.host)
     hardware = probe(recorder)
     recorder.save(record)
     return hardware

@@ -52,11 +52,11 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     store, seconds = session.store, fetch.Limits().metadata
     if patience is not None:
         seconds = min(seconds, patience)
-        waits = [each for each in (patience, session.lock_timeout) if each is not None]
-        store = session._replace(lock_timeout=min(waits)).store
+        timeout = min(patience, session.settings.lock_timeout)
+        store = session.with_settings(lock_timeout=timeout).store
     note_others(session, but=repository.name)
     try:
-        with fetch.Network(session.environ, on_wait=session.note) as network:
+        with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
             # Two processes must not write the copies of one repository at the same time. A short
             # patience covers the wait for the lock; without one, the network has all its time.
             began = network.clock()
@@ -64,7 +64,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
                 deadline = (network.clock() if patience is None else began) + seconds
                 found = refreshing.refresh(
                     repository,
-                    session.data,
+                    session.paths.data,
                     lambda url, limit: fetch.get(url, limit, network, deadline),
                     alone=locked,
                 )
@@ -75,9 +75,9 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     except (TlsError, MetadataError):
         _require_clock(session, repository)
         raise
-    found.freshness.require_clock(session.now)
+    found.freshness.require_clock(session.machine.now)
     with suppress(StoreError):  # a missing note only makes the next install ask again
-        metadata_status.note_refresh(session.data, repository.name, session.now)
+        metadata_status.note_refresh(session.paths.data, repository.name, session.machine.now)
     return found
 
 
@@ -93,10 +93,10 @@ def _elsewhere(repository: Repository) -> str:
 def _require_clock(session: Session, repository: Repository) -> None:
     """Raise ``ClockBehind`` if a wrong clock explains why certificates or metadata are refused."""
     try:
-        known = loading.load(repository, session.data)
+        known = loading.load(repository, session.paths.data)
     except (TrustError, StoreError):
         return
-    known.freshness.require_clock(session.now)
+    known.freshness.require_clock(session.machine.now)
 
 
 def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIENCE) -> Catalog:
@@ -111,15 +111,15 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
     yet, raises the errors of ``refresh``.
     """
     catalog = _asked(session, patience) if ask else load_catalog(session)
-    if session.require_fresh:
-        catalog.freshness.require(session.now)
-    if warning := catalog.freshness.warning(session.now):
-        session.note(warning)
+    if session.settings.require_fresh:
+        catalog.freshness.require(session.machine.now)
+    if warning := catalog.freshness.warning(session.machine.now):
+        session.user.note(warning)
     return catalog
 
 
 def _asked(session: Session, patience: float) -> Catalog:
-    if session.offline and session.require_fresh:
+    if session.offline and session.settings.require_fresh:
         raise UsageError(
             "--offline uses no network, but fresh metadata is required",
             hint="leave out one of them; see: tsuku-llm config get llm.require_fresh",
@@ -127,19 +127,21 @@ def _asked(session: Session, patience: float) -> Catalog:
     try:
         known = load_catalog(session)
     except MetadataError:
-        if session.offline or session.refresh == "never":
+        if session.offline or session.settings.refresh == "never":
             raise
         return refresh(session)  # with its full time limit: nothing else can be used
-    if session.require_fresh:
+    if session.settings.require_fresh:
         return _required(session, known.freshness)
-    refreshed = metadata_status.refreshed(session.data, known.repository.name)
-    if session.offline or not is_due(session.refresh, known.freshness, refreshed, session.now):
+    refreshed = metadata_status.refreshed(session.paths.data, known.repository.name)
+    if session.offline or not is_due(
+        session.settings.refresh, known.freshness, refreshed, session.machine.now
+    ):
         return known
     try:
         # There is metadata to go on with: a host that is slow or down must not stop an install.
         return refresh(session, patience=patience)
     except (DownloadError, TrustError, StoreError) as error:
-        session.note(_told(error, known.freshness, session.now))
+        session.user.note(_told(error, known.freshness, session.machine.now))
         return known
 
 
@@ -164,7 +166,11 @@ def _required(session: Session, known: Freshness) -> Catalog:
     except DownloadError as error:
         raise StaleMetadata(
             f"fresh metadata of {known.repository} is required, but could not be fetched",
-            facts=(error.message, *error.facts, f"the metadata here: {known.age(session.now)}"),
+            facts=(
+                error.message,
+                *error.facts,
+                f"the metadata here: {known.age(session.machine.now)}",
+            ),
             hint=error.hint,
         ) from error
 

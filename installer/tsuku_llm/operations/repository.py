@@ -93,18 +93,18 @@ def add(
     if fingerprint is not None:
         _require_fingerprint(data, fingerprint)
     session.store.adopt()
-    repository = add_repository(session.data, name, url, data)
+    repository = add_repository(session.paths.data, name, url, data)
     # Say so if one stolen key is enough to name an archive. The owner may want it so.
     roles = trust.check_root(data).roles
     alone = [role for role in ("root", "targets") if roles[role].threshold == 1]
     if alone:
-        session.note(f"one key alone can sign its {' and '.join(alone)}: 2 of 3 are safer")
+        session.user.note(f"one key alone can sign its {' and '.join(alone)}: 2 of 3 are safer")
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
-        session.note(f"its metadata could not be fetched yet: {error.message}")
+        session.user.note(f"its metadata could not be fetched yet: {error.message}")
     except TrustError as error:
-        remove_repository(session.data, name)
+        remove_repository(session.paths.data, name)
         # The root did not sign this metadata: it is the wrong root or the wrong URL. Expired
         # metadata and a wrong clock have hints of their own.
         if type(error) is MetadataError:
@@ -131,28 +131,28 @@ def _require_fingerprint(root: bytes, wanted: str) -> None:
 
 def fetch_metadata(session: Session, name: str) -> Catalog:
     """Download the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
-    return refresh(session._replace(repository=name))
+    return refresh(session.with_settings(repository=name))
 
 
 def repositories(session: Session) -> tuple[RepositoryState, ...]:
     """Return the official and the added repositories, each with the state of its metadata here."""
-    return tuple(_state_of(session, each) for each in configured_repositories(session.data))
+    return tuple(_state_of(session, each) for each in configured_repositories(session.paths.data))
 
 
 def _state_of(session: Session, repository: Repository) -> RepositoryState:
     try:
-        catalog = loading.load(repository, session.data)
+        catalog = loading.load(repository, session.paths.data)
     except TrustError as error:
         return RepositoryState(
             repository, None, None, error.message, fingerprint_of(repository.root)
         )
     freshness = catalog.freshness
-    expired = ", expired" if freshness.expired(session.now) else ""
-    state = f"{catalog.source}, {freshness.age(session.now)}{expired}"
+    expired = ", expired" if freshness.expired(session.machine.now) else ""
+    state = f"{catalog.source}, {freshness.age(session.machine.now)}{expired}"
     fingerprint = fingerprint_of(repository.root)
     return RepositoryState(repository, catalog.source, freshness, state, fingerprint)
 
 
 def remove(session: Session, name: str) -> None:
     """Forget a repository and its metadata; versions installed from it stay."""
-    remove_repository(session.data, name)
+    remove_repository(session.paths.data, name)

@@ -82,10 +82,10 @@ def signed_status(
     note is verified; the result is noted for the next start.
     """
     # Revocations are kept for good: later metadata that lacks one does not lift it.
-    held, damaged = revocations.read_all(session.data)
+    held, damaged = revocations.read_all(session.paths.data)
     for error in damaged:
-        session.note(error.message)
-    names = metadata_status.configured(session.data)
+        session.user.note(error.message)
+    names = metadata_status.configured(session.paths.data)
     statuses = dict(given or {})
     for name in names:
         if name not in statuses and (found := _status_of(session, name, verify=verify)):
@@ -97,7 +97,7 @@ def signed_status(
 
 def note_others(session: Session, *, but: str) -> None:
     """Note what all repositories but one say, so that their revocations count everywhere."""
-    for name in metadata_status.configured(session.data):
+    for name in metadata_status.configured(session.paths.data):
         if name != but:
             _status_of(session, name, verify=True)
 
@@ -111,23 +111,23 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
     """
     name = receipt.repository
     # A note proves nothing: the user who requires fresh metadata gets it verified.
-    own = None if session.require_fresh else metadata_status.read(session.data, name)
+    own = None if session.settings.require_fresh else metadata_status.read(session.paths.data, name)
     try:
         own = own or _verify_metadata(session, name)
     except (SelectionError, TrustError, StoreError) as error:
-        if session.require_fresh:
+        if session.settings.require_fresh:
             raise
-        session.note(f"the revocations are unknown: {error.message}")
-    if own and session.require_fresh:
-        own.freshness.require(session.now)
+        session.user.note(f"the revocations are unknown: {error.message}")
+    if own and session.settings.require_fresh:
+        own.freshness.require(session.machine.now)
     found = signed_status(session, verify=True, given={name: own} if own else None)
     _refuse_revoked(session, receipt, found)
     if own is None:
         return
     if gone := found.of(receipt).gone:
-        session.note(f"{receipt.release}: {gone}; to update: tsuku-llm update")
-    if warning := own.freshness.warning(session.now):
-        session.note(warning)
+        session.user.note(f"{receipt.release}: {gone}; to update: tsuku-llm update")
+    if warning := own.freshness.warning(session.machine.now):
+        session.user.note(warning)
 
 
 def require_usable(session: Session, receipt: Receipt) -> None:
@@ -147,14 +147,14 @@ def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> 
     if not session.allow_revoked:
         hint = "update: tsuku-llm update; or add --allow-revoked"
         raise revoked(receipt.release, why, hint)
-    session.note(f"{receipt.release} is used anyway: {why.summary}")
+    session.user.note(f"{receipt.release} is used anyway: {why.summary}")
 
 
 def _status_of(session: Session, name: str, *, verify: bool) -> MetadataStatus | None:
     """Return what a repository says; None if it cannot be read, so that the others still count."""
     with suppress(SelectionError, TrustError, StoreError):
-        noted = metadata_status.read(session.data, name)
-        if noted or not verify or not metadata_status.has_metadata(session.data, name):
+        noted = metadata_status.read(session.paths.data, name)
+        if noted or not verify or not metadata_status.has_metadata(session.paths.data, name):
             return noted
         return _verify_metadata(session, name)
     return None
@@ -164,9 +164,11 @@ def _verify_metadata(session: Session, name: str) -> MetadataStatus:
     """Verify the metadata, and note what it says for the next start."""
     from tsuku_llm.catalog import loading  # noqa: PLC0415 - a start does without
 
-    catalog = loading.load(repository_of(session._replace(repository=name)), session.data)
+    catalog = loading.load(
+        repository_of(session.with_settings(repository=name)), session.paths.data
+    )
     for note in catalog.notes:
-        session.note(note)
+        session.user.note(note)
     found = catalog.metadata_status()
     note_metadata_status(session, found)
     return found
@@ -175,5 +177,5 @@ def _verify_metadata(session: Session, name: str) -> MetadataStatus:
 def note_metadata_status(session: Session, found: MetadataStatus) -> None:
     """Note it for the next start, where this user may write and other users may not."""
     with suppress(StoreError):
-        check_path(session.data)
-        metadata_status.write(session.data, found)
+        check_path(session.paths.data)
+        metadata_status.write(session.paths.data, found)

@@ -17,7 +17,7 @@ from tsuku_llm.operations.fallback import next_version, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
-from tsuku_llm.operations.which import become, build_of, wanted
+from tsuku_llm.operations.which import become, build_of, requested_version
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
     ``require_gpu``, ``SilentCpu``.
     """
-    # Here, as ``which`` and ``list`` import this module and start nothing.
-
-    preferred = wanted(session.shelf, session)
-    notes = StateNotes(session.state, driver_fingerprint(session.environ))
+    preferred = requested_version(session.shelf, session)
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     installed, failed = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
@@ -64,6 +62,8 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
         try:
             return start.make()
         except (BackendFailed, SilentCpu) as error:
+            from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
+
             failed.append(FallenBack(installed.receipt.variant, error.message))
             other = next_version(session, notes, preferred, failed, gpu_only=how.require_gpu)
             if other:
@@ -104,12 +104,15 @@ class VersionStart(NamedTuple):
             # Check under the hold, so that what was checked is what starts.
             shelf.check(installed, full=self.how.verify)
             require_not_revoked(self.session, installed.receipt)
-            self.session.note(installed.receipt.line)
+            self.session.user.note(installed.receipt.line)
             check = check_devices(
-                build_of(installed), installed.id, self.notes, self.session.environ
+                build_of(installed), installed.id, self.notes, self.session.machine.environ
             )
             plan = plan_server(
-                check.build, self.arguments, cwd=working_folder(), environ=self.session.environ
+                check.build,
+                self.arguments,
+                cwd=working_folder(),
+                environ=self.session.machine.environ,
             )
             self._require_devices(check, plan)
             return self._run(check, plan, () if held is None else (held,))
@@ -185,7 +188,7 @@ class VersionStart(NamedTuple):
             name=self.how.name,
             release=receipt.release,
             version=self.installed.id,
-            requested=self.session.backend,
+            requested=self.session.settings.backend,
             detected=receipt.detected,
             selected=receipt.variant,
             verification="hash" if self.how.verify else "fingerprint",
@@ -193,7 +196,7 @@ class VersionStart(NamedTuple):
             pid=os.getpid(),
             host="127.0.0.1",
             port=None,
-            started_at=self.session.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            started_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             fallen_back_from=self.failed,
         )
 
@@ -203,7 +206,7 @@ class VersionStart(NamedTuple):
         Raises ``SilentCpu``.
         """
         if check.complaint:
-            self.session.note(f"warning: {check.complaint}")
+            self.session.user.note(f"warning: {check.complaint}")
         refusal = refusal_in(plan.argv, plan.env)
         if refusal and self.how.require_gpu:
             raise SilentCpu(
@@ -221,9 +224,9 @@ class VersionStart(NamedTuple):
             facts=(*facts, *check.facts),
             hint=f"{fix or check.problem.fix}; or run on the CPU: {CPU_OVERRIDE}",
         )
-        if self.how.require_gpu or (self.session.fallback != "off" and not self.insist):
+        if self.how.require_gpu or (self.session.settings.fallback != "off" and not self.insist):
             raise error
         self._warn(error)
 
     def _warn(self, error: SilentCpu) -> None:
-        self.session.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+        self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
 from tsuku_llm.operations.revocation import require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.which import become, build_of, tool_of, wanted
+from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store.installed import Installed
 
@@ -30,7 +30,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     ``Revoked`` and ``LaunchError``.
     """
     shelf = session.shelf
-    installed = wanted(shelf, session)
+    installed = requested_version(shelf, session)
     plan = plan_of(session, installed, tool, arguments)
     # From here on other processes cannot remove this version; the tool inherits the descriptor and
     # keeps the hold.
@@ -40,7 +40,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
         require_no_plugins(plan.cwd)
-        session.note(installed.receipt.line)
+        session.user.note(installed.receipt.line)
         return become(plan, () if held is None else (held,))
 
 
@@ -49,7 +49,7 @@ def plan_of(
 ) -> LaunchPlan:
     """Return the plan to become ``tool``. Raises ``NotInstalled``."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
-    return plan_tool(build, arguments, cwd=working_folder(), environ=session.environ)
+    return plan_tool(build, arguments, cwd=working_folder(), environ=session.machine.environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ class Planned:
 
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     build = build_of(installed)
-    plan = plan_server(build, arguments, cwd=working_folder(), environ=session.environ)
+    plan = plan_server(build, arguments, cwd=working_folder(), environ=session.machine.environ)
     return _shown(session, installed, plan)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start. Raises ``NotInstalled``."""
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     plan = plan_of(session, installed, tool, arguments)
     return _shown(session, installed, plan)
 
@@ -87,9 +87,9 @@ def _shown(session: Session, installed: Installed, plan: LaunchPlan) -> Planned:
     from tsuku_llm.operations.credentials import masked  # noqa: PLC0415 - a run does without
 
     for line in signed_status(session, verify=False).of(installed.receipt).lines:
-        session.note(f"{installed.receipt.release}: {line}")
+        session.user.note(f"{installed.receipt.release}: {line}")
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
-    removed = tuple(sorted(session.environ.keys() - plan.env.keys()))
+    removed = tuple(sorted(session.machine.environ.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     return Planned(installed.id, installed.receipt.line, argv, plan.cwd, shown, removed)

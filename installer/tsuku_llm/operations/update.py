@@ -112,10 +112,11 @@ def check_update(session: Session) -> UpdateReport:
     active = session.shelf.active()
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
-    session = session._replace(
-        repository=session.repository or active.receipt.repository,
-        channel=session.channel or active.receipt.channel,
-        backend=session.backend if session.backend_chosen else active.receipt.requested,
+    settings = session.settings
+    session = session.with_settings(
+        repository=settings.repository or active.receipt.repository,
+        channel=settings.channel or active.receipt.channel,
+        backend=settings.backend if "backend" in settings.chosen else active.receipt.requested,
     )
     choice = choose(session, catalog=refresh(session))
     report = UpdateReport(
@@ -146,7 +147,7 @@ def update(session: Session) -> InstallReport:
         _require_lasting(report)
         tell_temporary(session, report.choice)
         if report.replaced:
-            session.note(f"{report.installed.receipt.variant} is replaced: {report.replaced}")
+            session.user.note(f"{report.installed.receipt.variant} is replaced: {report.replaced}")
         return install_choice(session, report.choice)
     candidate = report.choice.selection.selected
     session.store.sweep()

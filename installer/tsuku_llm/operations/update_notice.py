@@ -45,8 +45,8 @@ def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
     if offer:
         document |= {"release": offer.release, "version": offer.version}
     with suppress(StoreError, OSError):  # a missing or incomplete file only costs the note
-        make_folder(session.state)
-        write_note(session.state / _FOUND, records.encode(document))
+        make_folder(session.paths.state)
+        write_note(session.paths.state / _FOUND, records.encode(document))
 
 
 _NAME = records.optional(records.text)
@@ -58,7 +58,7 @@ _READ = records.fields(
 def kept_offer(session: Session, installed: str) -> Offer | None:
     """Return what the last look found, if it was about this installed version."""
     with suppress(StoreError, ValueError):
-        found = records.parse(read_small(session.state / _FOUND, _LIMIT) or b"null", _READ)
+        found = records.parse(read_small(session.paths.state / _FOUND, _LIMIT) or b"null", _READ)
         if found["installed"] == installed and found["release"]:
             return Offer(found["release"], found["version"])
     return None
@@ -69,19 +69,19 @@ def offer_update(session: Session, installed: str) -> None:
 
     This happens once a day, and never waits.
     """
-    if not session.update_check:
+    if not session.settings.update_check:
         return
     with suppress(StoreError, OSError):
-        make_folder(session.state)
-        mark = session.state / _LOOKED
-        if not _is_due(mark, session.now):
+        make_folder(session.paths.state)
+        mark = session.paths.state / _LOOKED
+        if not _is_due(mark, session.machine.now):
             return
         # Mark before the look: a second server that starts now then does not look as well.
         write_note(mark, b"")
-        os.utime(mark, (session.now.timestamp(),) * 2)
+        os.utime(mark, (session.machine.now.timestamp(),) * 2)
         if offer := kept_offer(session, installed):
             version = f" ({offer.version})" if offer.version else ""
-            session.note(f"{offer.release}{version} is there; to install it: tsuku-llm update")
+            session.user.note(f"{offer.release}{version} is there; to install it: tsuku-llm update")
         # A daemon thread: the end of the server does not wait for it. It only reads the session, so
         # it needs no lock.
         Thread(target=_look, args=(session,), daemon=True).start()
@@ -102,9 +102,9 @@ def _look(session: Session) -> None:
         subprocess.run(
             # A child of this process: if we exit before it, it goes on alone.
             [sys.executable, "-m", "tsuku_llm", "update", "--check", "--json"],
-            cwd=session.state,  # python -m imports from the current folder
+            cwd=session.paths.state,  # python -m imports from the current folder
             # Lock timeout 0: if another command is at work, skip this look.
-            env={**session.environ, "TSUKU_LLM_LOCK_TIMEOUT": "0"},
+            env={**session.machine.environ, "TSUKU_LLM_LOCK_TIMEOUT": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -45,7 +45,7 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
     def catalog(repository: str) -> Catalog | str:
         """Return the metadata of a repository, or in words why there is none."""
         try:
-            return load_catalog(session._replace(repository=repository))
+            return load_catalog(session.with_settings(repository=repository))
         except (SelectionError, TrustError, StoreError) as error:
             return error.message
 

@@ -56,7 +56,7 @@ def inventory(session: Session) -> Inventory:
         previous=readable(shelf.previous),
         damaged=shelf.damaged(),
         unusable=unusable,
-        legacy=find_legacy(session.tsuku_home) if session.tsuku_home else (),
+        legacy=find_legacy(session.paths.home) if session.paths.home else (),
         told={each.id: known.of(each.receipt) for each in versions} if known else {},
         foreign=shelf.foreign(),
     )

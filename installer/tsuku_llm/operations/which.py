@@ -20,7 +20,7 @@ _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
 def which(session: Session) -> Path:
     """Return the path of the server that ``serve`` would start."""
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     return installed.tree / installed.receipt.server
 
 
@@ -29,27 +29,27 @@ def path_of(session: Session, tool: str) -> Path:
 
     Raises ``NotInstalled``.
     """
-    installed = wanted(session.shelf, session)
+    installed = requested_version(session.shelf, session)
     return installed.tree / tool_of(installed.receipt, tool)
 
 
-def wanted(shelf: StoreReader, session: Session) -> Installed:
+def requested_version(shelf: StoreReader, session: Session) -> Installed:
     """Return the active version, or another installed one if only that has the requested backend.
 
     The user's choice is never replaced by another backend that happens to be installed. Raises
     ``NotInstalled``.
     """
-    active = shelf.active()
-    if active and meets(active.receipt, session.backend):
+    active, backend = shelf.active(), session.settings.backend
+    if active and meets(active.receipt, backend):
         return active
     for installed in shelf.installed():
-        if meets(installed.receipt, session.backend):
+        if meets(installed.receipt, backend):
             return installed
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     raise NotInstalled(
-        f"the backend {session.backend} is requested, and {active.receipt.variant} is installed",
-        hint=f"run: tsuku-llm install --backend {session.backend}",
+        f"the backend {backend} is requested, and {active.receipt.variant} is installed",
+        hint=f"run: tsuku-llm install --backend {backend}",
     )
 
 

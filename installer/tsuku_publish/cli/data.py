@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_publish import revoked
@@ -42,7 +42,7 @@ def refresh(  # noqa: PLR0913 - each is an option
     download: bool,
     folder: Path | None,
     unlisted: str | None,
-) -> Answer:
+) -> CommandResult:
     """Record what upstream published under a tag.
 
     The records are in facts/ of the data.
@@ -57,7 +57,7 @@ def refresh(  # noqa: PLR0913 - each is an option
     work.record(tag, answer.read_bytes() if answer else None, unlisted)
     if download or folder:
         work.read_archives(tag, folder)
-    return Answer({"release": tag, "notes": notes})
+    return CommandResult({"release": tag, "notes": notes})
 
 
 @click.command(cls=Command)
@@ -80,7 +80,7 @@ def attest(
     tag: str,
     bundles: tuple[Path, ...],
     unattested: str | None,
-) -> Answer:
+) -> CommandResult:
     """Verify who built a release, and record the proofs.
 
     The proofs are in facts/ of the data, and are verified again when the release is signed.
@@ -89,18 +89,18 @@ def attest(
     if unattested is not None:
         work.excuse(tag, unattested)
         line = f"{tag}: not attested, and its release file says so"
-        return Answer({"release": tag, "unattested": unattested}, (line,))
+        return CommandResult({"release": tag, "unattested": unattested}, (line,))
     number = work.prove(tag, [path.read_bytes() for path in bundles], trusted_root)
     source = work.origin.repository
     line = f"{tag}: {number} archives come from {source}"
-    return Answer({"release": tag, "archives": number, "repository": source}, (line,))
+    return CommandResult({"release": tag, "archives": number, "repository": source}, (line,))
 
 
 @click.command(cls=Command)
 @data_option
 @root_option
 @click.argument("into", type=FOLDER)
-def build(*, data: Path, trusted_root: Path | None, into: Path) -> Answer:
+def build(*, data: Path, trusted_root: Path | None, into: Path) -> CommandResult:
     """Write the unsigned release files, for review.
 
     INTO gets those of every channel.
@@ -112,7 +112,7 @@ def build(*, data: Path, trusted_root: Path | None, into: Path) -> Answer:
         path.write_bytes(release.data)
     files = [{"path": each.path, "channels": each.custom["channels"]} for each in releases]
     lines = (f"{each.path}  {', '.join(each.custom['channels'])}" for each in releases)
-    return Answer({"files": files}, tuple(lines))
+    return CommandResult({"files": files}, tuple(lines))
 
 
 @click.command(cls=Command)
@@ -121,7 +121,7 @@ def build(*, data: Path, trusted_root: Path | None, into: Path) -> Answer:
 @click.argument("tag")
 @click.option("--reason", metavar="TEXT", required=True, help="What users are told, in one line.")
 @click.option("--by-name", is_flag=True, help="Also if its files are not in the data any more.")
-def revoke(*, data: Path, day: datetime, tag: str, reason: str, by_name: bool) -> Answer:
+def revoke(*, data: Path, day: datetime, tag: str, reason: str, by_name: bool) -> CommandResult:
     """Record that a release must not be used any more.
 
     Clients refuse it after: sign --raise, publish.
@@ -129,18 +129,18 @@ def revoke(*, data: Path, day: datetime, tag: str, reason: str, by_name: bool) -
     document = None if by_name else known_document(tag, data)
     revoked.revoke(data, tag, reason, day.date(), document)
     line = f"{tag} is revoked from {day:%Y-%m-%d} on: sign --raise, then publish"
-    return Answer({"release": tag, "date": f"{day:%Y-%m-%d}", "reason": reason}, (line,))
+    return CommandResult({"release": tag, "date": f"{day:%Y-%m-%d}", "reason": reason}, (line,))
 
 
 @click.command(cls=Command)
 @data_option
 @day_option
 @click.argument("tag")
-def withdraw(*, data: Path, day: datetime, tag: str) -> Answer:
+def withdraw(*, data: Path, day: datetime, tag: str) -> CommandResult:
     """Record that a revocation was a mistake.
 
     Clients end it after: sign --raise, publish.
     """
     revoked.withdraw(data, tag, day.date())
     line = f"{tag}: its revocation is withdrawn: sign --raise, then publish"
-    return Answer({"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}, (line,))
+    return CommandResult({"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}, (line,))

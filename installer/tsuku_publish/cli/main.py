@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from tsuku_llm.cli import entry, program
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_publish.cli import data, pack, repository, signing
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     return entry.run(argv, invoke=_invoke)
 
 
-def _invoke(argv: Sequence[str], console: Console) -> Answer:
+def _invoke(argv: Sequence[str], console: Console) -> CommandResult:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise MissingExtra(

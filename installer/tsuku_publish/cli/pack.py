@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.render.text import size, table
 from tsuku_publish.packing.pack import PackedArchive, PackReport, Place
@@ -25,7 +25,7 @@ ANY = click.Path(path_type=Path)
 @click.option("--url", required=True, help="The https URL at which that folder is served.")
 def pack(  # noqa: PLR0913 - each is an option
     *, build: Path, release: Path, variant: str, platform: str | None, into: Path, url: str
-) -> Answer:
+) -> CommandResult:
     """Pack your own build, for small updates.
 
     Users then download only the files that changed.
@@ -34,7 +34,7 @@ def pack(  # noqa: PLR0913 - each is an option
     signed, that says what the variant needs; the archives are entered there.
     """
     report = pack_build(build, release, Place(into, url), variant=variant, platform=platform)
-    return Answer(_data(report), _lines(report))
+    return CommandResult(_data(report), _lines(report))
 
 
 def _data(report: PackReport) -> dict[str, Any]:

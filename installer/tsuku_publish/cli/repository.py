@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tsuku_llm.cli.answer import Answer, Failure
+from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.revocations import parse
@@ -32,7 +32,7 @@ from tsuku_publish.signers import VARIABLE, load_seeds
     metavar="FOLDER",
     help="The signed repository; without it, the one that repository.toml names.",
 )
-def publish(*, data: Path, target: Path, source: Path | None) -> Answer:
+def publish(*, data: Path, target: Path, source: Path | None) -> CommandResult:
     """Copy the signed repository to a web server's folder.
 
     Clients see the old state or the new one, and never a mix.
@@ -40,7 +40,7 @@ def publish(*, data: Path, target: Path, source: Path | None) -> Answer:
     repository = publish_folder(source or load_plan(data).signed, target)
     versions = {role: state.version for role, state in repository.roles.items()}
     line = f"{target}: timestamp {versions['timestamp']} is served"
-    return Answer({"target": target, "versions": versions}, (line,))
+    return CommandResult({"target": target, "versions": versions}, (line,))
 
 
 @click.command(cls=Command)
@@ -51,7 +51,7 @@ def publish(*, data: Path, target: Path, source: Path | None) -> Answer:
 @click.pass_obj
 def check(
     console: Console, *, data: Path, place: str | None, published: str | None, now: datetime
-) -> Answer:
+) -> CommandResult:
     """Verify a repository as a client would.
 
     It prints how long each role is valid. PLACE is a folder, a wheel or a URL; without it, the
@@ -92,7 +92,7 @@ def check(
         found["published"] = {"versions": versions, "root": newest}
     if found["late"]:
         return _failed(found, f"sign again: {', '.join(found['late'])}")
-    return Answer(found)
+    return CommandResult(found)
 
 
 @click.command(cls=Command)
@@ -108,7 +108,7 @@ def check(
 @click.pass_obj
 def secrets(
     console: Console, *, repository: Path, build_it: bool, places: tuple[Path, ...]
-) -> Answer:
+) -> CommandResult:
     """Search for leaked seeds of the signers.
 
     It reads the files of a folder, its git history, and PLACES (logs, builds). Ends with 1 if a
@@ -116,7 +116,7 @@ def secrets(
     """
     if not os.environ.get(VARIABLE):
         line = f"skipped: {VARIABLE} names no file of signers, so no seed is known"
-        return Answer({"found": (), "searched": 0}, (line,))
+        return CommandResult({"found": (), "searched": 0}, (line,))
     seeds = load_seeds()
     contents = [files_below(place) for place in (repository, *places)]
     contents += [history(repository)] if (repository / ".git").exists() else []
@@ -127,10 +127,10 @@ def secrets(
         tell(console, f"{finding.signer}: {finding.place}")
     if found:
         return _failed(answer, "a seed is where it must not be: replace that signer")
-    return Answer(answer, (f"none of {len(seeds)} seeds is in {number} files and objects",))
+    return CommandResult(answer, (f"none of {len(seeds)} seeds is in {number} files and objects",))
 
 
-def _failed(data: dict[str, Any], message: str) -> Answer:
+def _failed(data: dict[str, Any], message: str) -> CommandResult:
     """Return an answer that has what was found, and ends as an error does."""
     error = PublishError(message)
-    return Answer(data, exit_code=error.exit_code, failure=Failure.of(error))
+    return CommandResult(data, exit_code=error.exit_code, failure=ReportedError.of(error))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_publish.ceremony import Ceremony
@@ -49,7 +49,7 @@ def sign(  # noqa: PLR0913 - each is an option
     gather: Path | None,
     dropping: tuple[str, ...],
     higher: bool,
-) -> Answer:
+) -> CommandResult:
     """Make the repository, and sign it.
 
     TSUKU_LLM_SIGNERS names the file of the signers.
@@ -65,7 +65,7 @@ def sign(  # noqa: PLR0913 - each is an option
 @data_option
 @into_option
 @issued_option
-def resign(*, data: Path, into: Path | None, issued: datetime) -> Answer:
+def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     """Sign snapshot and timestamp again, every week.
 
     Only the online signer is needed.
@@ -78,7 +78,7 @@ def resign(*, data: Path, into: Path | None, issued: datetime) -> Answer:
     write(into, sign_again(plan, repository, copy, load_signers()))
     save_roles(plan, data)
     line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
-    return Answer({"repository": into, "versions": _versions(plan)}, (line,))
+    return CommandResult({"repository": into, "versions": _versions(plan)}, (line,))
 
 
 @click.command(cls=Command)
@@ -100,7 +100,7 @@ def rotate(  # noqa: PLR0913 - each is an option
     gather: Path | None,
     dropping: tuple[str, ...],
     changes: tuple[str, ...],
-) -> Answer:
+) -> CommandResult:
     """Replace the signers of roles, in a next root.
 
     A ROLE is root, targets or online. The old signers sign that root, too. The public keys of the
@@ -118,13 +118,13 @@ def rotate(  # noqa: PLR0913 - each is an option
 @click.command("new-signer", cls=Command)
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=False, path_type=Path))
-def new_signer(*, name: str, file: Path) -> Answer:
+def new_signer(*, name: str, file: Path) -> CommandResult:
     """Make a signer, and print its public key.
 
     Only its holder can read FILE. The public key goes into [keys] of repository.toml.
     """
     public = make_signer(name, file)
-    return Answer({"name": name, "public": public}, (f'{name} = "{public}"',))
+    return CommandResult({"name": name, "public": public}, (f'{name} = "{public}"',))
 
 
 def _caught_up(plan: Plan, into: Path) -> Plan:
@@ -143,7 +143,7 @@ def _sign(  # noqa: PLR0913, PLR0917 - the options of both commands
     into: Path,
     gather: Path | None,
     dropping: tuple[str, ...],
-) -> Answer:
+) -> CommandResult:
     notes: list[str] = []
 
     def say(line: str) -> None:
@@ -160,7 +160,7 @@ def _sign(  # noqa: PLR0913, PLR0917 - the options of both commands
         ceremony.alone(into)
     if plan != load_plan(data):
         save_roles(plan, data)
-    return Answer({"repository": into, "versions": _versions(plan), "notes": notes})
+    return CommandResult({"repository": into, "versions": _versions(plan), "notes": notes})
 
 
 def _versions(plan: Plan) -> dict[str, int]:

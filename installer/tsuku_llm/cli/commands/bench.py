@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.config import Paths
 from tsuku_llm.files import write_output
-from tsuku_llm.operations.bench import Report, bench
+from tsuku_llm.operations.bench import bench, save_fastest
 
 
 @click.command("bench", cls=Launching, example="tsuku-llm bench -m MODEL.gguf -- -ngl 20")
@@ -42,7 +40,7 @@ from tsuku_llm.operations.bench import Report, bench
 @options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(  # noqa: PLR0913
+def bench_command(  # noqa: PLR0913
     console: Console,
     *,
     model: Path,
@@ -54,7 +52,7 @@ def command(  # noqa: PLR0913
     offline: bool,
     allow_revoked: bool,
     arguments: tuple[str, ...],
-) -> Answer:
+) -> CommandResult:
     """Measure every variant that fits, with your own model.
 
     ARGUMENTS are the server's own, the same for every variant; put -- before them.
@@ -63,26 +61,9 @@ def command(  # noqa: PLR0913
         console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline
     ) as session:
         # --yes answers only the questions of the benchmark; saving is asked for below.
-        agreed = session._replace(ask=lambda _: True) if yes else session
-        report = bench(agreed, model, arguments, rounds=rounds)
-    if svg:
-        write_output(svg, render.svg(report))
-    saved = _saved(console, report) if save or _is_wanted(console, report) else None
-    return Answer(render.data(report, saved), render.lines(report, saved))
-
-
-def _is_wanted(console: Console, report: Report) -> bool:
-    # With one variant there is nothing to choose.
-    return len(report.results) > 1 and console.ask(
-        f"{report.fastest.variant} is the fastest. Use {report.word} from now on?"
-    )
-
-
-def _saved(console: Console, report: Report) -> str:
-    """Write the fastest into the config file; print a note if the environment overrides it."""
-    from tsuku_llm.config.editing import set_value  # noqa: PLC0415 - few save
-
-    set_value(Paths.from_environ(os.environ).config_file, "llm.backend", report.word)
-    if os.environ.get("TSUKU_LLM_BACKEND"):
-        console.note("TSUKU_LLM_BACKEND is set and overrides the config file")
-    return report.word
+        user = session.user._replace(ask=lambda _: True) if yes else session.user
+        report = bench(session._replace(user=user), model, arguments, rounds=rounds)
+        if svg:
+            write_output(svg, render.svg(report))
+        saved = save_fastest(session, report, ask=not save)
+    return CommandResult(render.data(report, saved), render.lines(report, saved))

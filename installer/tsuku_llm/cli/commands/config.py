@@ -6,41 +6,43 @@ import os
 
 import click
 
-from tsuku_llm import config
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import settings as render
+from tsuku_llm.config.keys import key_named, text_of
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import load
 from tsuku_llm.safe_text import redacted
 
 
 @click.group("config", cls=Group)
-def command() -> None:
+def config_command() -> None:
     """Read and change settings."""
 
 
-@command.command("get")
+@config_command.command("get")
 @click.argument("key")
 @click.pass_obj
-def get(console: Console, key: str) -> Answer:
+def get(console: Console, key: str) -> CommandResult:
     """Print a setting's value in force."""
-    name = config.key_named(key).name
-    settings = config.load(_paths(), os.environ, looking=True)
-    for warning in settings.warnings:
+    name = key_named(key).name
+    configuration = load(_paths(), os.environ, looking=True)
+    for warning in configuration.warnings:
         console.note(f"warning: {warning}")
-    setting = settings.setting(name)
+    setting = configuration.setting(name)
     # ``get`` prints the credentials of a URL as well: the user asked for this value.
     data = {**render.setting_data(setting), "value": setting.value}
-    return Answer(data, (config.text_of(setting.value),))
+    return CommandResult(data, (text_of(setting.value),))
 
 
-@command.command("set")
+@config_command.command("set")
 @click.argument("key")
 @click.argument("value")
 @click.pass_obj
-def set_(console: Console, key: str, value: str) -> Answer:
+def set_(console: Console, key: str, value: str) -> CommandResult:
     """Write a setting into the config file; comments are kept."""
-    from tsuku_llm.config.editing import set_value  # noqa: PLC0415
+    from tsuku_llm.config.editing import set_value
 
     paths = _paths()
     # Before the file is changed.
@@ -49,49 +51,49 @@ def set_(console: Console, key: str, value: str) -> Answer:
     return _changed(paths, key)
 
 
-@command.command("unset")
+@config_command.command("unset")
 @click.argument("key")
-def unset(key: str) -> Answer:
+def unset(key: str) -> CommandResult:
     """Remove a setting from the config file."""
-    from tsuku_llm.config.editing import unset_value  # noqa: PLC0415
+    from tsuku_llm.config.editing import unset_value
 
     paths = _paths()
     unset_value(paths.config_file, key)
     return _changed(paths, key)
 
 
-@command.command("list")
-def list_() -> Answer:
+@config_command.command("list")
+def list_() -> CommandResult:
     """List every setting with its value in force and the value's source."""
     # looking: another user's file is left out with a warning instead of an error.
-    settings = config.load(_paths(), os.environ, looking=True)
-    return Answer(render.data(settings), render.lines(settings))
+    configuration = load(_paths(), os.environ, looking=True)
+    return CommandResult(render.data(configuration), render.lines(configuration))
 
 
-@command.command("path")
-def path() -> Answer:
+@config_command.command("path")
+def path() -> CommandResult:
     """Print the path of the config file, even if it does not exist."""
     paths = _paths()
-    return Answer({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
+    return CommandResult({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
 
 
-def _paths() -> config.Paths:
-    return config.Paths.from_environ(os.environ)
+def _paths() -> Paths:
+    return Paths.from_environ(os.environ)
 
 
 def _check_exists(console: Console, key: str, value: str) -> None:
     """Refuse a backend that no release has; only for ``llm.backend`` this loads the manifest."""
     if key == "llm.backend":
-        from tsuku_llm.cli.session import open_session  # noqa: PLC0415
-        from tsuku_llm.operations.choice import check_backend  # noqa: PLC0415
+        from tsuku_llm.cli.session import open_session
+        from tsuku_llm.operations.choice import check_backend
 
         with open_session(console) as session:
             check_backend(session, value)
 
 
-def _changed(paths: config.Paths, key: str) -> Answer:
+def _changed(paths: Paths, key: str) -> CommandResult:
     """Return the value in force now: the environment may override what was written."""
-    setting = config.load(paths, os.environ).setting(key)
+    setting = load(paths, os.environ).setting(key)
     shown = render.setting_data(setting)
-    line = f"{key} = {redacted(config.text_of(setting.value)) or '(none)'}"
-    return Answer(shown, (f"{line} ({setting.source})",))
+    line = f"{key} = {redacted(text_of(setting.value)) or '(none)'}"
+    return CommandResult(shown, (f"{line} ({setting.source})",))

@@ -1,4 +1,8 @@
-"""The command ``explain``."""
+"""The commands ``explain``, ``backends``, ``probe`` and ``doctor``.
+
+All of them ask the drivers, which takes as long as importing their operations. So each opens the
+session first, which asks, and imports while the drivers answer.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,10 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render import choice as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.explain import explain
 
 
 @click.command("explain", cls=Command)
@@ -22,7 +24,7 @@ from tsuku_llm.operations.explain import explain
 @options.setting("repository")
 @options.hardware
 @click.pass_obj
-def command(  # noqa: PLR0913
+def explain_command(  # noqa: PLR0913
     console: Console,
     *,
     backend: str | None,
@@ -30,10 +32,82 @@ def command(  # noqa: PLR0913
     release: str | None,
     repository: str | None,
     hardware: Path | None,
-) -> Answer:
+) -> CommandResult:
     """Explain for each variant why it fits this machine or not."""
     with open_session(
-        console, looking=True, backend=backend, channel=channel, repository=repository
+        console,
+        looking=True,
+        probes=hardware is None,
+        backend=backend,
+        channel=channel,
+        repository=repository,
     ) as session:
+        from tsuku_llm.cli.render import choice as render
+        from tsuku_llm.operations.explain import explain
+
         choice = explain(session, release=release, hardware_file=hardware)
-    return Answer(render.data(choice), render.lines(choice))
+    return CommandResult(render.data(choice), render.lines(choice))
+
+
+@click.command("backends", cls=Command)
+@options.setting("channel")
+@options.release
+@options.setting("repository")
+@options.hardware
+@click.pass_obj
+def backends_command(
+    console: Console,
+    *,
+    channel: str | None,
+    release: str | None,
+    repository: str | None,
+    hardware: Path | None,
+) -> CommandResult:
+    """Compare every variant with this machine and with what is installed."""
+    with open_session(
+        console, looking=True, probes=hardware is None, channel=channel, repository=repository
+    ) as session:
+        from tsuku_llm.cli.render import choice as render
+        from tsuku_llm.operations.explain import backends
+
+        matrix = backends(session, release=release, hardware_file=hardware)
+    return CommandResult(render.matrix_data(matrix), render.matrix_lines(matrix))
+
+
+@click.command("probe", cls=Command)
+@click.option(
+    "--record",
+    type=options.FILE,
+    metavar="FILE",
+    help="Write the machine's raw answers to FILE, without names and serial numbers.",
+)
+@click.pass_obj
+def probe_command(console: Console, *, record: Path | None) -> CommandResult:
+    """Show what this machine has."""
+    with open_session(console, looking=True, probes=True) as session:
+        from tsuku_llm.cli.render import choice as render
+        from tsuku_llm.operations.prefetch import probe_machine
+
+        hardware = probe_machine(session, record=record)
+    return CommandResult(
+        render.hardware_data(hardware, record), render.hardware_lines(hardware, record)
+    )
+
+
+@click.command("doctor", cls=Command)
+@options.setting("backend")
+@click.pass_obj
+def doctor_command(console: Console, *, backend: str | None) -> CommandResult:
+    """Find the first broken link between the GPU and the server."""
+    with open_session(console, looking=True, probes=True, backend=backend) as session:
+        from tsuku_llm.cli.render import doctor as render
+        from tsuku_llm.operations.doctor import examine
+
+        examination = examine(session)
+    return CommandResult(
+        render.data(examination),
+        render.lines(examination),
+        exit_code=examination.chain.exit_code,
+        # For people the text says what is broken; only a program needs an error.
+        failure=render.failure(examination.chain) if console.json else None,
+    )

@@ -1,16 +1,14 @@
-"""The command ``install``."""
+"""The commands ``install`` and ``update``."""
 
 from __future__ import annotations
 
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render import install as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.operations.install import install
 
 
 @click.command("install", cls=Command)
@@ -28,7 +26,7 @@ from tsuku_llm.operations.install import install
 @click.option("--yes", is_flag=True, expose_value=False, help="Answer every question with yes.")
 @click.option("--force", is_flag=True, help="Install again, even if it is installed.")
 @click.pass_obj
-def command(  # noqa: PLR0913
+def install_command(  # noqa: PLR0913
     console: Console,
     *,
     backend: str | None,
@@ -40,10 +38,11 @@ def command(  # noqa: PLR0913
     allow_revoked: bool,
     dry_run: bool,
     force: bool,
-) -> Answer:
+) -> CommandResult:
     """Install the build of llama.cpp's server that fits this machine."""
     with open_session(
         console,
+        probes=True,
         backend=backend,
         channel=channel,
         repository=repository,
@@ -51,5 +50,28 @@ def command(  # noqa: PLR0913
         allow_revoked=allow_revoked,
         offline=offline,
     ) as session:
+        from tsuku_llm.cli.render import install as render
+        from tsuku_llm.operations.install import install
+
         report = install(session, release=release, dry_run=dry_run, force=force)
-    return Answer(render.data(report), render.lines(report))
+    return CommandResult(render.data(report), render.lines(report))
+
+
+@click.command("update", cls=Command)
+@click.option("--check", is_flag=True, help="Only show what an update would change.")
+@options.setting("channel")
+@options.setting("repository")
+@click.pass_obj
+def update_command(
+    console: Console, *, check: bool, channel: str | None, repository: str | None
+) -> CommandResult:
+    """Update to the newest release of the channel."""
+    from tsuku_llm.cli.render import install as render
+    from tsuku_llm.operations.update import check_update, update
+
+    with open_session(console, channel=channel, repository=repository) as session:
+        if check:
+            checked = check_update(session)
+            return CommandResult(render.update_data(checked), render.update_lines(checked))
+        report = update(session)
+    return CommandResult(render.data(report), render.lines(report))

@@ -8,10 +8,10 @@ import click
 
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
+from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render import available
+from tsuku_llm.cli.render import installed
 from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
@@ -19,11 +19,11 @@ from tsuku_llm.operations import repository as operations
 
 
 @click.group("repository", cls=Group)
-def command() -> None:
+def repository_command() -> None:
     """Add, list and remove signed repositories."""
 
 
-@command.command("add")
+@repository_command.command("add")
 @click.argument("name")
 @click.argument("url")
 @click.option(
@@ -39,49 +39,51 @@ def command() -> None:
     help="The SHA-256 that FILE must have, as its owner told you separately.",
 )
 @click.pass_obj
-def add(console: Console, *, name: str, url: str, root: Path, fingerprint: str | None) -> Answer:
+def add(
+    console: Console, *, name: str, url: str, root: Path, fingerprint: str | None
+) -> CommandResult:
     """Add a repository; install uses it with --repository NAME."""
     with open_session(console) as session:
         repository = operations.add(session, name, url, root, fingerprint)
     described = operations.root_of(repository)
-    return Answer(
+    return CommandResult(
         render.added_data(repository, described), render.added_lines(repository, described)
     )
 
 
-@command.command("refresh")
+@repository_command.command("refresh")
 @click.argument("name", default=OFFICIAL)
 @click.pass_obj
-def refresh(console: Console, *, name: str) -> Answer:
+def refresh(console: Console, *, name: str) -> CommandResult:
     """Fetch the signed metadata of a repository, the official one unless NAME is given."""
     with open_session(console) as session:
         catalog = operations.fetch_metadata(session, name)
-    return Answer(available.data(catalog), available.lines(catalog))
+    return CommandResult(installed.available_data(catalog), installed.available_lines(catalog))
 
 
-@command.command("list")
+@repository_command.command("list")
 @click.pass_obj
-def list_(console: Console) -> Answer:
+def list_(console: Console) -> CommandResult:
     """List the repositories."""
     with open_session(console, looking=True) as session:
         repositories = operations.repositories(session)
-    return Answer(render.list_data(repositories), render.lines(repositories))
+    return CommandResult(render.list_data(repositories), render.lines(repositories))
 
 
-@command.command("remove")
+@repository_command.command("remove")
 @click.argument("name")
 @click.pass_obj
-def remove(console: Console, *, name: str) -> Answer:
+def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository and its root of trust; installed versions stay."""
     with open_session(console) as session:
         operations.remove(session, name)
-    return Answer({"name": name}, (f"removed {name}",))
+    return CommandResult({"name": name}, (f"removed {name}",))
 
 
 # Gone after the next release: until then its users are told the new name.
-@command.command("pack", hidden=True, context_settings={"ignore_unknown_options": True})
+@repository_command.command("pack", hidden=True, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def pack(arguments: tuple[str, ...]) -> Answer:  # noqa: ARG001 - any arguments lead here
+def pack(arguments: tuple[str, ...]) -> CommandResult:  # noqa: ARG001 - any arguments lead here
     """Name the command that packs builds now."""
     raise UsageError(
         "repository pack is now a command of its own: tsuku-publish pack",

@@ -1,20 +1,15 @@
-"""The command ``serve``."""
+"""The commands ``serve`` and ``run``, which start a program of the installed build."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import Answer
-from tsuku_llm.cli.command import WORDS, Launching
+from tsuku_llm.cli.answer import CommandResult, ReportedError
+from tsuku_llm.cli.command import ARGV, Launching
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.serving import served
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
-from tsuku_llm.operations.serve import Serving
-from tsuku_llm.operations.session import Session
 
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
@@ -65,7 +60,7 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
 @options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def command(  # noqa: PLR0913
+def serve_command(  # noqa: PLR0913
     context: click.Context,
     *,
     require_gpu: bool,
@@ -81,7 +76,7 @@ def command(  # noqa: PLR0913
     require_fresh: str | None,
     allow_revoked: bool,
     arguments: tuple[str, ...],
-) -> Answer:
+) -> CommandResult:
     """Launch the installed llama-server.
 
     ARGUMENTS are the server's own; put -- before them: tsuku-llm serve -- -m MODEL.gguf
@@ -90,7 +85,6 @@ def command(  # noqa: PLR0913
     # After exec this program can no longer print a document.
     if replace and console.json and not dry_run:
         raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
-    how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
     with open_session(
         console,
         require_fresh=require_fresh,
@@ -100,24 +94,70 @@ def command(  # noqa: PLR0913
     ) as session:
         # Before the other ways: a dry run starts nothing.
         if dry_run:
-            return _shown(session, arguments)
-        if detach or unit or supervised:
-            from tsuku_llm.cli import background  # noqa: PLC0415 - a start does without
+            from tsuku_llm.cli.render import servers as render
+            from tsuku_llm.operations.tools import planned
 
-            if supervised:
-                return background.supervise(console, session, arguments, how)
+            plan = planned(session, arguments)
+            return CommandResult(render.planned_data(plan), render.planned_lines(plan))
+        if detach or unit:
+            from tsuku_llm.cli import background
+
             way = background.detach if detach else background.unit
-            return way(session, name, context.meta[WORDS])
-        return served(session, arguments, how, told=console.json)
+            return way(session, name, context.meta[ARGV])
+        from tsuku_llm.operations.serve import Serving, serve
+
+        how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
+        if supervised:
+            from tsuku_llm.cli import background
+
+            return background.supervise(console, session, arguments, how)
+        # Only a program is told of the start and of a failure: people have read the server's
+        # output. The thread that follows the start appends; it was joined when ``serve`` returns.
+        reports: list[object] = []
+        sink = reports.append if console.json else None
+        code = serve(session, arguments, how._replace(sink=sink))
+    failure = ReportedError("server-exit", f"the server ended with exit code {code}")
+    data = {"server_exit_code": code, "start": reports[-1] if reports else None}
+    return CommandResult(data, exit_code=code, failure=failure if code and console.json else None)
 
 
 _FALLBACK = {True: "auto", False: "off", None: None}
 """The flag as a value of the setting; None leaves it to the setting."""
 
 
-def _shown(session: Session, arguments: Sequence[str]) -> Answer:
-    from tsuku_llm.cli.render import planned as render  # noqa: PLC0415 - a start does without
-    from tsuku_llm.operations.tools import planned  # noqa: PLC0415
+@click.command("run", cls=Launching, example="tsuku-llm run llama-cli -- -m MODEL.gguf")
+@click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
+@options.require_fresh
+@options.allow_revoked
+@click.argument("tool")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def run_command(  # noqa: PLR0913
+    console: Console,
+    *,
+    dry_run: bool,
+    require_fresh: str | None,
+    allow_revoked: bool,
+    tool: str,
+    arguments: tuple[str, ...],
+) -> CommandResult:
+    """Run another tool of the build that serve starts.
 
-    plan = planned(session, arguments)
-    return Answer(render.data(plan), render.lines(plan))
+    ARGUMENTS are the tool's own; put -- before them: tsuku-llm run llama-cli -- -m MODEL.gguf
+    """
+    # The tool replaces this process and writes to stdout itself.
+    if console.json and not dry_run:
+        raise UsageError(
+            "--json does not apply to the tool's output",
+            hint="omit --json, or add --dry-run; put arguments for the tool after --",
+        )
+    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
+        if dry_run:
+            from tsuku_llm.cli.render import servers as render
+            from tsuku_llm.operations.tools import planned_tool
+
+            plan = planned_tool(session, tool, arguments)
+            return CommandResult(render.planned_data(plan), render.planned_lines(plan))
+        from tsuku_llm.operations.tools import run_tool
+
+        return CommandResult(exit_code=run_tool(session, tool, arguments))

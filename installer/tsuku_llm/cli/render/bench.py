@@ -31,7 +31,7 @@ def data(report: Report, saved: str | None) -> dict[str, Any]:
 
 def lines(report: Report, saved: str | None) -> tuple[str, ...]:
     """Return the report for people."""
-    fastest, word = report.fastest.variant, report.word
+    fastest, backend = report.fastest.variant, report.backend
     return (
         *table([_HEAD, *(_row(each) for each in report.results)], indent=0),
         *(text for kind, title in _KINDS for text in ("", title, *_bars(report.results, kind))),
@@ -42,7 +42,7 @@ def lines(report: Report, saved: str | None) -> tuple[str, ...]:
         *report.hints,
         f"saved: llm.backend = {saved}"
         if saved
-        else f"the fastest is {fastest}; to use it: tsuku-llm config set llm.backend {word}",
+        else f"the fastest is {fastest}; to use it: tsuku-llm config set llm.backend {backend}",
     )
 
 
@@ -116,6 +116,6 @@ def _svg_bar(y: int, colour: str, name: str, length: int, shown: str) -> tuple[s
     )
 
 
-def _text(x: int, y: int, words: str, *, bold: bool = False) -> str:
+def _text(x: int, y: int, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x}" y="{y}"{weight}>{escape(words)}</text>'
+    return f'<text x="{x}" y="{y}"{weight}>{escape(text)}</text>'

@@ -1,14 +1,19 @@
-"""A choice: every variant of the platform, and the fact that decided about it."""
+"""A choice (``explain``, ``backends``) and the hardware that it was made for (``probe``)."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tsuku_llm.cli.render.hardware import problems
-from tsuku_llm.cli.render.revoked import revocation_data
+from tsuku_llm.cli.render.installed import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, table, unattested
-from tsuku_llm.operations.choice import Choice
-from tsuku_llm.selection import Candidate, Rejection
+from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
+
+if TYPE_CHECKING:
+    from tsuku_llm.operations.choice import Choice
+    from tsuku_llm.operations.explain import Matrix
+    from tsuku_llm.selection import Candidate, Rejection
+    from tsuku_llm.store.installed import Installed
 
 
 def head(choice: Choice) -> dict[str, Any]:
@@ -115,3 +120,116 @@ def verdict(candidate: Candidate) -> str:
     """Return why a variant fits, and what to know of its first start."""
     fits = f"fits: {candidate.gpu.name}" if candidate.gpu else "fits: the processor"
     return f"{fits}; {candidate.note}" if candidate.note else fits
+
+
+# --- every variant, and which of them are installed ---------------------------------------
+
+
+def matrix_data(matrix: Matrix) -> dict[str, Any]:
+    """Return the matrix for programs: the answer of ``explain``, and two more facts per variant."""
+    states = map(matrix.state, matrix.choice.selection.variants)
+    told = data(matrix.choice)
+    rows = [
+        {**row, "installed": state is not None, "active": state == "active"}
+        # ``explain`` lists the variants in the same order as ``selection.variants``.
+        for row, state in zip(told["variants"], states, strict=True)
+    ]
+    return {**told, "variants": rows, "active": _active(matrix.active)}
+
+
+def _active(active: Installed | None) -> dict[str, str] | None:
+    if active is None:
+        return None
+    receipt = active.receipt
+    return {"id": active.id, "variant": receipt.variant, "release": receipt.release}
+
+
+def matrix_lines(matrix: Matrix) -> tuple[str, ...]:
+    """Return the matrix for people."""
+    selection = matrix.choice.selection
+    verdicts = [
+        *(verdict(each) for each in selection.compatible),
+        *(each.reason.text for each in selection.rejected),
+    ]
+    rows = [
+        (v.name, v.backend, size(v.download_size), matrix.state(v) or "", verdict)
+        for v, verdict in zip(selection.variants, verdicts, strict=True)
+    ]
+    head = ("variant", "backend", "download", "state", "")
+    return (
+        *title(matrix.choice),
+        decision(matrix.choice),
+        *table([head, *rows]),
+        *_other_active(matrix),
+    )
+
+
+def _other_active(matrix: Matrix) -> tuple[str, ...]:
+    """Return a line for the active version, if it is not one of the rows."""
+    active = matrix.active
+    if active is None or "active" in map(matrix.state, matrix.choice.selection.variants):
+        return ()
+    receipt = active.receipt
+    return (f"active: {receipt.variant} of {named(receipt.release, receipt.version)}",)
+
+
+# --- the hardware -------------------------------------------------------------------------
+
+
+def hardware_data(hardware: Hardware, record: Path | None) -> dict[str, Any]:
+    """Return the machine for programs, field by field."""
+    return {"platform": hardware.platform, "hardware": hardware, "recorded": record}
+
+
+def hardware_lines(hardware: Hardware, record: Path | None) -> tuple[str, ...]:
+    """Return the machine for people."""
+    # Leave out APIs that do not exist on this operating system.
+    asked = [api for api in hardware.apis if api.state is not ApiState.NOT_ASKED]
+    gpus = [gpu for api in asked for gpu in api.gpus]
+    return (
+        *table(list(_system(hardware).items()), indent=0),
+        *(("driver APIs:", *table([_api(api) for api in asked])) if asked else ()),
+        *(("devices:", *table([_gpu(gpu) for gpu in gpus])) if gpus else ("devices: none",)),
+        *problems(hardware),
+        *((f"recorded in {record}",) if record else ()),
+    )
+
+
+def problems(hardware: Hardware) -> tuple[str, ...]:
+    """Return every known problem of the machine and its fix."""
+    return tuple(
+        line
+        for problem in hardware.all_problems
+        for line in (named_problem(problem), f"  fix: {problem.fix}")
+    )
+
+
+def named_problem(problem: Problem) -> str:
+    """Return a problem with its name, marked as temporary if it will pass."""
+    return f"{problem.slug}{' (temporary)' if problem.transient else ''}: {problem.text}"
+
+
+def _system(hardware: Hardware) -> dict[str, str]:
+    libc, cpu = hardware.libc, hardware.cpu
+    facts = {
+        "simulated": hardware.simulated,
+        "platform": hardware.platform,
+        "system": hardware.os_version,
+        "libc": f"{libc.name} {libc.version or ''}" if libc else None,
+        "libstdc++": f"GLIBCXX {hardware.libstdcxx}" if hardware.libstdcxx else None,
+        "processor": cpu.name if cpu else None,
+        "level": f"x86-64-v{cpu.level}" if cpu and cpu.level else None,
+        "memory": size(hardware.memory) if hardware.memory else None,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _api(api: Api) -> tuple[str, ...]:
+    return (api.name, api.state.value, api.version or "", api.driver or "", api.library or "")
+
+
+def _gpu(gpu: Gpu) -> tuple[str, ...]:
+    memory = size(gpu.memory) if gpu.memory is not None else ""
+    # What builds are made for: CUDA's compute capability, AMD's gfx name, else the API version.
+    target = gpu.compute_capability or gpu.gfx or gpu.api_version or ""
+    return (f"{gpu.api} {gpu.index}", gpu.kind.value, gpu.name, memory, target)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tsuku_llm.chain.links import Chain, Link, Stage
-from tsuku_llm.cli.answer import Failure
-from tsuku_llm.cli.render.choice import decision, head
-from tsuku_llm.cli.render.hardware import named
-from tsuku_llm.cli.render.revoked import told_data, told_lines
+from tsuku_llm.cli.answer import ReportedError
+from tsuku_llm.cli.render.choice import decision, head, named_problem
+from tsuku_llm.cli.render.installed import told_data, told_lines
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.doctor import Examination
@@ -44,12 +43,12 @@ def _link(link: Link) -> dict[str, Any]:
     }
 
 
-def failure(chain: Chain) -> Failure | None:
+def failure(chain: Chain) -> ReportedError | None:
     """Return the first broken link as the error for a program; None if the chain is whole."""
     link, fault = chain.broken, chain.fault
     if link is None or fault is None:
         return None
-    return Failure(link.error.slug, _broken(link, fault), link.evidence, fault.fix)
+    return ReportedError(link.error.slug, _broken(link, fault), link.evidence, fault.fix)
 
 
 def lines(examination: Examination) -> tuple[str, ...]:
@@ -61,7 +60,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
         f"from the GPU to the server, for {_subject(chain)}:",
         *table(rows),
         *_verdict(chain),
-        *(f"also {named(problem)}" for problem in _others(examination)),
+        *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told_lines(examination.told),
     )
 

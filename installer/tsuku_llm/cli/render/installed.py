@@ -1,16 +1,25 @@
-"""The installed versions."""
+"""The installed versions, the releases on offer, and what was removed or verified."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tsuku_llm.cli.render.revoked import told_data, told_lines
+from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.render.text import named, origin, table, unattested
-from tsuku_llm.operations.versions import Inventory
-from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.legacy import LegacyAddon
+from tsuku_llm.errors import TamperedInstall
+
+if TYPE_CHECKING:  # ``list`` does without most of what they import
+    from tsuku_llm.catalog.loading import Catalog
+    from tsuku_llm.manifest import ReleaseEntry
+    from tsuku_llm.operations.maintenance import Cleaned, Uninstalled
+    from tsuku_llm.operations.revocation import ReleaseStatus
+    from tsuku_llm.operations.verify import VersionCheck
+    from tsuku_llm.operations.versions import Inventory
+    from tsuku_llm.revocations import Revocation
+    from tsuku_llm.store.installed import Installed
+    from tsuku_llm.store.legacy import LegacyAddon
 
 
 def data(found: Inventory) -> dict[str, Any]:
@@ -113,3 +122,202 @@ def active_lines(installed: Installed) -> tuple[str, ...]:
         *unattested(receipt.unattested),
         f"  in {installed.tree}",
     )
+
+
+# --- revocations --------------------------------------------------------------------------
+
+
+def revocation_data(why: Revocation) -> dict[str, Any]:
+    """Return a revocation for programs; reason and date are empty if the publisher gives none."""
+    return {
+        "release": why.release,
+        "repository": why.repository,
+        "reason": why.reason,
+        "date": why.date,
+    }
+
+
+def told_data(told: ReleaseStatus | None) -> dict[str, Any]:
+    """Return what is known of an installed release, for programs."""
+    why = told.revocation if told else None
+    return {
+        "revoked": why is not None,
+        "revocation": why and revocation_data(why),
+        "gone": told.gone if told else None,
+    }
+
+
+def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
+    """Return what is known of each release, and how to leave a revoked one, for people."""
+    lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
+    if any(each.revocation for each in told.values()):
+        return (*lines, "a revoked release is not started; to replace it: tsuku-llm update")
+    return lines
+
+
+# --- releases on offer --------------------------------------------------------------------
+
+
+def available_data(catalog: Catalog) -> dict[str, Any]:
+    """Return every release and its channels for programs, newest first."""
+    return {
+        "repository": catalog.repository.name,
+        "releases": [
+            {
+                "release": entry.release,
+                "version": entry.version,
+                "channels": list(entry.channels),
+                "published": entry.published,
+                "publisher": entry.publisher,
+                "unattested": catalog.unattested(entry),
+                "revoked": why is not None,
+                "revocation": why and revocation_data(why),
+                "readable": catalog.is_readable(entry),
+            }
+            for entry, why in _judged(catalog)
+        ],
+    }
+
+
+def _judged(catalog: Catalog) -> list[tuple[ReleaseEntry, Revocation | None]]:
+    # The newest first, as the catalog sorts them.
+    return [(entry, catalog.revocation(entry)) for entry in catalog.entries]
+
+
+def available_lines(catalog: Catalog) -> tuple[str, ...]:
+    """Return every release and its channels for people."""
+    rows = [
+        (
+            ", ".join(entry.channels),
+            entry.release,
+            entry.version or "",
+            entry.published,
+            origin(entry.publisher, catalog.repository.name),
+            "unattested" if catalog.unattested(entry) else "",
+            why.summary if why else "",
+            "" if catalog.is_readable(entry) else "cannot be read",
+        )
+        for entry, why in _judged(catalog)
+    ]
+    return table(rows, indent=0)
+
+
+# --- what was removed ---------------------------------------------------------------------
+
+
+def uninstalled_data(report: Uninstalled) -> dict[str, Any]:
+    """Return an uninstall for programs."""
+    active = report.active.id if report.active else None
+    foreign = list(report.foreign)
+    return {"removed": list(report.removed), "active": active, "foreign": foreign}
+
+
+def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
+    """Return an uninstall for people."""
+    removed = tuple(f"removed {version}" for version in report.removed) or ("nothing to remove",)
+    removed += foreign_lines(report.foreign)
+    if report.active:
+        return (*removed, f"active: {report.active.id}")
+    return (*removed, "nothing is active; to change that: tsuku-llm use VERSION, or install")
+
+
+def pruned_data(report: Cleaned) -> dict[str, Any]:
+    """Return a prune for programs."""
+    pruned = report.pruned
+    return {
+        "removed": list(pruned.removed),
+        "in_use": list(pruned.in_use),
+        "legacy_removed": list(pruned.legacy),
+        "legacy": list(report.legacy),
+        "foreign": list(report.foreign),
+    }
+
+
+def pruned_lines(report: Cleaned) -> tuple[str, ...]:
+    """Return a prune for people."""
+    pruned = report.pruned
+    removed = (
+        *(f"removed {version}" for version in pruned.removed),
+        *(f"removed {addon.path}, left by {addon.what}" for addon in pruned.legacy),
+    )
+    return (
+        *(removed or ("nothing to remove",)),
+        *(f"kept {version}: it is in use" for version in pruned.in_use),
+        *legacy_lines(report.legacy),
+        *foreign_lines(report.foreign),
+    )
+
+
+# --- what was verified --------------------------------------------------------------------
+
+
+def verified_data(verdicts: Sequence[VersionCheck]) -> dict[str, Any]:
+    """Return every version for programs."""
+    return {
+        "versions": [
+            {
+                "id": verdict.id,
+                "intact": not verdict.differences,
+                "differences": list(verdict.differences),
+                "repair": verdict.repair or None,
+                "compared_with": "receipt" if _is_unsigned(verdict) else "manifest",
+                "unsigned": verdict.unsigned,
+                "repository": verdict.receipt.repository if verdict.receipt else None,
+                "publisher": verdict.receipt.publisher if verdict.receipt else None,
+                "unattested": verdict.receipt.unattested if verdict.receipt else None,
+            }
+            for verdict in verdicts
+        ]
+    }
+
+
+def verified_lines(verdicts: Sequence[VersionCheck]) -> tuple[str, ...]:
+    """Return every version for people."""
+    if not verdicts:
+        return ("nothing is installed; run: tsuku-llm install",)
+    return tuple(line for verdict in verdicts for line in _verdict_lines(verdict))
+
+
+def _verdict_lines(verdict: VersionCheck) -> Iterator[str]:
+    if not verdict.differences:
+        yield f"{verdict.id}: intact, {_compared(verdict)}"
+        return
+    yield f"{verdict.id}: not as it was installed"
+    yield from (f"  {difference}" for difference in verdict.differences)
+    if verdict.unsigned:
+        yield f"  {_compared(verdict)}"
+    yield f"  to repair it: {verdict.repair}"
+
+
+def _is_unsigned(verdict: VersionCheck) -> bool:
+    # Without a receipt there is nothing to compare with what was signed.
+    return verdict.receipt is None or verdict.unsigned is not None
+
+
+def _compared(verdict: VersionCheck) -> str:
+    """Return what the files were compared with."""
+    if verdict.receipt is None or verdict.unsigned is not None:
+        return f"compared with its receipt only, which is not signed: {verdict.unsigned}"
+    return f"as repository {verdict.receipt.repository} signed it"
+
+
+def verified_exit_code(verdicts: Sequence[VersionCheck]) -> int:
+    """Return the exit code of a tampered install if any version is not intact, else 0."""
+    return TamperedInstall.exit_code if _broken(verdicts) else 0
+
+
+def verified_failure(verdicts: Sequence[VersionCheck]) -> ReportedError | None:
+    """Return the error with the ids of the versions that are not intact, or None."""
+    broken = _broken(verdicts)
+    if not broken:
+        return None
+    return ReportedError(
+        TamperedInstall.slug,
+        f"{len(broken)} of {len(verdicts)} installed versions are not as they were installed",
+        tuple(verdict.id for verdict in broken),
+        f"run: {broken[0].repair}",
+    )
+
+
+def _broken(verdicts: Sequence[VersionCheck]) -> list[VersionCheck]:
+    return [verdict for verdict in verdicts if verdict.differences]

@@ -47,9 +47,9 @@ class _Servers(Collector):
 
 
 def _labels(record: Record) -> dict[str, str]:
-    """Return everything that is a word; an empty label counts as absent for Prometheus."""
+    """Return every fact that is a text; an empty label counts as absent for Prometheus."""
     report = record.report
-    words = {name: getattr(report, name, None) or "" for name in _WORDS}
+    facts = {name: getattr(report, name, None) or "" for name in _TEXTS}
     passed = ",".join(each.variant for each in report.fallen_back_from) if report else ""
     verdict = report.verdict.value if report else ""
     return {
@@ -57,11 +57,11 @@ def _labels(record: Record) -> dict[str, str]:
         "state": record.state.value,
         "verdict": verdict,
         "fallen_back_from": passed,
-        **words,
+        **facts,
     }
 
 
-_WORDS = (
+_TEXTS = (
     *("release", "version", "requested", "selected"),
     *("backend", "device", "driver", "verification"),
 )

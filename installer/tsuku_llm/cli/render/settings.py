@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tsuku_llm.cli.render.text import table
-from tsuku_llm.config import Setting, Settings, text_of
+from tsuku_llm.config.keys import text_of
+from tsuku_llm.config.settings import Configuration, Setting
 from tsuku_llm.safe_text import redacted
 
 
@@ -17,18 +18,18 @@ def setting_data(setting: Setting) -> dict[str, Any]:
     return {"key": setting.key.name, "value": shown, "source": setting.source}
 
 
-def data(settings: Settings) -> dict[str, Any]:
+def data(configuration: Configuration) -> dict[str, Any]:
     """Return all settings for programs; credentials in URLs are hidden."""
     return {
-        "settings": [setting_data(setting) for setting in settings.entries],
-        "warnings": list(settings.warnings),
+        "settings": [setting_data(setting) for setting in configuration.entries],
+        "warnings": list(configuration.warnings),
     }
 
 
-def lines(settings: Settings) -> tuple[str, ...]:
+def lines(configuration: Configuration) -> tuple[str, ...]:
     """Return all settings for people; credentials in URLs are hidden."""
     rows = [
         (entry.key.name, redacted(text_of(entry.value)) or "(none)", entry.source)
-        for entry in settings.entries
+        for entry in configuration.entries
     ]
-    return (*table(rows, indent=0), *(f"warning: {text}" for text in settings.warnings))
+    return (*table(rows, indent=0), *(f"warning: {text}" for text in configuration.warnings))

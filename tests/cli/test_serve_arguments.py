@@ -1,4 +1,4 @@
-"""A start without options needs no parser, and is what click would have made of it."""
+"""What follows ``--`` reaches the server as it is, with and without options of ours."""
 
 import subprocess
 import sys
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.program import COMMAND, environment
 from support.stored import FILES, install
 
-from tsuku_llm.cli.commands.serve import command
-from tsuku_llm.cli.entry import serves_plainly
+from tsuku_llm.cli.commands.serve import serve_command
+from tsuku_llm.cli.program import wants_json
 from tsuku_llm.operations.serve import Serving
 from tsuku_llm.store.store import Store
 
@@ -30,10 +30,10 @@ ARGUMENTS = [
 
 @settings(deadline=None)
 @given(own=st.sampled_from(PLAIN), arguments=st.lists(st.text()))
-def test_click_parses_a_plain_start_the_same_way(own: list[str], arguments: list[str]) -> None:
-    words = [*own, "--", *arguments]
-    assert serves_plainly(words)
-    with command.make_context("serve", words[1:]) as context:
+def test_what_follows_the_two_dashes_is_the_server_s(own: list[str], arguments: list[str]) -> None:
+    argv = [*own, "--", *arguments]
+    assert not wants_json(argv)
+    with serve_command.make_context("serve", argv[1:]) as context:
         found = dict(context.params)
     usual = Serving(replace="--exec" in own)
     assert found.pop("arguments") == tuple(arguments)
@@ -46,30 +46,10 @@ def test_click_parses_a_plain_start_the_same_way(own: list[str], arguments: list
     assert not any(found.values())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["serve", "-m", "x"],
-        ["serve", "--exec", "--exec"],
-        ["serve", "--require-gpu"],
-        ["serve", "--json"],
-        ["--json", "serve"],
-        ["serve", "serve"],
-        ["--exec", "serve"],
-        ["list"],
-        ["--", "serve"],
-        [],
-    ],
-    ids=" ".join,
-)
-def test_any_other_start_is_parsed_by_click(words: list[str]) -> None:
-    assert not serves_plainly(words)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="the server is a shell script")
 @pytest.mark.parametrize("own", PLAIN, ids=" ".join)
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda words: ascii(" ".join(words)))
-def test_a_plain_start_runs_the_same_as_a_parsed_one(
+def test_it_starts_what_an_option_more_starts(
     own: list[str], arguments: list[str], tmp_path: Path
 ) -> None:
     install(Store(tmp_path / "llm"), files=FILES | {"llama-server": SAYS_ITS_WORDS})

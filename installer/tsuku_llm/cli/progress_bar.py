@@ -1,11 +1,13 @@
-"""Progress of downloads on a terminal: a bar."""
+"""Progress of downloads: a bar on a terminal, else one line per archive."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING
+
+from tsuku_llm.cli.render import text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -14,13 +16,15 @@ REFRESH = 10
 """The most times per second that the bar is drawn; drawing more often slows the download."""
 
 
-@dataclass(slots=True)
-class _Job:
+class _Job:  # no dataclass: a start loads this module, and does without ``dataclasses``
     """One archive: ``done`` of ``total`` bytes."""
 
-    name: str
-    total: int | None
-    done: int = 0
+    __slots__ = ("done", "name", "total")
+
+    def __init__(self, name: str, total: int | None) -> None:
+        self.name = name
+        self.total = total
+        self.done = 0
 
 
 class Bar:
@@ -120,3 +124,23 @@ def _started() -> Progress:
     bar.add_task("", total=None)
     bar.start()
     return bar
+
+
+class Lines:
+    """One line when an archive begins; ``note`` prints it."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def begin(self, name: str, total: int | None) -> None:
+        """Say what is downloaded now; ``total`` is in bytes, None if it is unknown."""
+        self._note(f"fetching {name} ({text.size(total)})")
+
+    def advance(self, size: int) -> None:
+        """Do nothing: a log needs no line per chunk."""
+
+    def end(self) -> None:
+        """Do nothing: the answer says what was installed."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing on the screen to remove."""

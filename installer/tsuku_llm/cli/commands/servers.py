@@ -1,0 +1,78 @@
+"""The commands for servers in the background: status, logs, stop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from tsuku_llm.cli import options, streams
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import servers as render
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.errors import UsageError
+from tsuku_llm.files import write_output
+from tsuku_llm.operations.background import log_of, servers, stop, stop_all
+
+
+@click.command("status", cls=Command)
+@click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus' text format.")
+@click.option(
+    "--output",
+    type=options.FILE,
+    metavar="FILE",
+    help="Replace FILE with the metrics in one step, for a node exporter's textfile collector.",
+)
+@click.pass_obj
+def status_command(console: Console, *, prometheus: bool, output: Path | None) -> CommandResult:
+    """Show the servers in the background."""
+    if output and not prometheus:
+        raise UsageError("--output is only for metrics", hint="add --prometheus")
+    with open_session(console, looking=True) as session:
+        found = servers(session)
+    if not prometheus:
+        return CommandResult(render.data(found), render.lines(found))
+    from tsuku_llm.cli.render import metrics
+
+    text = metrics.text(found.records)
+    if output:
+        write_output(output, text)
+    return CommandResult({"metrics": text}, () if output else tuple(text.splitlines()))
+
+
+@click.command("logs", cls=Command)
+@options.name
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the server ends.")
+@click.pass_obj
+def logs_command(console: Console, *, name: str, follow: bool) -> CommandResult:
+    """Print the log of a server in the background."""
+    if follow and console.json:
+        raise UsageError("--follow and --json cannot be combined", hint="omit one of them")
+    with open_session(console, looking=True) as session:
+        # An iterator: a log of any length is printed as it is read.
+        said = log_of(session, name, follow=follow)
+        if console.json:
+            # "replace": the server may be in the middle of a character now.
+            text = b"".join(said).decode("utf-8", "replace")
+            return CommandResult({"name": name, "lines": text.splitlines()})
+        for data in said:
+            streams.pass_on(sys.stdout, data)
+    return CommandResult()
+
+
+@click.command("stop", cls=Command)
+@options.name
+@click.option("--all", "everything", is_flag=True, help="Stop every server in the background.")
+@click.pass_obj
+def stop_command(console: Console, *, name: str, everything: bool) -> CommandResult:
+    """Stop a server in the background.
+
+    A server that does not end in time is killed.
+    """
+    # looking: a server must be stoppable even if another user could write to our folders.
+    with open_session(console, looking=True) as session:
+        stopped = stop_all(session) if everything else (stop(session, name),)
+    return CommandResult(render.stopped_data(stopped), render.stopped_lines(stopped))

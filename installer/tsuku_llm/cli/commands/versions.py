@@ -1,0 +1,137 @@
+"""The commands for installed versions: list, which, use, rollback, uninstall, prune, verify."""
+
+from __future__ import annotations
+
+import click
+
+from tsuku_llm.cli import options
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render import installed as render
+from tsuku_llm.cli.session import open_session
+
+
+@click.command("list", cls=Command)
+@click.option("--available", is_flag=True, help="List the releases of the signed manifest instead.")
+@options.setting("repository")
+@click.pass_obj
+def list_command(console: Console, *, available: bool, repository: str | None) -> CommandResult:
+    """List installed versions, or releases on offer."""
+    with open_session(console, looking=True, repository=repository) as session:
+        if available:
+            from tsuku_llm.operations.choice import load_catalog
+
+            catalog = load_catalog(session)
+            return CommandResult(render.available_data(catalog), render.available_lines(catalog))
+        from tsuku_llm.operations.versions import inventory
+
+        found = inventory(session)
+    return CommandResult(render.data(found), render.lines(found))
+
+
+@click.command("which", cls=Command)
+@click.argument("tool", required=False)
+@click.pass_obj
+def which_command(console: Console, *, tool: str | None) -> CommandResult:
+    """Print the path of the server that serve starts, or of another TOOL of its build."""
+    with open_session(console, looking=True) as session:
+        if tool is None:
+            from tsuku_llm.operations.which import which
+
+            path = which(session)
+        else:
+            from tsuku_llm.operations.which import path_of
+
+            path = path_of(session, tool)
+    return CommandResult({"path": path}, (str(path),), exact=True)
+
+
+@click.command("use", cls=Command)
+@click.argument("version")
+@options.allow_revoked
+@click.pass_obj
+def use_command(console: Console, *, version: str, allow_revoked: bool) -> CommandResult:
+    """Make an installed version the active one.
+
+    VERSION is its id as list shows it, or a release or variant that only one of them has.
+    """
+    from tsuku_llm.operations.maintenance import use
+
+    with open_session(console, allow_revoked=allow_revoked) as session:
+        installed = use(session, version)
+    return CommandResult(render.active_data(installed), render.active_lines(installed))
+
+
+@click.command("rollback", cls=Command)
+@options.allow_revoked
+@click.pass_obj
+def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
+    """Go back to the previous active version."""
+    from tsuku_llm.operations.maintenance import rollback
+
+    with open_session(console, allow_revoked=allow_revoked) as session:
+        installed = rollback(session)
+    return CommandResult(render.active_data(installed), render.active_lines(installed))
+
+
+@click.command("uninstall", cls=Command)
+@click.argument("versions", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Remove every version, also damaged ones.")
+@click.pass_obj
+def uninstall_command(
+    console: Console, *, versions: tuple[str, ...], everything: bool
+) -> CommandResult:
+    """Remove installed versions.
+
+    VERSIONS are ids as list shows them, or a release or variant that only one of them has.
+    Versions that a running server uses stay.
+    """
+    from tsuku_llm.operations.maintenance import uninstall
+
+    with open_session(console) as session:
+        report = uninstall(session, versions, everything=everything)
+    return CommandResult(render.uninstalled_data(report), render.uninstalled_lines(report))
+
+
+@click.command("prune", cls=Command)
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Also keep the N versions that were installed last.",
+)
+@click.option("--legacy", is_flag=True, help="Also remove the files of tsuku's earlier addon.")
+@click.pass_obj
+def prune_command(console: Console, *, keep: int, legacy: bool) -> CommandResult:
+    """Remove versions and leftovers that are no longer needed.
+
+    The active version, the one before it and every version in use stay.
+    """
+    from tsuku_llm.operations.maintenance import prune
+
+    with open_session(console) as session:
+        report = prune(session, keep=keep, legacy=legacy)
+    return CommandResult(render.pruned_data(report), render.pruned_lines(report))
+
+
+@click.command("verify", cls=Command)
+@click.argument("versions", nargs=-1)
+@click.pass_obj
+def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandResult:
+    """Hash every installed file and report what has changed.
+
+    VERSIONS are ids as list shows them, or a release or variant that only one of them has;
+    without any, all are hashed.
+    """
+    from tsuku_llm.operations.verify import verify
+
+    with open_session(console, looking=True) as session:
+        verdicts = verify(session, versions)
+    return CommandResult(
+        render.verified_data(verdicts),
+        render.verified_lines(verdicts),
+        exit_code=render.verified_exit_code(verdicts),
+        failure=render.verified_failure(verdicts),
+    )

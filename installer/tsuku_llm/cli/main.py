@@ -1,0 +1,36 @@
+"""The entry point of the process: it sets up the interpreter, then imports the rest."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+
+def main() -> None:
+    """Run what ``sys.argv`` asks for, and exit with its code."""
+    gc.set_threshold(200_000)  # imports make no garbage: collect less often
+    try:
+        # Scripts ask for the version often, and click takes longer to import than all of this.
+        code = 0 if sys.argv[1:] == ["--version"] and _print_version() else _run()
+    except KeyboardInterrupt:
+        code = 130
+    gc.freeze()  # else the interpreter collects everything at exit
+    sys.exit(code)
+
+
+def _print_version() -> bool:
+    """Print the version; return False if stdout does not work, which ``run`` then reports."""
+    from tsuku_llm import __version__  # noqa: PLC0415
+
+    try:
+        sys.stdout.write(f"tsuku-llm {__version__}\n")
+        sys.stdout.flush()
+    except (OSError, AttributeError):  # a full disk, a broken pipe, or closed before the start
+        return False
+    return True
+
+
+def _run() -> int:
+    from tsuku_llm.cli.entry import run  # noqa: PLC0415 - after the version, before the rest
+
+    return run(sys.argv[1:])
