@@ -189,7 +189,7 @@ def _opened(stack: ExitStack, base: Path, parts: Sequence[str]) -> Folder | None
 
 def no_folder(path: Path, base: Path) -> CorruptStore:
     """Make the error for a link or a file in the place of a folder below ``base``."""
-    linked = path.is_symlink()
+    linked = os.path.islink(path)  # noqa: PTH114 - Path.is_symlink may raise
     hint = f"to use a larger disk, make {base} itself a link, or set TSUKU_HOME to a folder there"
     return CorruptStore(
         f"{path.name} is not a folder" + (" but a link, which is not followed" if linked else ""),

@@ -124,16 +124,22 @@ def folder_of(data: Path, repository: str) -> Path:
 
 
 def configured(data: Path) -> tuple[str, ...]:
-    """List the official repository and those that the user added and did not remove."""
-    names = revocations.repository_names(data)
-    added = (name for name in names if (folder_of(data, name) / ADDED).is_file())
-    return (embedded.REPOSITORY, *(name for name in added if name != embedded.REPOSITORY))
+    """List the official repository and those that the user added and did not remove.
+
+    Raises ``StoreError``.
+    """
+    names = [name for name in revocations.repository_names(data) if name != embedded.REPOSITORY]
+    with disk_errors("listing the repositories", data):
+        added = [name for name in names if (folder_of(data, name) / ADDED).is_file()]
+    return (embedded.REPOSITORY, *added)
 
 
 def has_metadata(data: Path, repository: str) -> bool:
-    """Tell whether this machine has metadata of a repository to verify."""
-    is_ours = repository == embedded.REPOSITORY
-    return is_ours or (folder_of(data, repository) / CURRENT).is_file()
+    """Tell whether this machine has metadata of a repository to verify. Raises ``StoreError``."""
+    if repository == embedded.REPOSITORY:
+        return True
+    with disk_errors("reading the metadata", data):
+        return (folder_of(data, repository) / CURRENT).is_file()
 
 
 def read(data: Path, repository: str) -> MetadataStatus | None:

@@ -3,14 +3,16 @@
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from securesystemslib.signer import SSlibKey
-from support.program import Result
+from support.program import COMMAND, Result, environment, run_program
 from support.repository import RepositorySimulator, release_document
+from support.tools import require_tool
 
 Program = Callable[..., Result]
 
@@ -199,3 +201,21 @@ def test_the_setting_does_not_change_other_repositories(
     assert program(*words).code == 0
     fetched = program("repository", "refresh", "ours")
     assert (fetched.code, "b1" in fetched.stdout) == (0, True), fetched.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
+@pytest.mark.parametrize("line", ["install --dry-run", "repository list", "doctor"])
+def test_C04_a_repository_that_cannot_be_read_is_one_error(
+    home: Path, tmp_path: Path, line: str
+) -> None:
+    """Most questions of pathlib raise, and do not say no, if the disk fails."""
+    env = environment(home)
+    simulator = RepositorySimulator()
+    assert run_program(*offered(simulator, tmp_path), env=env).code == 0
+    file = home / "llm" / "metadata" / "ours" / "repository.json"
+    inject = ("-e", "inject=newfstatat,stat,lstat:error=EIO", "-P", str(file))
+    strace = (require_tool("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)
+    done = run_program(*line.split(), env=env, command=(*strace, *COMMAND))
+    assert "EIO" in (tmp_path / "trace").read_text()
+    assert done.code in (0, 6), done.stderr
+    assert "Traceback" not in done.stderr

@@ -64,7 +64,7 @@ def why_not_started(error: OSError, executable: Path) -> Diagnosis:
         return _NOEXEC if _on_noexec(executable) else _NOT_EXECUTABLE
     # Linux reports ENOENT also if only the loader that the executable names is missing.
     if error.errno == errno.ENOENT:
-        return _NO_INTERPRETER if executable.exists() else _NO_SERVER
+        return _NO_INTERPRETER if os.path.exists(executable) else _NO_SERVER  # noqa: PTH110 - Path.exists may raise
     if error.errno == errno.ENOEXEC or getattr(error, "winerror", None) in _BAD_IMAGE:
         return _WRONG_ARCHITECTURE
     cause = f"the system refused to start it: {error.strerror or error}"
