@@ -17,7 +17,7 @@ PHASES = {
     "probe": "tsuku_llm.operations.choice:probe",
     "linking": "tsuku_llm.operations.build_version:reuse_files",
     "hashing what is linked": "tsuku_llm.operations.build_version:verify_reused",
-    "connections": "tsuku_llm.fetch.parallel:Lane._fetch_from",
+    "connections": "tsuku_llm.fetch.parallel:Connection._fetch_from",
     "fetched and verified": "tsuku_llm.fetch.download:download",
     "files unpacked": "tsuku_llm.archive.tree:Tree.write",
     "trial start": "tsuku_llm.operations.build_version:VersionBuilder._gate",

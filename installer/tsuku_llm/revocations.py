@@ -91,9 +91,11 @@ def parse(repository: str, raw: object) -> tuple[Revocation, ...]:
         if type(release) is not str or not _NAME.fullmatch(release):
             raise ValueError(f"{str(release)[:80]!a} is not the name of a release")
         try:
-            found.append(Revocation(repository, release, **_READ(entry, release)))
+            each = Revocation(repository, release, **_READ(entry, release))
         except ValueError as error:
             raise ValueError(f"{release}: {error}") from error
+        # A withdrawal from before the revocation ended an earlier one, not this one.
+        found.append(each._replace(withdrawn="") if each.withdrawn < each.date else each)
     if len({each.release for each in found}) != len(found):
         raise ValueError("a release is in the list of revoked releases twice")
     return tuple(found)

@@ -27,11 +27,17 @@ entries = st.builds(
     date=st.sampled_from(DAYS),
     builds=st.sampled_from([(), (BUILD,), (BUILD, OTHER)]),
     withdrawn=st.sampled_from(DAYS),
-)
+).filter(lambda each: not each.withdrawn or each.withdrawn >= each.date)
 lists = st.lists(entries, max_size=2, unique_by=lambda each: each.release)
 
 
 # --- lists of revocations ------------------------------------------------------------------
+
+
+def test_T29_a_withdrawal_before_the_revocation_does_not_end_it() -> None:
+    entry = {"release": "b1", "date": "2026-11-22", "withdrawn": "2026-11-21"}
+    (found,) = parse(NAME, [entry])
+    assert found.is_of([NAME], "b1", [])
 
 
 @given(lists)

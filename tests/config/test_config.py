@@ -63,7 +63,7 @@ def test_X13_each_user_has_its_own_state_in_the_home_of_another_user(
 
 @pytest.mark.parametrize("home", ["", "relative", "~/tsuku", "./x"])
 def test_a_relative_home_is_refused(home: str) -> None:
-    with pytest.raises(ConfigError, match="no absolute path"):
+    with pytest.raises(ConfigError, match="not an absolute path"):
         Paths.from_environ({"TSUKU_HOME": home})
 
 

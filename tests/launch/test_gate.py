@@ -202,12 +202,12 @@ def test_X14_a_missing_server_is_named(tmp_path: Path) -> None:
 
 
 def test_X14_a_device_list_of_a_missing_server_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(GateFailed, match="not there"):
+    with pytest.raises(GateFailed, match="does not exist"):
         list_devices(stand_in_script(tmp_path), ENVIRON)
 
 
 def test_X14_a_missing_folder_is_named(tmp_path: Path) -> None:
-    assert "not there" in refused(Build(tmp_path / "absent", "llama-server", "cpu")).message
+    assert "does not exist" in refused(Build(tmp_path / "absent", "llama-server", "cpu")).message
 
 
 def test_X14_a_server_that_is_not_executable_is_named(tmp_path: Path) -> None:

@@ -281,14 +281,14 @@ def test_offline_takes_archives_from_this_machine_only(session: Session, silent:
     assert install(alone).installed, "the mirror is a folder"
     assert install(changed(alone, mirror=())).outcome == "unchanged"
     for mirrors in ((), (silent,)):
-        with pytest.raises(DownloadError, match="--offline asks no host") as caught:
+        with pytest.raises(DownloadError, match="--offline forbids a download") as caught:
             install(changed(alone, mirror=mirrors), release="b1")
         assert not isinstance(caught.value, HostUnreachable), "which would lead to the index"
         assert "llm.mirror file:///FOLDER" in caught.value.hint
 
 
 def test_offline_and_required_fresh_metadata_exclude_each_other(session: Session) -> None:
-    with pytest.raises(UsageError, match="--offline asks no host"):
+    with pytest.raises(UsageError, match="--offline uses no network"):
         install(changed(session, offline=True, require_fresh=True))
 
 

@@ -377,7 +377,7 @@ ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 WRITES_SETTINGS = {"tsuku_llm.config.keys.text_of", "tsuku_llm.safe_text.redacted"}
 """The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
 
-WITH_CODE = {"__init__", "archive", "fetch", "packing", "probe", "trust"}
+WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}
 """The packages whose ``__init__`` has more than a docstring."""
 
 MAY_PRINT = ("cli", "probe.worker")

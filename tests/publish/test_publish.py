@@ -409,7 +409,7 @@ def test_a_repository_is_not_published_over_another(maintainer: Maintainer, tmp_
 
 
 def folder_of_the_package() -> Path:
-    return Path(__file__).parents[1] / "manifests"
+    return Path(__file__).parents[2] / "manifests"
 
 
 @pytest.mark.parametrize("name", ["metadata/1.root.json", "metadata/timestamp.json"])

@@ -52,9 +52,7 @@ COMMANDS = {
     "prune": LazyCommand("versions", "Remove versions and leftovers that are no longer needed."),
     "verify": LazyCommand("versions", "Hash every installed file and report what has changed."),
     "config": LazyCommand("config", "Read and change settings."),
-    "repository": LazyCommand(
-        "repository", "Add, list and remove signed repositories; pack builds for one's own."
-    ),
+    "repository": LazyCommand("repository", "Add, list and remove signed repositories."),
 }
 """All commands, so that ``--help`` imports none of them; NAME is ``NAME_command`` in its module."""
 

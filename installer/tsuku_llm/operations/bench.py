@@ -136,7 +136,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     session = session.with_settings(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
-    choice = choose_like(session, readable(session.shelf.active), catalog)
+    choice = choose_like(session, readable(session.reader.active), catalog)
     refuse_revoked(session, choice)
     runs, skipped = _runs_to_make(session, choice)
     for number in range(rounds):
@@ -187,7 +187,7 @@ def _checked(model: Path) -> Path:
 def _runs_to_make(session: Session, choice: Choice) -> tuple[list[VariantRun], tuple[Skipped, ...]]:
     runs, skipped = [], []
     for candidate in choice.selection.compatible:
-        found = installed_variant(session.shelf, candidate.variant.name, choice.release.release)
+        found = installed_variant(session.reader, candidate.variant.name, choice.release.release)
         entry = found or _installed_on_consent(session, choice, candidate)
         if isinstance(entry, Skipped):
             skipped.append(entry)

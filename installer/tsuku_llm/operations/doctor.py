@@ -42,34 +42,34 @@ def examine(session: Session) -> Examination:
     choice = choose(session)
     # All variants, not only those of the requested backend.
     everything = select(choice.release, choice.hardware, Request(prefer=session.settings.prefer))
-    shelf = session.shelf
-    subject = subject_of(session.settings.backend, everything, choice.hardware, _active(shelf))
-    installed = _installed(shelf, session, subject)
+    reader = session.reader
+    subject = subject_of(session.settings.backend, everything, choice.hardware, _active(reader))
+    installed = _installed(reader, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
     found = installed if isinstance(installed, TsukuError) else installed.id
     known = revocation.signed_status(session, verify=True)
-    told = {each.id: known.of(each.receipt) for each in shelf.installed()}
+    told = {each.id: known.of(each.receipt) for each in reader.installed()}
     chain = diagnose(subject, choice.hardware, everything, found, listed)
     return Examination(choice, chain, told)
 
 
-def _active(shelf: StoreReader) -> tuple[str, str] | None:
+def _active(reader: StoreReader) -> tuple[str, str] | None:
     """Return backend and variant of the active version, if there is one.
 
     None as well if the pointer is broken: a later link reports that.
     """
     with suppress(TsukuError):
-        active = shelf.active()
+        active = reader.active()
         return (active.receipt.backend, active.receipt.variant) if active else None
     return None
 
 
-def _installed(shelf: StoreReader, session: Session, subject: Subject) -> Installed | TsukuError:
+def _installed(reader: StoreReader, session: Session, subject: Subject) -> Installed | TsukuError:
     """Return the intact version that ``serve`` would start for the subject, or the error."""
     try:
         check_path(session.paths.data)  # also if nothing is installed yet
-        installed = requested_version(shelf, session.with_settings(backend=subject.requested))
-        shelf.check(installed)
+        installed = requested_version(reader, session.with_settings(backend=subject.requested))
+        reader.check(installed)
     except UnsafeLocation as error:
         # Print this even if an earlier link is broken: until it is fixed, every command that writes
         # fails.

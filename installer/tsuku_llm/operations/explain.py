@@ -53,5 +53,5 @@ def backends(
     choice = explain(anything, release=release, hardware_file=hardware_file)
     if hardware_file:
         return Matrix(choice)
-    shelf = session.shelf
-    return Matrix(choice, shelf.installed(), shelf.active())
+    reader = session.reader
+    return Matrix(choice, reader.installed(), reader.active())

@@ -33,7 +33,7 @@ def remembered(
         return preferred, []
     with suppress(TsukuError):
         # The version that ran instead may have been removed meanwhile.
-        instead = session.shelf.find(failure.instead)
+        instead = session.reader.find(failure.instead)
         if instead and not (gpu_only and instead.receipt.backend == "cpu"):
             from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
 
@@ -84,7 +84,7 @@ def _next(
     choice = choose_like(session, preferred)
     reasons = {each.variant: each.reason for each in failed}
     for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
-        found = installed_variant(session.shelf, candidate.variant.name, preferred.receipt.release)
+        found = installed_variant(session.reader, candidate.variant.name, preferred.receipt.release)
         # The user said no: do not ask for each further variant.
         if not _agreed(session, failed[-1], candidate, found):
             return None

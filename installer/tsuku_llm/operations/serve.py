@@ -53,7 +53,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
     ``require_gpu``, ``SilentCpu``.
     """
-    preferred = requested_version(session.shelf, session)
+    preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     installed, failed = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
@@ -91,7 +91,7 @@ class VersionStart(NamedTuple):
 
     def make(self) -> int:
         """Check, start, and stay until the server ends; return its exit code."""
-        installed, shelf = self.installed, self.session.shelf
+        installed, reader = self.installed, self.session.reader
         # A CPU build cannot do what --require-gpu asks for.
         if self.how.require_gpu and installed.receipt.backend == "cpu":
             raise SilentCpu(
@@ -100,9 +100,9 @@ class VersionStart(NamedTuple):
             )
         # From here on other processes cannot remove this version; the server inherits the
         # descriptor and keeps the hold.
-        with shelf.hold(installed) as held:
+        with reader.hold(installed) as held:
             # Check under the hold, so that what was checked is what starts.
-            shelf.check(installed, full=self.how.verify)
+            reader.check(installed, full=self.how.verify)
             require_not_revoked(self.session, installed.receipt)
             self.session.user.note(installed.receipt.line)
             check = check_devices(
@@ -177,7 +177,7 @@ class VersionStart(NamedTuple):
         offer_update(self.session, self.installed.id)
 
     def _recheck(self) -> None:
-        self.session.shelf.check(self.installed)
+        self.session.reader.check(self.installed)
 
     def _draft(self) -> StartReport:
         """Return the report as it is before anything runs."""

@@ -60,7 +60,7 @@ class Session(NamedTuple):
         return self._replace(settings=self.settings._replace(**changes))
 
     @property
-    def shelf(self) -> StoreReader:
+    def reader(self) -> StoreReader:
         """The installed versions, to be read and used."""
         from tsuku_llm.store.reader import StoreReader  # noqa: PLC0415 - ``probe`` does without
 

@@ -29,13 +29,13 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     Raises ``NotInstalled`` if the build has no such tool, ``TamperedInstall``, ``UnsafeLocation``,
     ``Revoked`` and ``LaunchError``.
     """
-    shelf = session.shelf
-    installed = requested_version(shelf, session)
+    reader = session.reader
+    installed = requested_version(reader, session)
     plan = plan_of(session, installed, tool, arguments)
     # From here on other processes cannot remove this version; the tool inherits the descriptor and
     # keeps the hold.
-    with shelf.hold(installed) as held:
-        shelf.check(installed)
+    with reader.hold(installed) as held:
+        reader.check(installed)
         require_not_revoked(session, installed.receipt)
         # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
@@ -69,7 +69,7 @@ class Planned:
 
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
-    installed = requested_version(session.shelf, session)
+    installed = requested_version(session.reader, session)
     build = build_of(installed)
     plan = plan_server(build, arguments, cwd=working_folder(), environ=session.machine.environ)
     return _shown(session, installed, plan)
@@ -77,7 +77,7 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start. Raises ``NotInstalled``."""
-    installed = requested_version(session.shelf, session)
+    installed = requested_version(session.reader, session)
     plan = plan_of(session, installed, tool, arguments)
     return _shown(session, installed, plan)
 

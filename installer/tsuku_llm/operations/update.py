@@ -109,7 +109,7 @@ def check_update(session: Session) -> UpdateReport:
     The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
     ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.
     """
-    active = session.shelf.active()
+    active = session.reader.active()
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     settings = session.settings
@@ -165,7 +165,7 @@ def _download(session: Session, choice: Choice) -> int | None:
         return None
     # The version may be installed already: then nothing is downloaded.
     with suppress(StoreError):
-        if session.shelf.find(version_of(choice.release.release, candidate.variant)):
+        if session.reader.find(version_of(choice.release.release, candidate.variant)):
             return 0
     if candidate.variant.download_size is None:
         return None

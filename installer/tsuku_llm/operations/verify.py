@@ -38,8 +38,8 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
     signed, as this machine knows it. It asks no host. Raises ``NotInstalled`` and ``UsageError`` as
     ``use`` does.
     """
-    shelf = session.shelf
-    ids = resolve(shelf, names) if names else all_ids(shelf)
+    reader = session.reader
+    ids = resolve(reader, names) if names else all_ids(reader)
 
     @cache
     def catalog(repository: str) -> Catalog | str:
@@ -51,14 +51,14 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
 
     def check(version: str) -> VersionCheck:
         try:
-            installed = found(shelf, version)
+            installed = found(reader, version)
         except CorruptStore as error:
             facts = (error.message, *error.facts)
             return VersionCheck(version, facts, f"tsuku-llm uninstall {version}")
         receipt = installed.receipt
         # The receipt is as easy to change as the files: only what was signed proves anything.
         signed = _signed(receipt, catalog(receipt.repository))
-        differences = shelf.verify(installed)
+        differences = reader.verify(installed)
         if isinstance(signed, str):
             unsigned = signed
         else:

@@ -42,60 +42,60 @@ def inventory(session: Session) -> Inventory:
 
     What is known of revocations was noted before: a list verifies nothing.
     """
-    shelf = session.shelf
-    versions = shelf.installed()
+    reader = session.reader
+    versions = reader.installed()
     known = revocation.signed_status(session, verify=False) if versions else None
     unusable: CorruptStore | None = None
     try:
-        active = shelf.active()
+        active = reader.active()
     except CorruptStore as error:
         active, unusable = None, error
     return Inventory(
         versions=versions,
         active=active,
-        previous=readable(shelf.previous),
-        damaged=shelf.damaged(),
+        previous=readable(reader.previous),
+        damaged=reader.damaged(),
         unusable=unusable,
         legacy=find_legacy(session.paths.home) if session.paths.home else (),
         told={each.id: known.of(each.receipt) for each in versions} if known else {},
-        foreign=shelf.foreign(),
+        foreign=reader.foreign(),
     )
 
 
 def readable(look: Callable[[], Installed | None]) -> Installed | None:
-    """Return what ``shelf.active`` or ``shelf.previous`` finds; None if that is damaged."""
+    """Return what ``reader.active`` or ``reader.previous`` finds; None if that is damaged."""
     with suppress(CorruptStore):
         return look()
     return None
 
 
-def is_active(shelf: StoreReader, version: str) -> bool:
+def is_active(reader: StoreReader, version: str) -> bool:
     """Return whether a version is the active one; False if the pointer cannot be read."""
-    active = readable(shelf.active)
+    active = readable(reader.active)
     return active is not None and active.id == version
 
 
-def resolve(shelf: StoreReader, names: Iterable[str]) -> list[str]:
+def resolve(reader: StoreReader, names: Iterable[str]) -> list[str]:
     """Return the ids of the versions that these names mean, each once.
 
     A damaged version can only be named by its id. Raises ``NotInstalled`` or ``UsageError``, whose
     facts list what is installed.
     """
-    named = {version.id: _names(version) for version in shelf.installed()}
-    named |= {version: {version} for version in shelf.damaged()}
+    named = {version.id: _names(version) for version in reader.installed()}
+    named |= {version: {version} for version in reader.damaged()}
     return list(dict.fromkeys(_resolved(name, named) for name in names))
 
 
-def all_ids(shelf: StoreReader) -> list[str]:
+def all_ids(reader: StoreReader) -> list[str]:
     """Return the ids of all versions, damaged ones included."""
-    return [*(version.id for version in shelf.installed()), *shelf.damaged()]
+    return [*(version.id for version in reader.installed()), *reader.damaged()]
 
 
-def found(shelf: StoreReader, version: str) -> Installed:
+def found(reader: StoreReader, version: str) -> Installed:
     """Return the version of a resolved id. Raises ``CorruptStore`` if it is damaged."""
-    installed = shelf.find(version)
+    installed = reader.find(version)
     if installed is None:
-        raise shelf.damaged().get(version) or NotInstalled(f"{version} no longer exists")
+        raise reader.damaged().get(version) or NotInstalled(f"{version} no longer exists")
     return installed
 
 

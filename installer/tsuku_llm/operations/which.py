@@ -20,7 +20,7 @@ _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
 def which(session: Session) -> Path:
     """Return the path of the server that ``serve`` would start."""
-    installed = requested_version(session.shelf, session)
+    installed = requested_version(session.reader, session)
     return installed.tree / installed.receipt.server
 
 
@@ -29,20 +29,20 @@ def path_of(session: Session, tool: str) -> Path:
 
     Raises ``NotInstalled``.
     """
-    installed = requested_version(session.shelf, session)
+    installed = requested_version(session.reader, session)
     return installed.tree / tool_of(installed.receipt, tool)
 
 
-def requested_version(shelf: StoreReader, session: Session) -> Installed:
+def requested_version(reader: StoreReader, session: Session) -> Installed:
     """Return the active version, or another installed one if only that has the requested backend.
 
     The user's choice is never replaced by another backend that happens to be installed. Raises
     ``NotInstalled``.
     """
-    active, backend = shelf.active(), session.settings.backend
+    active, backend = reader.active(), session.settings.backend
     if active and meets(active.receipt, backend):
         return active
-    for installed in shelf.installed():
+    for installed in reader.installed():
         if meets(installed.receipt, backend):
             return installed
     if active is None:
@@ -115,9 +115,9 @@ def tools_of(receipt: Receipt) -> Mapping[str, str]:
     }
 
 
-def installed_variant(shelf: StoreReader, variant: str, release: str) -> Installed | None:
+def installed_variant(reader: StoreReader, variant: str, release: str) -> Installed | None:
     """Return the newest installed version of a variant; a version of ``release`` comes first."""
-    found = [each for each in shelf.installed() if each.receipt.variant == variant]
+    found = [each for each in reader.installed() if each.receipt.variant == variant]
 
     def order(each: Installed) -> tuple[bool, int]:
         return each.receipt.release == release, each.receipt.sequence
