@@ -15,11 +15,13 @@ from support.archives import Tar, tar_gz
 from support.folder_shop import FolderShop
 from support.http_faults import Exchange, FaultServer
 from support.processes import gone, only_child
+from support.release_server import NAME
 from support.stored import snapshot
 
 from tsuku_llm.errors import UnsafeArchive
 from tsuku_llm.operations.install import install
 from tsuku_llm.operations.maintenance import use
+from tsuku_llm.operations.repository import fetch_metadata
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="stand-ins in C, POSIX signals")
 
@@ -88,3 +90,16 @@ def test_S04_pip_ends_if_its_parent_is_killed(tmp_path: Path) -> None:
         ) as child:
             child.wait()
         assert gone(*pip)
+
+
+def test_a_variant_that_a_release_gains_later_is_tried(shop: FolderShop, tmp_path: Path) -> None:
+    """The receipt of the active version cannot say why the new variant was passed over."""
+    session = shop.session(tmp_path / "home")
+    first = install(session)
+    assert first.candidate.variant.name == "cpu"
+    # The same build under two names: that is enough for another version.
+    again = shop.variant(shop.packed("b1-again"))
+    shop.publish("b1", {"better": again, "cpu": again})
+    fetch_metadata(session, NAME)
+    second = install(session)
+    assert (second.outcome, second.candidate.variant.name) == ("installed", "better")

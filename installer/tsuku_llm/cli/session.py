@@ -58,7 +58,7 @@ def open_session(
     for warning in configuration.warnings:
         console.note(f"warning: {warning}")
     settings = configuration.settings
-    # Without a terminal nobody can answer.
+    # Without a terminal, "ask" means "off".
     if settings.fallback == "ask" and not console.can_ask:
         settings = settings._replace(fallback="off")
     with _host(console, probes=probes) as host:

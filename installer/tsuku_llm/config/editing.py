@@ -12,7 +12,7 @@ from tsuku_llm.config.file import TABLE, llm_table, parse, read
 from tsuku_llm.config.keys import Key, Value, checked, key_named
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import ConfigError
-from tsuku_llm.files import make_folder
+from tsuku_llm.files import flush, flush_folder, make_folder, rename, unique
 from tsuku_llm.ownership import check_path
 
 
@@ -104,7 +104,7 @@ def _rewrite(path: Path, text: str) -> None:
     # Replace the target of a link, not the link: users keep this file in a folder of dotfiles.
     target = Path(os.path.realpath(path))
     # A unique name: another process may be changing the same file now.
-    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    beside = target.with_name(f".{target.name}.{unique()}")
     with disk_errors(f"writing the config file {path.name}", path.parent):
         make_folder(target.parent)
         # Refuse before anything is written if another user could replace the file.
@@ -112,12 +112,12 @@ def _rewrite(path: Path, text: str) -> None:
         try:
             _write(beside, text.encode("utf-8"), target)
             # The rename is the commit: a reader sees the old file or the new one.
-            beside.replace(target)
+            rename(beside, target)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
         # Without this a power cut could undo the rename.
-        _sync_folder(target.parent)
+        flush_folder(target.parent)
 
 
 def _write(path: Path, data: bytes, like: Path) -> None:
@@ -132,15 +132,4 @@ def _write(path: Path, data: bytes, like: Path) -> None:
             os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
         file.flush()
         # The data must be on the disk before the rename, or a power cut leaves an empty file.
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    # Windows cannot open a folder.
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush(file.fileno())

@@ -34,7 +34,7 @@ def _same(value: Value) -> Any:
 class Key(NamedTuple):
     """One setting. ``parse`` takes a TOML value or a string, and raises ``ValueError``.
 
-    ``typed`` makes of a parsed value what operations use: a number, a truth, a tuple.
+    ``typed`` converts a parsed value into the type that operations use: a number or a bool.
     """
 
     name: str

@@ -151,7 +151,7 @@ class _ServerKeeper:
         self._over.set()
         # A thread has an ident once it was started, here: once the server was ready.
         if self._ticker.ident is not None:
-            # Wait for the ticker: it must not turn a log that a next server of this name has taken.
+            # Wait for the ticker: it must not rotate the log of the next server of this name.
             self._ticker.join()
             self._write(replace(self._record, exit_code=code, reason=reason))
         else:
@@ -185,11 +185,11 @@ class _ServerKeeper:
 
 
 def start(line: Sequence[str]) -> tuple[Mapping[str, Any], int | None]:
-    """Start the program ``line`` detached from this terminal; return its first words and exit code.
+    """Start the program ``line`` detached; return its first output line and its exit code.
 
-    The code is None if the program said ``ready`` and goes on alone. The words are empty if it was
-    killed before it said anything. If this process is interrupted meanwhile, it ends the program
-    too. Raises LaunchError if the program cannot be started.
+    The line is a JSON object, empty if the program was killed before it wrote one. The code is None
+    if the line has ``ready``: then the program runs on alone. If this process is interrupted
+    meanwhile, it ends the program too. Raises LaunchError if the program cannot be started.
     """
     try:
         child = subprocess.Popen(
@@ -258,7 +258,7 @@ def servers(session: Session) -> Servers:
 def server(session: Session, name: str) -> Record:
     """Return the record of one server. Raises NotRunning if that name has no record."""
     instances = Instances(session.paths.state)
-    return instances.find(checked_name(name)) or _nobody(instances, name)
+    return instances.find(checked_name(name)) or _raise_not_running(instances, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,7 @@ def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[byt
     instances = Instances(session.paths.state)
     path = instances.log(checked_name(name))
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists may raise
-        _nobody(instances, name)
+        _raise_not_running(instances, name)
     if not follow:
         return read_log(path)
 
@@ -355,7 +355,7 @@ def _goes(process: Process, number: int, limit: float) -> bool:
     return process.is_gone_within(limit)
 
 
-def _nobody(instances: Instances, name: str) -> NoReturn:
+def _raise_not_running(instances: Instances, name: str) -> NoReturn:
     """Raise NotRunning, and list the servers that exist."""
     raise NotRunning(
         f"there is no server called {name}",

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import GateFailed
+from tsuku_llm.launch.devices import ListedDevice, own_devices
 from tsuku_llm.launch.planning import Build
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.state_notes import StateNotes
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.causes import Diagnosis
-    from tsuku_llm.launch.devices import ListedDevice
     from tsuku_llm.launch.gate import DeviceListing
 
 
@@ -53,7 +53,6 @@ def check_devices(
     if known is not None:
         return Check(_with_listed_device(build, known), known)
     # A start with a remembered list starts no child process, so these come late.
-    from tsuku_llm.launch.devices import own_devices  # noqa: PLC0415
     from tsuku_llm.launch.gate import (  # noqa: PLC0415
         GATE_LIMIT,
         hiding_variables,

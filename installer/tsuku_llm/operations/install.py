@@ -171,7 +171,9 @@ def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
         ):
             names = [candidate.variant.name for candidate in choice.selection.compatible]
             better = names[: names.index(active.receipt.variant)]
-            return {name: active.receipt.reasons[name] for name in better}
+            reasons = active.receipt.reasons
+            # A variant that the release gained later has no reason: it is tried.
+            return {name: reasons[name] for name in better if name in reasons}
     return {}
 
 

@@ -1,7 +1,7 @@
 """The questions to the drivers, asked while the rest of the program is still being imported.
 
-Both take about the same time, so they run side by side. The command ``probe`` is here as well: like
-this module, it imports no manifest and no catalog.
+Both take about the same time, so they run side by side. The operation of the command ``probe`` is
+here as well, because it needs no manifest and no catalog either.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from tsuku_llm.local_host import LocalHost
 from tsuku_llm.probe import LIMIT, probe, program, questions
 
-# This module is imported first: even ``typing`` would delay the start of the child.
+# As in ``local_host`` and ``probe``: no import but those that the child needs to start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class PrefetchedHost(LocalHost):
         self._taken = False
 
     def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Asking:
-        """Answer as ``Host.ask``; the first matching call gets the answers asked for ahead."""
+        """Answer as ``Host.ask``; the first matching call gets the prefetched answers."""
         # Answers are given once: a second probe wants the state of the machine at that moment.
         if self._taken or (questions, limit) != (self._questions, LIMIT):
             return super().ask(program, questions, limit)

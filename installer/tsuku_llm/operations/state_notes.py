@@ -1,6 +1,6 @@
 """The notes that a start leaves for the next one in the state folder: device lists and failures.
 
-Both count only while the drivers are the same (``launch.driver_fingerprint``). Both may be lost: a
+Both count only while the drivers are the same (``launch.fingerprint``). Both may be lost: a
 file that cannot be read, or that another user owns, counts as missing. If nothing can be written,
 every start asks the build again.
 """

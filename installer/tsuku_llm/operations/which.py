@@ -1,4 +1,4 @@
-"""The installed version that a start uses, the programs in it, and becoming one of them."""
+"""The installed version that a start uses, its programs, and the replacement of this process."""
 
 from __future__ import annotations
 

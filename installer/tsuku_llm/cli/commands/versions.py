@@ -36,14 +36,9 @@ def list_command(console: Console, *, available: bool, repository: str | None) -
 def which_command(console: Console, *, tool: str | None) -> CommandResult:
     """Print the path of the server that serve starts, or of another TOOL of its build."""
     with open_session(console, looking=True) as session:
-        if tool is None:
-            from tsuku_llm.operations.which import which
+        from tsuku_llm.operations.which import path_of, which
 
-            path = which(session)
-        else:
-            from tsuku_llm.operations.which import path_of
-
-            path = path_of(session, tool)
+        path = which(session) if tool is None else path_of(session, tool)
     return CommandResult({"path": path}, (str(path),), exact=True)
 
 

@@ -50,18 +50,18 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
 
 def list_data(repositories: Sequence[RepositoryState]) -> dict[str, Any]:
     """Return all repositories for programs, with the dates of the metadata that counts here."""
-    return {"repositories": [_known(each) for each in repositories]}
+    return {"repositories": [_state(each) for each in repositories]}
 
 
-def _known(known: RepositoryState) -> dict[str, Any]:
-    freshness = known.freshness
+def _state(state: RepositoryState) -> dict[str, Any]:
+    freshness = state.freshness
     return {
-        **data(known.repository),
-        "fingerprint": known.fingerprint,
-        "source": known.source,
+        **data(state.repository),
+        "fingerprint": state.fingerprint,
+        "source": state.source,
         "signed": _time(freshness.signed if freshness else None),
         "expires": _time(freshness.expires if freshness else None),
-        "state": known.state,
+        "state": state.state,
     }
 
 
