@@ -202,6 +202,18 @@ def test_a_segment_covers_the_whole_file_only_if_it_is_the_only_one() -> None:
     assert not resumed.take_all(first)
 
 
+def test_a_segment_that_begins_later_does_not_cover_the_whole_file() -> None:
+    """The whole file begins with its first byte, which this segment would write elsewhere."""
+    plan = SegmentPlan(100, [(0, 100)], (10, 10))
+    first, second = plan.take(2), plan.take(2)
+    assert first is not None
+    assert second is not None
+    plan.release(first)
+    assert plan.missing == 100
+    assert not plan.take_all(second)
+    assert second.end == 20
+
+
 def numbers(speeds: list[int]) -> list[int]:
     """The connections after each sample, a second apart, when so many bytes came meanwhile."""
     rule = scaler()

@@ -19,7 +19,7 @@ from support.socks import GREETED, socks_server
 from support.tools import require_tool
 
 from tsuku_llm.errors import HostUnreachable, HttpStatusError, ProxyError, TlsError, TsukuError
-from tsuku_llm.fetch import Limits, fetch, get
+from tsuku_llm.fetch import Limits, Network, fetch, get
 from tsuku_llm.fetch.tls import client_context
 
 GOOD = good(BODY)
@@ -202,6 +202,48 @@ def test_H33_https_through_a_proxy_with_or_without_tls(
             path = fetch(artifact_at(f"{at_localhost(server)}/x", body), tmp_path, network)
         assert path.read_bytes() == body
         assert proxy.requests[0].line.startswith("CONNECT ")
+
+
+def as_slow_tunnel(port: int, fast: int) -> Behaviour:
+    """A proxy that sends the host's first ``fast`` bytes at once, then one every 50 ms."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.send(head("200 Connection established"))
+        client, left = exchange.connection, fast
+        with socket.create_connection(("127.0.0.1", port)) as upstream:
+            while not exchange.server.closing.is_set():
+                ready, _, _ = select.select([client, upstream], [], [], 0.05)
+                if client in ready:
+                    if not (data := client.recv(1 << 16)):
+                        return
+                    upstream.sendall(data)
+                if upstream in ready:
+                    data = upstream.recv(left or 1)
+                    client.sendall(data)
+                    left -= min(left, len(data))
+                    if not left:
+                        exchange.server.closing.wait(0.05)
+
+    return behave
+
+
+@pytest.mark.parametrize("fast", [0, 5000], ids=["handshake", "body"])
+def test_H33_tls_through_tls_ends_at_the_deadline_though_bytes_drip(
+    authority: Authority, fast: int
+) -> None:
+    """Each byte comes in a record of the proxy's TLS, and none completes one of the host's."""
+    context = authority.issue().server_context()
+    with (
+        FaultServer([good(bytes(1 << 14))], context) as server,
+        FaultServer([as_slow_tunnel(server.port, fast)], context) as proxy,
+    ):
+        environ = {"SSL_CERT_FILE": str(authority.path), "HTTPS_PROXY": at_localhost(proxy)}
+        with (
+            Network(environ, limits=Limits(metadata=2.0)) as network,
+            pytest.raises(HostUnreachable),
+        ):
+            get(f"{at_localhost(server)}/x", 1 << 20, network)
+        assert bool(server.requests) == bool(fast)
 
 
 @pytest.mark.parametrize(

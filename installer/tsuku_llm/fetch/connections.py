@@ -325,17 +325,19 @@ class Stream(httpcore.NetworkStream):
         """
         if info != "is_readable":
             return None
-        if self._connection.fileno() < 0:  # closed by us
+        descriptor = self._connection.fileno()
+        if descriptor < 0:  # closed by us
             return True
         with selectors.DefaultSelector() as selector:
-            selector.register(self._connection.fileno(), selectors.EVENT_READ)
+            selector.register(descriptor, selectors.EVENT_READ)
             return bool(selector.select(0))
 
 
 class _TlsInTls:
     """TLS to a host inside TLS to a proxy, with those methods of a socket that ``Stream`` uses.
 
-    ``ssl`` wraps a plain socket only. Timeouts are those of the outer connection.
+    ``ssl`` wraps a plain socket only. The timeout is that of the outer connection. As for a
+    socket, a read that failed with ``TimeoutError`` can be repeated.
     """
 
     def __init__(
@@ -345,6 +347,7 @@ class _TlsInTls:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self.settimeout: Callable[[float | None], None] = outer.settimeout
+        self.gettimeout: Callable[[], float | None] = outer.gettimeout
         self.fileno: Callable[[], int] = outer.fileno
         self.close: Callable[[], None] = outer.close
         self._unsent = b""
@@ -366,10 +369,16 @@ class _TlsInTls:
 
     def _drive(self, action: Callable[[], _T]) -> _T:
         """Repeat an action of the inner TLS until it has the bytes from outside that it needs."""
+        # An action may need many reads, and each of them can last for the whole timeout. A
+        # timeout of 0 needs no limit: a read then fails as soon as nothing is there.
+        timeout = self._outer.gettimeout()
+        ends = time.monotonic() + timeout if timeout else math.inf
         while True:
             try:
                 return action()
-            except ssl.SSLWantReadError:  # noqa: PERF203 - it is how ssl asks for bytes
+            except ssl.SSLWantReadError:
+                if time.monotonic() >= ends:
+                    raise TimeoutError("the bytes come too slowly") from None
                 self._flush()  # the other side may wait for it
                 if size := self._outer.recv_into(self._record):
                     self._incoming.write(self._record[:size])

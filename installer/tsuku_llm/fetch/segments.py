@@ -181,7 +181,8 @@ class SegmentPlan:
         A server that ignores ranges sends the whole file: this uses that answer.
         """
         with self._lock:
-            if self._taken != [segment] or self._gaps() != [(0, self.size)]:
+            # The second: the answer begins with the first byte, so the segment must as well.
+            if self._taken != [segment] or segment.done or self._gaps() != [(0, self.size)]:
                 return False
             self._waiting.clear()
             segment.end = self.size

@@ -16,7 +16,7 @@ from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.retries import Retries
 from tsuku_llm.fetch.urls import host_of, scheme_of, shown
 
-CHUNK = 1 << 20
+_CHUNK = 1 << 20
 
 
 def download_small(url: str, limit: int, network: Network, deadline: float) -> bytes:
@@ -80,7 +80,7 @@ def local_chunks(url: str) -> Iterator[bytes]:
                 raise DownloadError(
                     f"{path} is not a regular file", hint="put the file itself there"
                 )
-            while chunk := file.read(CHUNK):
+            while chunk := file.read(_CHUNK):
                 yield chunk
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise HttpStatusError(

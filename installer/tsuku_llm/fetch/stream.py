@@ -129,7 +129,7 @@ class VerifiedStream:
 
 
 class _Raw(io.RawIOBase):
-    """A file object that reads an ``VerifiedStream``: it holds one reader's position."""
+    """A file object that reads a ``VerifiedStream``: it holds one reader's position."""
 
     def __init__(self, stream: VerifiedStream) -> None:
         self._stream = stream

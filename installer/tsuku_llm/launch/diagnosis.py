@@ -22,8 +22,8 @@ def diagnose(
     """Explain an end by its last output and its exit code (negative: minus the signal).
 
     The output of the server or its loader counts before the code: an abort usually follows
-    an explanation. None if nothing is recognised. ``distribution`` is a value of
-    ``packages.distribution``. ``oom_killed``: the kernel killed a process meanwhile because
+    an explanation. None if nothing is recognised. ``distribution`` is a result
+    of ``packages.family_of``. ``oom_killed``: the kernel killed a process meanwhile because
     memory ran out.
     """
     return _by_text(tail, distribution) or _by_code(code, oom_killed=oom_killed)
