@@ -7,7 +7,10 @@ from tsuku_llm import manifest, trust
 from tsuku_llm.errors import TrustError
 from tsuku_llm.revocations import parse
 from tsuku_publish.copies import Wheel
-from tsuku_publish.errors import PublishError
+from tsuku_publish.errors import PublishError, in_one_line
+
+FIRST_ROOT = "metadata/1.root.json"
+"""The root at which clients of a repository start, as a path in the repository."""
 
 
 def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
@@ -24,7 +27,7 @@ def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
             manifest.parse_release(repository.read(path, data))
         parse("", repository.revoked)
     except TrustError as error:
-        raise PublishError("; ".join((error.message, *error.facts))) from error
+        raise PublishError(in_one_line(error)) from error
     except ValueError as error:
         raise PublishError(f"the signed list of revoked releases: {error}") from error
     return repository
@@ -37,9 +40,11 @@ def days_left(repository: trust.TrustedRepository, now: datetime) -> dict[str, i
 
 def first_root(copy: trust.Copy) -> bytes:
     """Return the root at which clients of a repository start. Raises ``PublishError``."""
-    data = copy.read("metadata/1.root.json")
+    data = copy.read(FIRST_ROOT)
     if data is None:
-        raise PublishError("there is no metadata/1.root.json")
+        raise PublishError(
+            f"there is no {FIRST_ROOT}: name the folder, wheel or URL of a signed repository"
+        )
     return data
 
 
@@ -91,8 +96,7 @@ def _newest(copy: trust.Copy, version: int, data: bytes) -> int:
     try:
         return trust.newest_root(copy, data).version
     except TrustError as error:
-        facts = "; ".join((error.message, *error.facts))
-        raise PublishError(f"clients at root {version} are stuck: {facts}") from error
+        raise PublishError(f"clients at root {version} are stuck: {in_one_line(error)}") from error
 
 
 def _roots(copy: trust.Copy) -> Iterator[tuple[int, bytes]]:

@@ -16,7 +16,7 @@ from tsuku_llm.errors import TsukuError
 from tsuku_llm.manifest import Artifact, Measured
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.binaries import Needs, Version, needs_of
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import PublishError, in_one_line, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry, ...]
     try:
         return archive.unpack(path, artifact, into)
     except TsukuError as error:
-        raise PublishError("; ".join((f"{path.name}: {error}", *error.facts))) from error
+        raise PublishError(f"{path.name}: {in_one_line(error)}") from error
 
 
 def _listing(unpacked: tuple[TreeEntry, ...]) -> dict[str, Any]:

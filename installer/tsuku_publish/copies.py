@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tsuku_llm import trust
 from tsuku_llm.errors import HttpStatusError, TsukuError
-from tsuku_publish.errors import PublishError
+from tsuku_publish.errors import PublishError, in_one_line
 
 _LARGEST = 5_000_000
 """Bytes of one file of a repository at most; clients have the same limit."""
@@ -74,7 +74,7 @@ class Host:
                 return None
             raise PublishError(f"{self.url}{name}: {error}") from error
         except TsukuError as error:
-            raise PublishError("; ".join((error.message, *error.facts))) from error
+            raise PublishError(in_one_line(error)) from error
 
 
 def copy_at(place: str) -> trust.Copy:

@@ -28,6 +28,11 @@ class MissingExtra(PublishError):
     slug = "missing-extra"
 
 
+def in_one_line(error: TsukuError) -> str:
+    """Return the message and the facts of an error, for the message of another one."""
+    return "; ".join((error.message, *error.facts))
+
+
 _MALFORMED = (
     ArithmeticError,
     AttributeError,
@@ -49,6 +54,10 @@ def reading(what: Path | str) -> Iterator[None]:
     """
     try:
         yield
+    except FileNotFoundError as error:
+        # All files that are read here are in the folder of the data.
+        fact = f"{error.strerror}; --data FOLDER names the folder of the data"
+        raise PublishError(f"{what} cannot be read: {fact}") from error
     except OSError as error:
         raise PublishError(f"{what} cannot be read: {error.strerror or error}") from error
     except KeyError as error:

@@ -7,12 +7,11 @@ from pathlib import Path
 from tsuku_llm import trust
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.files import make_folder, replace_file
-from tsuku_publish.checking import verify
+from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import Files, Folder
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import PublishError, in_one_line, reading
 
 METADATA = ("metadata/*.json", "targets/**/*.json")
-_FIRST_ROOT = "metadata/1.root.json"
 _TIMESTAMP = "metadata/timestamp.json"
 
 
@@ -26,9 +25,9 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         f"metadata/{path.name}": path.read_bytes() for path in folder.glob("metadata/*.root.json")
     }
     whole = roots | dict(files)
-    if _FIRST_ROOT not in whole:
+    if FIRST_ROOT not in whole:
         raise PublishError(
-            f"{folder} has no {_FIRST_ROOT}, where clients begin: copy the published repository "
+            f"{folder} has no {FIRST_ROOT}, where clients begin: copy the published repository "
             "there first, or set version = 1 of [roles.root] for a new one"
         )
     _put(folder, whole)
@@ -50,17 +49,17 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
         for pattern in METADATA
         for path in source.glob(pattern)
     }
-    if _FIRST_ROOT not in files:
-        raise PublishError(f"{source} has no root")
+    if FIRST_ROOT not in files:
+        raise PublishError(f"{source} has no {FIRST_ROOT}: name a signed repository with --from")
     if (target / _TIMESTAMP).exists():
         # Going back is refused by every client that has seen the newer versions.
-        served = verify(Folder(target), files[_FIRST_ROOT])
-        new = verify(Files(files), files[_FIRST_ROOT])
+        served = verify(Folder(target), files[FIRST_ROOT])
+        new = verify(Files(files), files[FIRST_ROOT])
         older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]
         if older:
             raise PublishError(f"{target} has newer versions of: {', '.join(older)}")
     _put(target, files)
-    return verify(Folder(target), files[_FIRST_ROOT])
+    return verify(Folder(target), files[FIRST_ROOT])
 
 
 def _put(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -69,14 +68,16 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     if taken:
         names = ", ".join(sorted(taken))
         raise PublishError(f"other content exists under the same version, raise it: {names}")
-    verify(Files(files), files[_FIRST_ROOT])
+    verify(Files(files), files[FIRST_ROOT])
     try:
         # Clients may read the folder at any moment between two of these writes.
         for name in _in_order(files):
             make_folder((folder / name).parent)
             replace_file(folder / name, files[name])
-    except (OSError, TsukuError) as error:
-        raise PublishError(f"{folder} cannot be written: {error}") from error
+    except OSError as error:
+        raise PublishError(f"{folder} cannot be written: {error.strerror or error}") from error
+    except TsukuError as error:
+        raise PublishError(f"{folder} cannot be written: {in_one_line(error)}") from error
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tsuku_llm.errors import TsukuError
-from tsuku_publish.errors import PublishError
+from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.facts import Asset, UpstreamRelease
 
 _API = "https://api.github.com/repos/ggml-org/llama.cpp"
@@ -36,7 +36,7 @@ def download(url: str, environ: Mapping[str, str]) -> bytes:
         with Network(environ) as network:
             return get(url, _LARGEST, network)
     except TsukuError as error:
-        raise PublishError("; ".join((error.message, *error.facts))) from error
+        raise PublishError(in_one_line(error)) from error
 
 
 def parse_release(data: bytes, tag: str) -> UpstreamRelease:

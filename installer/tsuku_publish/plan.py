@@ -93,18 +93,27 @@ def load_plan(data: Path) -> Plan:
 
 
 def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
-    """Return the plan with the next version of these roles, signed on that day."""
-    new = {
-        name: replace(
-            role,
-            version=role.version + 1,
-            issued=_midnight(issued),
+    """Return the plan with the next version of these roles, signed on that day.
+
+    Raises ``PublishError`` if a role would expire after the year 9999.
+    """
+    start = _midnight(issued)
+    try:
+        new = {
             # The lifetime in days stays the same.
-            expires=_midnight(issued) + (role.expires - role.issued),
-        )
-        for name, role in plan.roles.items()
-        if name in roles
-    }
+            name: replace(
+                role,
+                version=role.version + 1,
+                issued=start,
+                expires=start + (role.expires - role.issued),
+            )
+            for name, role in plan.roles.items()
+            if name in roles
+        }
+    except OverflowError as error:
+        raise PublishError(
+            f"signed on {issued}, a role would expire after the year 9999: choose an earlier day"
+        ) from error
     return replace(plan, roles={**plan.roles, **new})
 
 
@@ -128,7 +137,11 @@ def with_signers(plan: Plan, signers: Mapping[str, Collection[str]]) -> Plan:
         for name in ("snapshot", "timestamp") if word == "online" else (word,):
             role = roles.get(name)
             if role is None or len({*names}) != len(role.signers):
-                raise PublishError(f"{word}={','.join(names)}: not a role with all its signers")
+                given = f"{word}={','.join(names)}"
+                raise PublishError(
+                    f"{given}: not a role with all its signers; write root, targets or online, "
+                    "and as many signers as it has"
+                )
             roles[name] = replace(role, signers=tuple(names))
     return replace(plan, roles=roles)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.errors import ManifestError, TsukuError
 from tsuku_llm.manifest import Artifact, parse_artifact
 from tsuku_publish import hosting
 from tsuku_publish.classify import Rules, classify, load_rules
 from tsuku_publish.contents import Contents, read_archive, save
 from tsuku_publish.documents import release_document
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import PublishError, in_one_line, reading
 from tsuku_publish.facts import Facts, release_of
 from tsuku_publish.packages import load_packages
 
@@ -88,13 +88,17 @@ def _summary(contents: Contents) -> str:
 
 
 def _artifacts_of(document: Mapping[str, Any]) -> dict[str, Artifact]:
-    """Return every archive of a release file by its SHA-256."""
-    return {
-        raw["sha256"]: parse_artifact(raw)
-        for platform in document["platforms"].values()
-        for variant in platform["variants"].values()
-        for raw in variant["artifacts"]
-    }
+    """Return every archive of a release file by its SHA-256. Raises ``PublishError``."""
+    try:
+        return {
+            raw["sha256"]: parse_artifact(raw)
+            for platform in document["platforms"].values()
+            for variant in platform["variants"].values()
+            for raw in variant["artifacts"]
+        }
+    except ManifestError as error:
+        # The client's hint (update the program) would be wrong here: the data have the fault.
+        raise PublishError(f"{document['release']}: {in_one_line(error)}") from error
 
 
 def _file_name(artifact: Artifact) -> str:
@@ -128,5 +132,5 @@ def _archive(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]
         try:
             path = fetch(artifact, Path(partials), network)
         except TsukuError as error:
-            raise PublishError("; ".join((error.message, *error.facts))) from error
+            raise PublishError(in_one_line(error)) from error
         yield path

@@ -16,7 +16,7 @@ from tsuku_publish.attestations import check_origin
 from tsuku_publish.classify import load_rules
 from tsuku_publish.contents import load_contents
 from tsuku_publish.documents import ReleaseFile, check_listed, release_document, release_file
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import PublishError, in_one_line, reading
 from tsuku_publish.facts import Facts, release_of
 from tsuku_publish.packages import load_packages
 from tsuku_publish.plan import Plan
@@ -55,8 +55,9 @@ def known_document(tag: str, data: Path) -> dict[str, Any]:
     packages = load_packages(data, rules.libraries, contents)
     if tag in packages:
         return packages[tag]
-    facts = Facts(data / "facts").releases()
-    return release_document(release_of(facts, tag), rules, contents)
+    release = release_of(Facts(data / "facts").releases(), tag)
+    with reading(f"what {data} has of {tag}"):
+        return release_document(release, rules, contents)
 
 
 def _published(
@@ -110,7 +111,7 @@ def _own(path: Path) -> dict[str, Any]:
     try:
         require_release(document)
     except ManifestError as error:
-        raise PublishError("; ".join((f"{path}: {error}", *error.facts))) from error
+        raise PublishError(f"{path}: {in_one_line(error)}") from error
     if document["release"] != path.stem:
         raise PublishError(f"{path} is about {document['release']}")
     return document

@@ -14,12 +14,11 @@ from typing import Any
 from tsuku_llm import manifest, trust
 from tsuku_llm.files import replace_file
 from tsuku_llm.revocations import LONGEST_REASON, Revocation, merged, parse, plain
-from tsuku_publish.checking import verify
+from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.documents import ReleaseFile, json_bytes
 from tsuku_publish.errors import PublishError
 
 NAME = "revoked.json"
-_ROOT = "metadata/1.root.json"
 
 
 def load_revoked(data: Path) -> tuple[Revocation, ...]:
@@ -66,7 +65,7 @@ def withdraw(data: Path, tag: str, day: date) -> None:
     known = {each.release: each for each in load_revoked(data)}
     before = known.get(tag)
     if before is None or before.withdrawn:
-        raise PublishError(f"{tag} is not revoked")
+        raise PublishError(f"{tag} is not revoked: {data / NAME} has no such entry in force")
     if day.isoformat() < before.date:
         raise PublishError(f"{tag} was revoked on {before.date}, which is later")
     _save(data, merged(known.values(), [before._replace(withdrawn=day.isoformat())]))
@@ -98,7 +97,7 @@ def require_kept(
     ``dropping`` names the releases that may be forgotten; returns those that are. Raises
     ``PublishError``.
     """
-    root = published.read(_ROOT)
+    root = published.read(FIRST_ROOT)
     if root is None:
         return []
     lost = dict(_lost(verify(published, root), published, revoked, releases))

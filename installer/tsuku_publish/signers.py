@@ -65,7 +65,7 @@ def make_signer(name: str, path: Path) -> str:
 def _load_keys(environ: Mapping[str, str], *, closed: bool) -> dict[str, Ed25519PrivateKey]:
     path = environ.get(VARIABLE)
     if not path:
-        raise PublishError(f"{VARIABLE} names no file of signers")
+        raise PublishError(f"{VARIABLE} names no file of signers; new-signer makes one")
     try:
         with Path(path).open(encoding="utf-8") as file:
             if closed:
@@ -73,7 +73,7 @@ def _load_keys(environ: Mapping[str, str], *, closed: bool) -> dict[str, Ed25519
             raw = json.loads(file.read())
         return {name: _key(name, signer) for name, signer in raw.items()}
     except OSError as error:
-        raise PublishError(f"{VARIABLE}: {error.strerror}") from error
+        raise PublishError(f"{VARIABLE}: {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
         # The error's text quotes what could not be read, maybe a seed: do not chain it.
         raise PublishError(f"{VARIABLE} names a file that is no file of signers") from None

@@ -228,6 +228,30 @@ def test_a_record_of_an_archive_that_is_junk_is_named(small: Path, tmp_path: Pat
         path.write_bytes(before)
 
 
+def test_a_revocation_of_a_release_with_a_junk_record_ends_with_one_line(
+    small: Path, tmp_path: Path
+) -> None:
+    facts = json.loads((small / "facts" / "upstream-releases.json").read_text())
+    data = shutil.copytree(small, tmp_path / "data")
+    for asset in facts["releases"]["b11541"]["assets"]:
+        record = data / "facts" / "archives" / f"{asset['sha256']}.json"
+        record.write_text('{"listing": {}, "floors": {}, "device_code": {}, "libraries": []}')
+    done = release_tool("revoke", "b11541", "--reason", "it leaks", "--data", data)
+    assert done.returncode == 1
+    assert re.fullmatch(r"error\[publish\]: what .+ has of b11541 .+\n", done.stderr), done.stderr
+
+
+def test_an_archive_that_no_client_would_accept_is_a_fault_of_the_data(
+    small: Path, tmp_path: Path
+) -> None:
+    data = shutil.copytree(small, tmp_path / "data")
+    path = data / "packages.toml"
+    path.write_text(re.sub(r'(?m)^sha256 = ".*"', 'sha256 = "x"', path.read_text()))
+    done = release_tool("refresh", "b10068", "--from", tmp_path, "--data", data)
+    assert done.returncode == 1
+    assert re.fullmatch(r"error\[publish\]: b10068: .+\n", done.stderr), done.stderr
+
+
 # --- the repository that is signed ----------------------------------------------------------------
 
 
@@ -238,6 +262,16 @@ def test_a_later_root_in_an_empty_folder_is_named(data: Path) -> None:
     said = tried(data)
     assert "signed has no metadata/1.root.json, where clients begin" in said
     assert "set version = 1 of [roles.root]" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("sign", "--raise"), ("resign",), ("rotate", "root=anna")], ids=lambda words: words[0]
+)
+def test_a_day_so_late_that_no_expiry_can_be_written_ends_with_one_line(
+    data: Path, words: tuple[str, ...]
+) -> None:
+    assert not tried(data)
+    assert "after the year 9999" in tried(data, *words, "--issued", "9999-12-31")
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"null", b"{}", b'{"signed": 1}', b"[" * 9999])

@@ -117,6 +117,31 @@ def test_exit_codes_and_slugs_are_those_of_the_documents(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("build", "file/review"), "file/review/releases cannot be read or written: "),
+        (("publish", "file/served"), "file/served cannot be written: "),
+        (("revoke", "b1", "--by-name", "--reason=x", "--data=none"), "cannot be read or written: "),
+        (("sign", "--data=none"), "none/repository.toml cannot be read: "),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_error_with_what_it_is(
+    data: Path, words: tuple[str, ...], told: str
+) -> None:
+    environ = signers_file(data.parent / "signers.json", *SIGNERS)
+    assert typed(data, "sign", **environ).code == 0
+    (data / "file").touch()
+    done = typed(data, *words, **environ)
+    first = done.stderr.splitlines()[0]
+    assert (done.code, done.stdout) == (1, "")
+    assert first.startswith("error[publish]: ")
+    assert told in first
+    # The system's words, without the number that Python puts before them.
+    assert "Errno" not in done.stderr
+    assert done.stderr.count("error[") == 1
+
+
 def test_the_version_is_the_distribution_s(data: Path) -> None:
     assert typed(data, "--version").stdout == f"tsuku-publish {__version__}\n"
 

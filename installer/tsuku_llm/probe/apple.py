@@ -90,7 +90,6 @@ def parse_version(raw: RawApple) -> str | None:
     told = match[1] if match else answers.dotted(_value(raw.macos, "kern.osproductversion"))
     if told and not told.startswith(_COMPATIBLE):
         return told
-    # Darwin 25 is macOS 26, and Darwin 20 to 24 are macOS 11 to 15.
     kernel = answers.dotted(raw.release)
     major = int(kernel.partition(".")[0]) if kernel else 0
     if major >= _FIRST_OF_YEARS:

@@ -26,11 +26,8 @@ class PciDevice:
     @property
     def name(self) -> str:
         """The vendor and device numbers, as PCI tools write them."""
-        return ":".join("????" if part is None else f"{part:04x}" for part in self._ids)
-
-    @property
-    def _ids(self) -> tuple[int | None, int | None]:
-        return self.vendor, self.device
+        ids = (self.vendor, self.device)
+        return ":".join("????" if part is None else f"{part:04x}" for part in ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ def _mismatch(raw: RawNvidia) -> bool:
         return True
     user = answers.dotted(answers.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
     kernel = kernel_version(raw.kernel)
-    return bool(answers.code(raw.cuda, "cuInit") and user and kernel and user != kernel)
+    return bool(cuda and user and kernel and user != kernel)
 
 
 def _mismatch_problem(raw: RawNvidia) -> Problem:

@@ -1,7 +1,7 @@
 """The installed versions and the active one, for reading only.
 
-A version is complete or does not exist. A start needs no more than this module; ``versions``
-has the code that changes the store.
+A version is complete or does not exist. A start needs no more than this module; ``store`` has
+the code that changes the versions.
 """
 
 from __future__ import annotations

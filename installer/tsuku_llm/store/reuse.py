@@ -151,7 +151,8 @@ def _link(source: Path, target: Path, copy: Path) -> bool:
 
 def inodes_of(version: Path) -> frozenset[int]:
     """Return the inodes of a version's files, as recorded when it was verified."""
-    return frozenset(stamp[-1] for stamp in read_stamps(version).values())
+    # The stamps come from a file that may be damaged: one may be empty.
+    return frozenset(stamp[-1] for stamp in read_stamps(version).values() if stamp)
 
 
 def refresh_sharers(

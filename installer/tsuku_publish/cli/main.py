@@ -56,4 +56,7 @@ def _invoke(argv: Sequence[str], console: Console) -> CommandResult:
         return program.invoke(argv, console, group)
     except OSError as error:
         # A file that an argument names, or one of the data: no fault of this program.
-        raise PublishError(str(error)) from error
+        raise PublishError(
+            f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}",
+            hint="check that its folder exists, that you may use it, and that the disk is not full",
+        ) from error

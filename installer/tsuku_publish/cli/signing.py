@@ -9,7 +9,7 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_publish.ceremony import Ceremony
-from tsuku_publish.checking import first_root, verify
+from tsuku_publish.checking import FIRST_ROOT, first_root, verify
 from tsuku_publish.cli.options import (
     data_option,
     drop_option,
@@ -129,7 +129,7 @@ def new_signer(*, name: str, file: Path) -> CommandResult:
 
 def _caught_up(plan: Plan, into: Path) -> Plan:
     copy = Folder(into)
-    if copy.read("metadata/1.root.json") is None:
+    if copy.read(FIRST_ROOT) is None:
         return plan
     roles = verify(copy, first_root(copy)).roles
     return caught_up(plan, {name: state.version for name, state in roles.items()})
