@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import pytest
 from support.certificates import Authority
@@ -204,14 +205,20 @@ def test_H33_https_through_a_proxy_with_or_without_tls(
         assert proxy.requests[0].line.startswith("CONNECT ")
 
 
-def as_slow_tunnel(port: int, fast: int) -> Behaviour:
-    """A proxy that sends the host's first ``fast`` bytes at once, then one every 50 ms."""
+def as_slow_tunnel(port: int, fast: int, patience: Event) -> Behaviour:
+    """A proxy that sends the host's first ``fast`` bytes at once, then one every 50 ms.
+
+    After 600 slow bytes it sets ``patience`` and closes: nobody may wait for so long.
+    """
 
     def behave(exchange: Exchange) -> None:
         exchange.send(head("200 Connection established"))
-        client, left = exchange.connection, fast
+        client, left, slow = exchange.connection, fast, 0
         with socket.create_connection(("127.0.0.1", port)) as upstream:
             while not exchange.server.closing.is_set():
+                if slow == 600:
+                    patience.set()
+                    return
                 ready, _, _ = select.select([client, upstream], [], [], 0.05)
                 if client in ready:
                     if not (data := client.recv(1 << 16)):
@@ -222,6 +229,7 @@ def as_slow_tunnel(port: int, fast: int) -> Behaviour:
                     client.sendall(data)
                     left -= min(left, len(data))
                     if not left:
+                        slow += 1
                         exchange.server.closing.wait(0.05)
 
     return behave
@@ -233,9 +241,10 @@ def test_H33_tls_through_tls_ends_at_the_deadline_though_bytes_drip(
 ) -> None:
     """Each byte comes in a record of the proxy's TLS, and none completes one of the host's."""
     context = authority.issue().server_context()
+    patience = Event()
     with (
         FaultServer([good(bytes(1 << 14))], context) as server,
-        FaultServer([as_slow_tunnel(server.port, fast)], context) as proxy,
+        FaultServer([as_slow_tunnel(server.port, fast, patience)], context) as proxy,
     ):
         environ = {"SSL_CERT_FILE": str(authority.path), "HTTPS_PROXY": at_localhost(proxy)}
         with (
@@ -243,6 +252,7 @@ def test_H33_tls_through_tls_ends_at_the_deadline_though_bytes_drip(
             pytest.raises(HostUnreachable),
         ):
             get(f"{at_localhost(server)}/x", 1 << 20, network)
+        assert not patience.is_set()
         assert bool(server.requests) == bool(fast)
 
 

@@ -376,7 +376,7 @@ class _TlsInTls:
         while True:
             try:
                 return action()
-            except ssl.SSLWantReadError:
+            except ssl.SSLWantReadError:  # noqa: PERF203 - it is how ssl asks for bytes
                 if time.monotonic() >= ends:
                     raise TimeoutError("the bytes come too slowly") from None
                 self._flush()  # the other side may wait for it
