@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tsuku_llm.files import make_folder, replace_file
-from tsuku_publish.copies import Files, Folder
+from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import write
@@ -30,7 +30,7 @@ class Ceremony:
     def alone(self, into: Path) -> None:
         """Write the repository with the signers at hand. Raises ``PublishError``."""
         self._require_not_older(into)
-        self._write(into, Folder(into), Files({}))
+        self._write(into, RepositoryFolder(into), MemoryCopy({}))
 
     def in_turn(self, into: Path, gathered: Path) -> None:
         """Add the signatures of the signers at hand to those gathered in a folder.
@@ -40,8 +40,8 @@ class Ceremony:
         """
         # First of all: no file may be written if the plan is older than what is published.
         self._require_not_older(into)
-        published = Folder(into)
-        begun = Folder(gathered)
+        published = RepositoryFolder(into)
+        begun = RepositoryFolder(gathered)
         files = offline_files(self._plan, self._releases, self._signers, published, begun)
         for name, data in files.items():
             make_folder((gathered / name).parent)
@@ -71,7 +71,9 @@ class Ceremony:
                     "use --raise"
                 )
 
-    def _write(self, into: Path, published: Folder, begun: Folder | Files) -> None:
+    def _write(
+        self, into: Path, published: RepositoryFolder, begun: RepositoryFolder | MemoryCopy
+    ) -> None:
         files = sign(self._plan, self._releases, self._signers, published, begun)
         write(into, files)
         self._say(f"{into}: {len(files)} files, signed and checked")

@@ -6,7 +6,7 @@ from datetime import datetime
 from tsuku_llm import manifest, trust
 from tsuku_llm.errors import TrustError
 from tsuku_llm.revocations import parse
-from tsuku_publish.copies import Wheel
+from tsuku_publish.copies import WheelCopy
 from tsuku_publish.errors import PublishError, in_one_line
 
 FIRST_ROOT = "metadata/1.root.json"
@@ -60,7 +60,7 @@ def late_roles(
     older than any weekly one, and a client that goes online fetches a newer one.
     """
     left = days_left(repository, now)
-    if isinstance(copy, Wheel):
+    if isinstance(copy, WheelCopy):
         del left["timestamp"]
     return [f"{role} ({days} days left)" for role, days in left.items() if days < warn[role]]
 

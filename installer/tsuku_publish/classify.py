@@ -55,7 +55,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class ClassifiedBuild:
     """A rule and the assets of one release that it names."""
 
     rule: Rule
@@ -81,7 +81,7 @@ def load_rules(data: Path) -> Rules:
         )
 
 
-def classify(release: UpstreamRelease, rules: Rules) -> tuple[Build, ...]:
+def classify(release: UpstreamRelease, rules: Rules) -> tuple[ClassifiedBuild, ...]:
     """Return the builds of a release, in the order of the rules.
 
     Raises ``PublishError`` for an asset that no rule knows, for a build whose companion is missing,
@@ -99,7 +99,7 @@ def classify(release: UpstreamRelease, rules: Rules) -> tuple[Build, ...]:
             if companion is None:
                 raise PublishError(f"{release.tag}: {asset.name} has no {rule.companion}")
             artifacts = (asset, companion)
-        builds.append(Build(rule, artifacts))
+        builds.append(ClassifiedBuild(rule, artifacts))
     used = {artifact.name for build in builds for artifact in build.artifacts}
     unknown = [name for name in assets.keys() - used if not _skipped(name, release.tag, rules)]
     if unknown:

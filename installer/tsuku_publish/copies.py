@@ -16,7 +16,7 @@ _NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class RepositoryFolder:
     """A repository in a folder."""
 
     path: Path
@@ -28,7 +28,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class MemoryCopy:
     """A repository that is not written yet."""
 
     files: Mapping[str, bytes]
@@ -39,7 +39,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Wheel:
+class WheelCopy:
     """The repository that a wheel embeds."""
 
     path: Path
@@ -56,7 +56,7 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostedCopy:
     """A published repository, fetched as clients fetch it; ``url`` ends with a slash."""
 
     url: str
@@ -80,5 +80,5 @@ class Host:
 def copy_at(place: str) -> trust.Copy:
     """Return a copy by its address: an https or file URL, a wheel, or a folder."""
     if "://" in place:
-        return Host(place if place.endswith("/") else f"{place}/")
-    return Wheel(Path(place)) if place.endswith(".whl") else Folder(Path(place))
+        return HostedCopy(place if place.endswith("/") else f"{place}/")
+    return WheelCopy(Path(place)) if place.endswith(".whl") else RepositoryFolder(Path(place))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsuku_publish.classify import Build, Rules, VariantRule, classify
+from tsuku_publish.classify import ClassifiedBuild, Rules, VariantRule, classify
 from tsuku_publish.contents import Contents
 from tsuku_publish.errors import PublishError
 from tsuku_publish.facts import Asset, UpstreamRelease
@@ -172,7 +172,7 @@ def _layout(name: str, tag: str) -> tuple[str, str]:
 
 
 def _variant(
-    build: Build,
+    build: ClassifiedBuild,
     variant: VariantRule,
     requires: Mapping[str, Any],
     contents: Mapping[str, Contents],

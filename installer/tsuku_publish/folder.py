@@ -8,7 +8,7 @@ from tsuku_llm import trust
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.checking import FIRST_ROOT, verify
-from tsuku_publish.copies import Files, Folder
+from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line, reading
 
 METADATA = ("metadata/*.json", "targets/**/*.json")
@@ -53,13 +53,13 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
         raise PublishError(f"{source} has no {FIRST_ROOT}: name a signed repository with --from")
     if (target / _TIMESTAMP).exists():
         # Going back is refused by every client that has seen the newer versions.
-        served = verify(Folder(target), files[FIRST_ROOT])
-        new = verify(Files(files), files[FIRST_ROOT])
+        served = verify(RepositoryFolder(target), files[FIRST_ROOT])
+        new = verify(MemoryCopy(files), files[FIRST_ROOT])
         older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]
         if older:
             raise PublishError(f"{target} has newer versions of: {', '.join(older)}")
     _put(target, files)
-    return verify(Folder(target), files[FIRST_ROOT])
+    return verify(RepositoryFolder(target), files[FIRST_ROOT])
 
 
 def _put(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -68,7 +68,7 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     if taken:
         names = ", ".join(sorted(taken))
         raise PublishError(f"other content exists under the same version, raise it: {names}")
-    verify(Files(files), files[FIRST_ROOT])
+    verify(MemoryCopy(files), files[FIRST_ROOT])
     try:
         # Clients may read the folder at any moment between two of these writes.
         for name in _in_order(files):

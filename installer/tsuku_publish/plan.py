@@ -67,7 +67,7 @@ class _Warn(msgspec.Struct):
     timestamp: int = 7
 
 
-class _File(msgspec.Struct, kw_only=True):
+class _RepositoryFile(msgspec.Struct, kw_only=True):
     """The content of ``repository.toml``."""
 
     signed: str = SIGNED
@@ -81,7 +81,7 @@ def load_plan(data: Path) -> Plan:
     """Read ``repository.toml`` and ``revoked.json``. Raises ``PublishError``."""
     path = data / "repository.toml"
     with reading(path):
-        raw = msgspec.convert(tomli.loads(path.read_text("utf-8")), _File)
+        raw = msgspec.convert(tomli.loads(path.read_text("utf-8")), _RepositoryFile)
         return Plan(
             signed=data / raw.signed,
             channels={name: tuple(releases) for name, releases in raw.channels.items()},

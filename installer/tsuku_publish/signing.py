@@ -27,7 +27,7 @@ from tuf.api.serialization.json import JSONSerializer
 
 from tsuku_llm import trust
 from tsuku_llm.revocations import plain
-from tsuku_publish.copies import Files
+from tsuku_publish.copies import MemoryCopy
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.plan import Plan, RolePlan
@@ -36,7 +36,7 @@ Signers = Mapping[str, CryptoSigner]
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 _READABLE = JSONSerializer(compact=False)
-_NOTHING: trust.Copy = Files({})
+_NOTHING: trust.Copy = MemoryCopy({})
 
 
 def sign(

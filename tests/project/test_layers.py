@@ -605,6 +605,16 @@ def test_a_package_has_a_docstring_and_no_code() -> None:
     assert full == WITH_CODE
 
 
+def test_no_class_name_is_used_twice() -> None:
+    names = [
+        node.name
+        for path in sorted(PUBLISHER.parent.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def has_code(module: Module) -> bool:
     return any(not isinstance(node, ast.Expr) for node in module.tree.body)
 

@@ -79,7 +79,7 @@ class Maintainer:
         return files_of(self.repository)
 
     def versions(self) -> dict[str, int]:
-        copy = copies.Folder(self.repository)
+        copy = copies.RepositoryFolder(self.repository)
         repository = checking.verify(copy, checking.first_root(copy))
         return {role: state.version for role, state in repository.roles.items()}
 
@@ -216,7 +216,12 @@ def test_a_rotation_collects_old_and_new_signers(maintainer: Maintainer) -> None
         assert said == [f"{line} signatures" for line in lacking]
         command = ("sign",)
     maintainer.run("sign", *gather, signers=("targets-2", "online-1"))
-    assert checking.verify(copies.Folder(maintainer.repository), pinned).roles["root"].version == 2
+    assert (
+        checking.verify(copies.RepositoryFolder(maintainer.repository), pinned)
+        .roles["root"]
+        .version
+        == 2
+    )
 
 
 def test_signatures_of_other_content_do_not_count(maintainer: Maintainer) -> None:
@@ -304,7 +309,7 @@ def test_a_rotation_needs_two_of_the_old_root_signers(maintainer: Maintainer) ->
     assert "old keys: 1 valid signatures, 2 are needed" in said
     assert maintainer.versions() == BEFORE
     maintainer.run("rotate", changed("root", PEOPLE), signers=("root-2", "root-3", *others))
-    copy = copies.Folder(maintainer.repository)
+    copy = copies.RepositoryFolder(maintainer.repository)
     assert checking.verify(copy, pinned).roles["root"].version == 2
     assert checking.walk(copy) == 2
 
@@ -320,9 +325,9 @@ def test_all_keys_are_replaced_and_the_oldest_client_follows(maintainer: Maintai
         at_hand = (*roots[1:], *new, *signing, online)
         maintainer.run("rotate", *changes, signers=at_hand)
         roots, rest = new, (*signing, online)
-    repository = checking.verify(copies.Folder(maintainer.repository), pinned)
+    repository = checking.verify(copies.RepositoryFolder(maintainer.repository), pinned)
     assert repository.roles["root"].version == 6
-    assert checking.walk(copies.Folder(maintainer.repository)) == 6
+    assert checking.walk(copies.RepositoryFolder(maintainer.repository)) == 6
     maintainer.run("sign", "--raise", signers=rest)
     maintainer.run("resign", signers=(rest[-1],))
     old = (*TARGETS, rest[-1])
@@ -333,7 +338,7 @@ def test_a_stolen_targets_signer_is_replaced_by_the_root_signers(maintainer: Mai
     kept = (*TARGETS[:2], "targets-4")
     maintainer.run("rotate", changed("targets", kept), signers=(*ROOT, *kept, "online-1"))
     root = trust.newest_root(
-        copies.Folder(maintainer.repository), maintainer.files()["metadata/1.root.json"]
+        copies.RepositoryFolder(maintainer.repository), maintainer.files()["metadata/1.root.json"]
     )
     before = trust.check_root(maintainer.files()["metadata/1.root.json"])
     assert len(set(root.roles["targets"].keyids) & set(before.roles["targets"].keyids)) == 2
@@ -383,7 +388,7 @@ def test_the_timestamp_is_published_last(maintainer: Maintainer, tmp_path: Path)
     for name in order[:-1]:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(new[name])
-        served = checking.verify(copies.Folder(target), pinned)
+        served = checking.verify(copies.RepositoryFolder(target), pinned)
         assert served.roles["timestamp"].version == BEFORE["timestamp"], name
 
 
@@ -520,7 +525,7 @@ def test_a_root_without_a_valid_chain_is_named(maintainer: Maintainer) -> None:
     document["signatures"] = document["signatures"][:3]
     path.write_text(json.dumps(document))
     with pytest.raises(PublishError, match="clients at root 1 are stuck"):
-        checking.walk(copies.Folder(maintainer.repository))
+        checking.walk(copies.RepositoryFolder(maintainer.repository))
 
 
 # --- from upstream to a user --------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_the_repository_expires_when_the_plan_says(embedded: loading.Catalog) ->
     assert left == {
         name: days - (SIGNED_DAY - PLAN.roles[name].issued).days for name, days in lifetimes.items()
     }
-    copy = copies.Folder(MANIFESTS)
+    copy = copies.RepositoryFolder(MANIFESTS)
     late = [
         checking.late_roles(copy, embedded.trusted, PLAN.warn, SIGNED_DAY + timedelta(days=days))
         for days in (23, 24, 305, 306)
@@ -509,10 +509,10 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
             assert len(json.loads(files[name])["signatures"]) == 3
     document = json.loads(files["metadata/1.root.json"])
     del document["signatures"][0]
-    checking.verify(copies.Files(files), json.dumps(document).encode())
+    checking.verify(copies.MemoryCopy(files), json.dumps(document).encode())
     del document["signatures"][0]
     with pytest.raises(PublishError, match="2 are needed"):
-        checking.verify(copies.Files(files), json.dumps(document).encode())
+        checking.verify(copies.MemoryCopy(files), json.dumps(document).encode())
 
 
 def test_too_few_signers_for_a_client_stop_the_tool(tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_too_few_signers_for_a_client_stop_the_tool(tmp_path: Path) -> None:
         del few[name]
         files = signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), few)
         if count:
-            copies_of = copies.Files(files)
+            copies_of = copies.MemoryCopy(files)
             checking.verify(copies_of, files["metadata/1.root.json"])
             continue
         with pytest.raises(PublishError, match="1 valid signatures, 2 are needed"):
@@ -547,7 +547,9 @@ def test_a_written_repository_is_the_same_when_written_again(tmp_path: Path) -> 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     folder.write(tmp_path, signed())
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
-    repository = checking.verify(copies.Folder(tmp_path), before[tmp_path / "metadata/1.root.json"])
+    repository = checking.verify(
+        copies.RepositoryFolder(tmp_path), before[tmp_path / "metadata/1.root.json"]
+    )
     assert len(repository.targets) == 7
 
 
@@ -600,7 +602,7 @@ def test_a_changed_repository_does_not_pass_the_check(tmp_path: Path, name: str)
     (tmp_path / name).write_bytes(data)
     root = (tmp_path / "metadata" / "1.root.json").read_bytes()
     with pytest.raises(PublishError):
-        checking.verify(copies.Folder(tmp_path), root)
+        checking.verify(copies.RepositoryFolder(tmp_path), root)
 
 
 def test_a_repository_without_a_release_file_does_not_pass_the_check() -> None:
@@ -609,7 +611,7 @@ def test_a_repository_without_a_release_file_does_not_pass_the_check() -> None:
     root = files["metadata/1.root.json"]
     del files[name]
     with pytest.raises(PublishError, match="is missing"):
-        checking.verify(copies.Files(files), root)
+        checking.verify(copies.MemoryCopy(files), root)
 
 
 # --- signers ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tsuku_publish.cli.options import (
     root_option,
     tell,
 )
-from tsuku_publish.copies import Folder
+from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.folder import write
 from tsuku_publish.plan import Plan, caught_up, load_plan, raised, save_roles, with_signers
 from tsuku_publish.releases import release_files
@@ -72,7 +72,7 @@ def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     """
     plan = load_plan(data)
     into = into or plan.signed
-    copy = Folder(into)
+    copy = RepositoryFolder(into)
     repository = verify(copy, first_root(copy))
     plan = raised(_caught_up(plan, into), issued.date(), ONLINE)
     write(into, sign_again(plan, repository, copy, load_signers()))
@@ -128,7 +128,7 @@ def new_signer(*, name: str, file: Path) -> CommandResult:
 
 
 def _caught_up(plan: Plan, into: Path) -> Plan:
-    copy = Folder(into)
+    copy = RepositoryFolder(into)
     if copy.read(FIRST_ROOT) is None:
         return plan
     roles = verify(copy, first_root(copy)).roles
@@ -151,7 +151,7 @@ def _sign(  # noqa: PLR0913, PLR0917 - the options of both commands
         tell(console, line)
 
     releases = release_files(plan, data, trusted_root)
-    for tag in require_kept(plan.revoked, releases, Folder(into), dropping):
+    for tag in require_kept(plan.revoked, releases, RepositoryFolder(into), dropping):
         say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
     ceremony = Ceremony(plan, releases, load_signers(), say)
     if gather:
