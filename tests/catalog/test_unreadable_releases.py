@@ -2,14 +2,17 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.folder_shop import FolderShop
+from support.program import COMMAND, run_program
 from support.release_server import NAME, User
 from support.repository import cpu_platform, release_document
+from support.tools import require_tool
 
 Document = dict[str, Any]
 
@@ -162,3 +165,25 @@ def test_S13_a_release_that_is_not_understood_can_still_be_revoked(
     assert (listed["revoked"], listed["readable"]) == (True, False)
     done = user.run("serve", "--json")
     assert (done.code, done.document["error"]["code"]) == (5, "revoked"), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
+@pytest.mark.parametrize("line", ["update", "update --check", "install"])
+def test_C04_a_disk_error_does_not_make_an_old_release_the_newest(
+    shop: FolderShop, tmp_path: Path, line: str
+) -> None:
+    """The file of b2 is intact and signed: only the disk fails, and perhaps not the next time."""
+    user = shop.user(tmp_path / "home")
+    assert user.run("install").code == 0
+    shop.publish("b2", {"cpu": shop.variant(shop.stand_in("b2"))})
+    assert user.run("repository", "refresh", NAME).code == 0
+    (file,) = (user.data / "metadata").rglob("*.b2.json")
+    inject = ("-e", "inject=read,pread64:error=EIO", "-P", str(file))
+    trace = tmp_path / "trace"
+    strace = (require_tool("strace"), "-f", "-qq", "-o", str(trace), *inject)
+    words = (*line.split(), "--offline") if line == "install" else line.split()
+    done = run_program(*words, env=user.env, command=(*strace, *COMMAND))
+    assert "EIO" in trace.read_text()
+    assert done.code == 6, done.stderr
+    assert "error[store]" in done.stderr
+    assert user.run(*words).code == 0

@@ -15,6 +15,7 @@ from tsuku_llm.catalog.copy_store import current_copy
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.catalog.roots import KnownRoots, known_roots
 from tsuku_llm.errors import (
+    CorruptStore,
     DigestMismatch,
     ManifestError,
     MetadataError,
@@ -22,6 +23,7 @@ from tsuku_llm.errors import (
     TrustError,
     TsukuError,
     UnknownRequest,
+    UnsafeLocation,
 )
 from tsuku_llm.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.revocations import Revocation
@@ -154,15 +156,16 @@ class Catalog:
     ) -> Iterator[tuple[ReleaseEntry, Release]]:
         """Read releases one by one; skip unreadable ones and report them to ``tell``.
 
-        A damaged file, or one of a newer format, must not block the other releases. Raises the
-        first error if no release can be read.
+        A damaged file, or one of a newer format, must not block the other releases. A disk error
+        is different: the file may be intact, and without it an old release would pass for the
+        newest. Raises the first error if no release can be read, and ``StoreError`` for the disk.
         """
         first: TsukuError | None = None
         any_read = False
         for entry in entries:
             try:
                 release = self.read(entry)
-            except (TrustError, StoreError) as error:
+            except (TrustError, CorruptStore, UnsafeLocation) as error:
                 first = first or error
                 reason = ": ".join((error.message, *error.facts[:1]))
                 tell(f"{_release_name(entry)} is skipped: {reason}")
