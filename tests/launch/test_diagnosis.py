@@ -15,7 +15,7 @@ from tsuku_llm.launch.packages import family_of, package_of
 def test_X14_a_failed_start_has_a_cause(row: Row) -> None:
     diagnosis = diagnose(row.code, f"0.00.001 I srv: starting\n{row.tail}srv: exiting\n")
     assert diagnosis is not None
-    assert diagnosis.slug == row.slug
+    assert (diagnosis.slug, diagnosis.fault) == (row.slug, row.fault)
     assert row.named in diagnosis.cause
     assert diagnosis.fix
     assert diagnosis.facts

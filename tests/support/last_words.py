@@ -8,9 +8,10 @@ EXCERPTS = Path(__file__).parents[1].joinpath("last_words.txt").read_text(encodi
 
 
 class Row(NamedTuple):
-    """One excerpt: what it is, how the server ended, and what the cause must name."""
+    """One excerpt: what it is, whose fault, how the server ended, and what the cause must name."""
 
     slug: str
+    fault: str
     code: int
     named: str
     tail: str
@@ -18,8 +19,8 @@ class Row(NamedTuple):
 
 def row_of(record: str) -> Row:
     heading, _, tail = record.partition("\n")
-    slug, ended, named = heading.split(" | ")
-    return Row(slug, exit_code(ended), named, tail)
+    slug, fault, ended, named = heading.split(" | ")
+    return Row(slug, fault, exit_code(ended), named, tail)
 
 
 def exit_code(ended: str) -> int:

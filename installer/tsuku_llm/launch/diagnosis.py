@@ -74,4 +74,5 @@ def _filled(row: Cause, found: re.Match[str], distribution: str) -> Diagnosis:
         row.fix.format_map(named),
         row.override,
         (line,),
+        fault=row.fault,
     )

@@ -24,8 +24,9 @@ def explain(plan: LaunchPlan, code: int, tail: str, *, oom_killed: bool) -> None
         diagnosis = _port_in_use(plan)
     if diagnosis is None:
         return
-    # A cause that the CPU avoids is the backend's. ``serve`` may then try another version.
-    failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
+    # Only then may ``serve`` try another variant: no other fault goes away with it.
+    by_backend = diagnosis.fault == "backend" and plan.backend != "cpu"
+    failure = BackendFailed if by_backend else LaunchError
     raise failure(
         f"the server did not start: {diagnosis.cause}",
         facts=diagnosis.facts,
@@ -44,6 +45,7 @@ def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
         f"nothing can listen on {address.host} port {address.port}: it is in use",
         "stop what uses it, or choose another with --port",
         facts=("another program accepts connections there",),
+        fault="arguments",
     )
 
 
@@ -68,7 +70,7 @@ def why_not_started(error: OSError, executable: Path) -> Diagnosis:
     if error.errno == errno.ENOEXEC or getattr(error, "winerror", None) in _BAD_IMAGE:
         return _WRONG_ARCHITECTURE
     cause = f"the system refused to start it: {error.strerror or error}"
-    return Diagnosis("refused", cause, "see the system's log")
+    return Diagnosis("refused", cause, "see the system's log", fault="system")
 
 
 def distribution() -> str:
@@ -96,23 +98,30 @@ _NOEXEC = Diagnosis(
     "noexec",
     "it is on a file system that is mounted noexec",
     "move the store to a file system mounted without noexec (TSUKU_HOME)",
+    fault="system",
 )
 _NOT_EXECUTABLE = Diagnosis(
     "not-executable",
     "the system does not allow this user to run it",
     "check the permissions of the file and its folders, and the system's security policy",
+    fault="system",
 )
 _NO_SERVER = Diagnosis(
-    "server-missing", "the file does not exist", "install it again: tsuku-llm install --force"
+    "server-missing",
+    "the file does not exist",
+    "install it again: tsuku-llm install --force",
+    fault="system",
 )
 _NO_INTERPRETER = Diagnosis(
     "musl",
     "the dynamic loader that it names is not on this system (another C library, such as musl, "
     "or another architecture)",
     "run it on a glibc distribution of the build's architecture",
+    fault="system",
 )
 _WRONG_ARCHITECTURE = Diagnosis(
     "wrong-architecture",
     "it is for another processor architecture, or damaged",
     "install the build for this machine: tsuku-llm install --force",
+    fault="system",
 )

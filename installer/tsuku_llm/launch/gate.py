@@ -117,10 +117,15 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
             f"it did not answer within {limit:g} seconds",
             "a driver may hang: reboot, or update it",
             CPU_OVERRIDE,
+            fault="backend",
         )
     ended = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
     unknown = Diagnosis(
-        "unknown", f"it {ended}", "look at the output of tsuku-llm probe", CPU_OVERRIDE
+        "unknown",
+        f"it {ended}",
+        "look at the output of tsuku-llm probe",
+        CPU_OVERRIDE,
+        fault="backend",
     )
     return diagnose(code, text, distribution=distribution()) or unknown
 
@@ -136,7 +141,7 @@ def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
     known = diagnose(0, listing.text, distribution=distribution())
     cause = known.cause if known else f"its {build.backend} backend did not start"
     fix = known.fix if known else facts_of(build.backend).first_look
-    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)
+    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE, fault="backend")
 
 
 def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
