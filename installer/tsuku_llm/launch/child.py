@@ -1,4 +1,4 @@
-"""A child process of the launcher: its end, the tail of its output, and one question to a build."""
+"""A child process of the launcher: its end, its last words, and one question to a build."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import threading
 from contextlib import suppress
 from typing import IO, NamedTuple
 
+from tsuku_llm.launch.last_words import LastWords
 from tsuku_llm.launch.planning import LaunchPlan
 
-TAIL_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
 _KILLED_LIMIT = 5.0
 """Seconds that a killed process gets to end: one that is stuck in a driver call never ends."""
@@ -104,25 +104,8 @@ class ChildEnd:
             self._killer.join()
 
 
-class Tail:
-    """The last bytes of a stream."""
-
-    def __init__(self, limit: int = TAIL_BYTES) -> None:
-        self._limit = limit
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        """Add ``data`` and drop the oldest bytes beyond the limit."""
-        self._bytes += data
-        del self._bytes[: -self._limit]
-
-    def text(self) -> str:
-        """Decode the kept bytes; U+FFFD replaces what is not UTF-8."""
-        return self._bytes.decode("utf-8", "replace")
-
-
 class _PipeReader(threading.Thread):
-    """The thread that empties one pipe into a tail, so that the child never blocks on it."""
+    """The thread that empties one pipe, so that the child never blocks on it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         # Daemon: a process that left the group can hold the pipe open for as long as it runs.
@@ -130,13 +113,13 @@ class _PipeReader(threading.Thread):
         self._stream = stream
         # Written by this thread only. ``finish`` reads it after the join; a thread that is
         # still alive then costs at most the newest bytes.
-        self._tail = Tail()
+        self._words = LastWords()
         self.start()
 
     def run(self) -> None:
         # Ends when every process that holds the other end of the pipe has closed it.
         while data := os.read(self._stream.fileno(), _CHUNK):
-            self._tail.feed(data)
+            self._words.feed(data)
 
     def finish(self) -> str:
         """Return the text; leave the pipe to the thread if a grandchild still holds it open."""
@@ -144,4 +127,4 @@ class _PipeReader(threading.Thread):
         # Close only what the thread no longer reads: the descriptor's number may be reused.
         if not self.is_alive():
             self._stream.close()
-        return self._tail.text()
+        return self._words.text()
