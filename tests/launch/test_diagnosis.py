@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.last_words import ROWS, Row, one_of_each
 
+from tsuku_llm.launch.child import LastWords
 from tsuku_llm.launch.diagnosis import TABLE, diagnose, ending, unknown
-from tsuku_llm.launch.last_words import LastWords
 from tsuku_llm.launch.packages import family_of, package_of
 
 

@@ -193,8 +193,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},
-        "supervise": {"child", "failure", "forwarding", "health", "last_words", "planning"}
-        | {"replace_process"},
+        "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
         "monitor": {"devices", "gpu_use", "health", "log", "nvml", "planning", "proc", "report"}
         | {"supervise"},
     },

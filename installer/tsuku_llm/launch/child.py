@@ -10,10 +10,13 @@ import threading
 from contextlib import suppress
 from typing import IO, NamedTuple
 
-from tsuku_llm.launch.last_words import LastWords
 from tsuku_llm.launch.planning import LaunchPlan
 
 _CHUNK = 64 * 1024
+_WINDOW = 64 * 1024
+"""Bytes of an output's end that are kept as they are."""
+_MOST_OLDER = 1000
+"""Lines from before the window that are kept: only complaints."""
 _KILLED_LIMIT = 5.0
 """Seconds that a killed process gets to end: one that is stuck in a driver call never ends."""
 
@@ -102,6 +105,40 @@ class ChildEnd:
         if self._killer:
             self._killer.cancel()
             self._killer.join()
+
+
+class LastWords:
+    """The end of an output, and the complaints before it: a long backtrace hides no cause.
+
+    Keeps the last 64 KiB at least, and at most 1,000 lines of what was said before. One thread
+    feeds it; another one reads it after the end of the output.
+    """
+
+    def __init__(self) -> None:
+        self._window = bytearray()
+        self._older: list[str] = []
+
+    def feed(self, data: bytes) -> None:
+        """Add ``data``; of what leaves the window, keep the complaints."""
+        self._window += data
+        # Twice the window, so that each byte is moved and read once, not at every call.
+        if len(self._window) < 2 * _WINDOW:
+            return
+        # Most servers never say that much: their start does without these patterns.
+        from tsuku_llm.launch.last_words import own_words  # noqa: PLC0415
+
+        # Cut behind a line; a single endless line is cut anywhere.
+        end = len(self._window) - _WINDOW
+        cut = self._window.rfind(b"\n", 0, end) + 1 or end
+        leaving = self._window[:cut].decode("utf-8", "replace")
+        del self._window[:cut]
+        self._older += own_words(leaving.split("\n"))
+        del self._older[:-_MOST_OLDER]
+
+    def text(self) -> str:
+        """Decode what is kept; U+FFFD replaces what is not UTF-8."""
+        older = "".join(f"{line}\n" for line in self._older)
+        return older + self._window.decode("utf-8", "replace")
 
 
 class _PipeReader(threading.Thread):

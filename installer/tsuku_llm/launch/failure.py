@@ -83,7 +83,7 @@ def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
 def why_not_started(error: OSError, executable: Path) -> Diagnosis:
     """Explain why the system refused to start ``executable``."""
     # Python opens the null device and enters the folder for the server: the error names them.
-    if error.filename not in (None, str(executable), os.fspath(executable)):
+    if os.path.exists(executable) and error.filename not in (None, str(executable)):  # noqa: PTH110
         cause = f"{error.filename} cannot be used: {error.strerror or error}"
         return Diagnosis("refused", cause, "check that it exists here", fault="system")
     # A noexec mount and a missing execute bit give the same error.

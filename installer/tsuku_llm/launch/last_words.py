@@ -1,21 +1,13 @@
 """The last words of a server: the lines of its output that can explain its end.
 
 Most of an output cannot explain anything. This module leaves out what the server recovered from,
-what it printed of the model, and the frames of a backtrace. Pure, except that ``LastWords`` keeps
-what it is fed.
+what it printed of the model, and the frames of a backtrace. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
-
-_WINDOW = 64 * 1024
-"""Bytes of the output's end that are kept as they are."""
-
-_MOST_OLDER = 1000
-"""Lines from before the window that are kept: only complaints."""
 
 _LONGEST_LINE = 1000
 """Characters of a line that are read: some patterns' time grows faster than the square."""
@@ -75,43 +67,13 @@ _COMPLAINT = re.compile(
 )
 
 
-class LastWords:
-    """The end of an output, and the complaints before it: a long backtrace hides no cause.
-
-    Keeps about 64 KiB as they are, and at most 1,000 lines of what was said before. One thread
-    feeds it; another one reads it after the end of the output.
-    """
-
-    def __init__(self) -> None:
-        self._window = bytearray()
-        self._older: deque[str] = deque(maxlen=_MOST_OLDER)
-
-    def feed(self, data: bytes) -> None:
-        """Add ``data``; of what leaves the window, keep the complaints."""
-        self._window += data
-        # Twice the window, so that each byte is moved and read once, not at every call.
-        if len(self._window) < 2 * _WINDOW:
-            return
-        # Cut behind a line; a single endless line is cut anywhere.
-        cut = self._window.rfind(b"\n", 0, len(self._window) - _WINDOW) + 1
-        cut = cut or len(self._window) - _WINDOW
-        leaving = self._window[:cut].decode("utf-8", "replace")
-        del self._window[:cut]
-        self._older.extend(_own_words(leaving.split("\n")))
-
-    def text(self) -> str:
-        """Decode what is kept; U+FFFD replaces what is not UTF-8."""
-        older = "".join(f"{line}\n" for line in self._older)
-        return older + self._window.decode("utf-8", "replace")
-
-
 def complaints(text: str) -> list[str]:
     """Return the lines that may say why the server ended, in the order of time.
 
     Left out is everything before the last sign that the server went on.
     """
     found: list[str] = []
-    for line in _own_words(text.split("\n")):
+    for line in own_words(text.split("\n")):
         if _WENT_ON.search(line):
             found.clear()
         else:
@@ -134,7 +96,7 @@ def quoted(line: str) -> str:
     return line.strip()[:_QUOTED]
 
 
-def _own_words(lines: Iterable[str]) -> Iterator[str]:
+def own_words(lines: Iterable[str]) -> Iterator[str]:
     """Yield the complaints among ``lines``, and the signs that the server went on."""
     for line in _without_foreign(lines):
         if _WENT_ON.search(line) or (_COMPLAINT.search(line) and not _HARMLESS.search(line)):

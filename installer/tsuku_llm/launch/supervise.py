@@ -16,10 +16,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import IO, Protocol
 
-from tsuku_llm.launch.child import ChildEnd
+from tsuku_llm.launch.child import ChildEnd, LastWords
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.health import Readiness
-from tsuku_llm.launch.last_words import LastWords
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.replace_process import flush_output
 
