@@ -168,6 +168,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
     "launch": {
         # Pure: they decide, and read or ask nothing.
         "causes": set(),
+        "causes_arguments": {"causes"},
         "causes_gpu": {"causes"},
         "causes_model": {"causes"},
         "causes_system": {"causes"},
@@ -176,8 +177,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "log": set(),
         "packages": set(),
         "report": set(),
-        "diagnosis": {"causes", "causes_gpu", "causes_model", "causes_system", "last_words"}
-        | {"packages"},
+        "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
+        | {"last_words", "packages"},
         "gpu_use": {"devices", "log", "report"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
@@ -242,8 +243,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 """The same inside a unit: which of its other modules each module may import, at any place."""
 
 PURE = {
-    "launch": {"causes", "causes_gpu", "causes_model", "causes_system", "devices", "diagnosis"}
-    | {"gpu_use", "last_words", "log", "packages", "report"},
+    "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
+    | {"devices", "diagnosis", "gpu_use", "last_words", "log", "packages", "report"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

@@ -1,7 +1,7 @@
 """The values of a diagnosis, and the causes that only an exit code or a signal tells.
 
-The causes that the output tells are tables of their own: ``causes_system``, ``causes_model`` and
-``causes_gpu``. To add one, see CONTRIBUTING.
+The causes that the output tells are tables of their own: ``causes_system``,
+``causes_arguments``, ``causes_model`` and ``causes_gpu``. To add one, see CONTRIBUTING.
 """
 
 from __future__ import annotations
@@ -108,6 +108,14 @@ GENERAL = (
         r"error loading model: (?!llama_model_loader: failed to load model from)(?P<said>[^\n]+)",
         "the server cannot load the model: {said}",
         "get a newer conversion of it, or update the build (tsuku-llm update)",
+        rank=1,
+    ),
+    Cause(
+        "context",
+        "model",
+        r"failed to initialize the context: (?P<said>[^\n]+)",
+        "the server cannot make a context for the model: {said}",
+        "try a smaller context (-c), and leave out arguments about cache and rope",
         rank=1,
     ),
 )

@@ -115,7 +115,7 @@ GPU = (
     Cause(
         "vulkan-device-lost",
         "backend",
-        r"ErrorDeviceLost|DeviceLostError|VK_ERROR_DEVICE_LOST",
+        r"ErrorDeviceLost|DeviceLostError|VK_ERROR_DEVICE_LOST|CS has been (?:cancelled|rejected)",
         "the Vulkan driver failed during the work (device lost)",
         "update the GPU's driver; a smaller batch (-ub 256) often avoids it",
         CPU_OVERRIDE,
@@ -216,8 +216,9 @@ GPU = (
     Cause(
         "out-of-gpu-memory",
         "model",
-        r"OutOfDeviceMemory|OUT_OF_DEVICE_MEMORY|OUT_OF_RESOURCES|MEM_OBJECT_ALLOCATION_FAILURE"
+        r"OutOfDeviceMemory|OUT_OF_DEVICE_MEMORY|(?<!HSA_STATUS_ERROR_)OUT_OF_RESOURCES|MEM_OBJECT_ALLOCATION_FAILURE"
         r"|(?:CUDA|HIP|ROCm|MUSA|SYCL) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|CUDA error: the (?:resource allocation failed|library was not initialized)"
         r"|CUBLAS_STATUS_NOT_INITIALIZED|rocblas_status_memory_error|hipErrorOutOfMemory"
         r"|kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory \(",
         "there is not enough free memory on the GPU",
@@ -263,6 +264,15 @@ GPU = (
         "Intel's driver cannot compile the backend's code",
         "update Intel's compute runtime (intel-opencl-icd, libze-intel-gpu1)",
         CPU_OVERRIDE,
+    ),
+    Cause(
+        "backend-start",
+        "backend",
+        r"failed to initialize (?P<device>\S+) backend",
+        "the backend does not start on the device {device}",
+        UPDATE,
+        CPU_OVERRIDE,
+        rank=1,
     ),
     # --- anything else that a driver reports, in its own words ---
     Cause(

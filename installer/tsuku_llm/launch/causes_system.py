@@ -24,6 +24,14 @@ SYSTEM = (
         "use a newer release of the distribution, or another variant (tsuku-llm explain)",
         CPU_OVERRIDE,
     ),
+    Cause(
+        "library-version",
+        "system",
+        r": version [`'](?P<symbol>[^`'\n]+)'? not found \(required by",
+        "a shared library of this system has another version than the build needs ({symbol})",
+        f"take its folder out of LD_LIBRARY_PATH; or {REINSTALL}",
+        CPU_OVERRIDE,
+    ),
     # musl's loader words its complaints differently from glibc's.
     Cause(
         "musl",
@@ -35,7 +43,8 @@ SYSTEM = (
     Cause(
         "wrong-architecture",
         "system",
-        r"wrong ELF class|Bad CPU type in executable|incompatible architecture|Exec format error",
+        rf"(?:{_LOADING})\S+: wrong ELF class|Bad CPU type in executable"
+        r"|incompatible architecture|Exec format error",
         "the build is for another processor architecture",
         "install the build for this machine: tsuku-llm install --force",
     ),
@@ -144,9 +153,20 @@ SYSTEM = (
         "{package}",
         CPU_OVERRIDE,
     ),
+    # A container's runtime mounts the driver over such empty files.
+    Cause(
+        "driver-library-empty",
+        "backend",
+        rf"(?:{_LOADING})(?P<library>\S*lib(?:cuda|nvidia|vulkan|amdhip|ze_)[^\s:]*): "
+        r"file too short",
+        "the driver's library {library} is an empty file, as in a container without the GPU",
+        "pass the GPU in (--gpus all, with the vendor's container toolkit)",
+        CPU_OVERRIDE,
+    ),
     Cause(
         "damaged-library",
         "system",
+        rf"(?:{_LOADING}|symbol lookup error: )"
         r"(?P<library>[^\s:]+): (?:invalid ELF header|file too short|undefined symbol: "
         r"|ELF load command [^\n]*|cannot read file data|object file has no loadable segments"
         r"|only ET_DYN and ET_EXEC can be loaded)"
@@ -239,7 +259,8 @@ SYSTEM = (
     Cause(
         "download-refused",
         "arguments",
-        r"(?:HEAD failed, status|\(status|status code|HTTP code|error code): "
+        r"(?:HEAD failed, status|\(status|status code|HTTP code|error code|response code"
+        r"|status code received): "
         r"(?P<status>40[1346]|451)",
         "the download was refused (HTTP status {status})",
         "check the name of the repository and file; a gated model needs a token (HF_TOKEN)",

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tsuku_llm.launch.causes import GENERAL, NT_STATUS, OOM_KILLED, SIGNALS, Cause, Diagnosis
+from tsuku_llm.launch.causes_arguments import ARGUMENTS
 from tsuku_llm.launch.causes_gpu import GPU
 from tsuku_llm.launch.causes_model import MODEL
 from tsuku_llm.launch.causes_system import SYSTEM
 from tsuku_llm.launch.last_words import complaints, last_lines, quoted
 from tsuku_llm.launch.packages import package_of
 
-TABLE = (*SYSTEM, *MODEL, *GPU, *GENERAL)
+TABLE = (*SYSTEM, *ARGUMENTS, *MODEL, *GPU, *GENERAL)
 
 
 class _Hit(NamedTuple):
