@@ -175,10 +175,20 @@ def test_a_start_that_fails_is_explained_and_leaves_nothing_running(home: Home) 
     assert "failed to open GGUF file" in home.run("logs").stdout
 
 
-def test_an_exit_code_before_it_is_ready_is_passed_on(home: Home) -> None:
-    home.install(("err what it says is not known", "exit 42"), "b101")
+def test_an_end_before_it_is_ready_is_our_error_with_its_words_and_the_logs_place(
+    home: Home,
+) -> None:
+    home.install(("err the flux is open", "exit 42"), "b101")
     result = home.run(*SERVE, "--json")
-    assert (result.code, result.document["error"]["code"]) == (42, "server-exit")
+    error = result.document["error"]
+    assert (result.code, error["code"]) == (7, "launch-failed")
+    log = home.state / "servers" / "default.log"
+    assert error["facts"][-3:] == [
+        "the flux is open",
+        "it ended with exit code 42",
+        f"its log: {log}",
+    ]
+    assert "the flux is open" in log.read_text("utf-8")
     assert home.servers() == {}
 
 

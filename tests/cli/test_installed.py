@@ -16,7 +16,9 @@ from tsuku_llm.store.store import Store
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")
 
 
-def put(home: Path, script: str = "echo server $*", release: str = "b100") -> Installed:
+def put(
+    home: Path, script: str = "echo server $*; echo listening on :1 >&2", release: str = "b100"
+) -> Installed:
     server = f"#!/bin/sh\n{script}\n".encode()
     store = Store(home / "llm")
     return install(store, release, files={**FILES, "llama-server": server})
@@ -65,14 +67,14 @@ def test_a_backend_that_is_not_installed_is_never_served(home: Path) -> None:
 def test_the_server_gets_its_arguments_and_keeps_its_streams(
     extra: tuple[str, ...], home: Path
 ) -> None:
-    put(home, "echo server $*; echo said >&2")
+    put(home, "echo server $*; echo listening on :1 >&2")
     result = run_program("serve", *extra, "--", "--port", "1", "--json", env=environment(home))
     assert result.code == 0
     assert result.stdout == "server --port 1 --json\n"
     assert result.stderr.splitlines() == [
         "b100: no channel of repository official offers it any more; to update: tsuku-llm update",
         "requested=auto detected=[vulkan,cpu] selected=cpu",
-        "said",
+        "listening on :1",
     ]
 
 

@@ -63,7 +63,9 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
 def test_a_start_that_requires_a_gpu_ends_with_8_if_none_is_listed(
     flags: tuple[str, ...], home: Path
 ) -> None:
-    install_stand_in(home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started",))
+    install_stand_in(
+        home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started, listening on :1",)
+    )
     done = serve(home, "--require-gpu", *flags, VK_DRIVER_FILES="/nowhere.json")
     assert done.code == 8
     _, _, error, *facts, hint = done.stderr.splitlines()
@@ -73,7 +75,7 @@ def test_a_start_that_requires_a_gpu_ends_with_8_if_none_is_listed(
 
 
 def test_require_gpu_refuses_a_build_for_the_processor(home: Path) -> None:
-    install_stand_in(home / "llm", backend="cpu", serve=("err it was started",))
+    install_stand_in(home / "llm", backend="cpu", serve=("err it was started, listening on :1",))
     done = serve(home, "--require-gpu")
     assert done.code == 8
     assert "it was started" not in done.stderr
@@ -89,7 +91,9 @@ def test_a_server_that_falls_back_to_the_processor_ends_with_8(home: Path) -> No
 
 
 def test_a_missing_gpu_is_one_warning_without_require_gpu(home: Path) -> None:
-    install_stand_in(home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started",))
+    install_stand_in(
+        home / "llm", devices=NO_DEVICE_STEPS, serve=("err it was started, listening on :1",)
+    )
     done = serve(home)
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
     assert (done.code, len(warnings)) == (0, 1)
@@ -97,7 +101,7 @@ def test_a_missing_gpu_is_one_warning_without_require_gpu(home: Path) -> None:
 
 
 def test_verify_hashes_every_file_before_a_start(home: Path) -> None:
-    build = install_stand_in(home / "llm", backend="cpu", serve=("exit 0",))
+    build = install_stand_in(home / "llm", backend="cpu", serve=("err listening on :1", "exit 0"))
     told = serve(home, "--verify", "--json").document["data"]["start"]
     assert (told["verification"], told["version"]) == ("hash", build.id)
     assert serve(home, "--json").document["data"]["start"]["verification"] == "fingerprint"
@@ -106,7 +110,7 @@ def test_verify_hashes_every_file_before_a_start(home: Path) -> None:
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_X12_a_start_sets_the_same_modes_with_any_umask(mask: int, home: Path) -> None:
     """The state folder is 0755 and its files are 0644: other users cannot write there."""
-    install_stand_in(home / "llm", serve=("exit 0",))
+    install_stand_in(home / "llm", serve=("err listening on :1", "exit 0"))
     command = [*COMMAND, "serve"]
     subprocess.run(command, env=environment(home), umask=mask, check=True, capture_output=True)
     state = home / "llm" / "state"

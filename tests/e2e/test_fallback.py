@@ -25,7 +25,7 @@ def publish(shop: ReleaseServer, *, vulkan: tuple[str, ...], cuda: tuple[str, ..
             "b1-vulkan", devices=(heading, f"need {GPU}", device), serve=vulkan
         ),
         "cuda": shop.stand_in("b1-cuda", devices=CUDA_STEPS, serve=cuda),
-        "cpu": shop.stand_in("b1-cpu", serve=("err the cpu serves",)),
+        "cpu": shop.stand_in("b1-cpu", serve=("err the cpu serves: listening on :1",)),
     }
     shop.publish("b1", {name: shop.variant(each, backend=name) for name, each in builds.items()})
 
@@ -41,7 +41,7 @@ def installed_by(shop: ReleaseServer, home: Path) -> User:
 @pytest.fixture
 def lost(shop: ReleaseServer, tmp_path: Path) -> User:
     """A user whose Vulkan build loses its device, and whose CUDA build serves."""
-    publish(shop, vulkan=LOST, cuda=("err cuda serves",))
+    publish(shop, vulkan=LOST, cuda=("err cuda serves: listening on :1",))
     return installed_by(shop, tmp_path / "home")
 
 
@@ -88,7 +88,9 @@ def test_a_failed_variant_is_tried_again_after_a_driver_change(lost: User) -> No
 
 def test_a_new_release_is_tried_again(shop: ReleaseServer, lost: User) -> None:
     start_of(lost, "--fallback")
-    good = shop.stand_in("b2-vulkan", devices=VULKAN_STEPS, serve=("err vulkan serves",))
+    good = shop.stand_in(
+        "b2-vulkan", devices=VULKAN_STEPS, serve=("err vulkan serves: listening on :1",)
+    )
     shop.publish("b2", {"vulkan": shop.variant(good, backend="vulkan")})
     assert lost.run("update").code == 0
     start = start_of(lost, "--fallback")
@@ -133,7 +135,9 @@ def test_without_another_variant_the_processor_is_used_with_a_warning(
 ) -> None:
     heading, device = VULKAN_STEPS
     devices = (heading, f"need {GPU}", device)
-    only = shop.stand_in("b1-vulkan", devices=devices, serve=("err vulkan serves",))
+    only = shop.stand_in(
+        "b1-vulkan", devices=devices, serve=("err vulkan serves: listening on :1",)
+    )
     shop.publish("b1", {"vulkan": shop.variant(only, backend="vulkan")})
     user = installed_by(shop, tmp_path / "home")
     env = {name: value for name, value in user.env.items() if name != GPU}

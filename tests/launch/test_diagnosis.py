@@ -4,10 +4,12 @@ import re
 import signal
 
 import pytest
-from support.last_words import ROWS, Row
+from hypothesis import given
+from hypothesis import strategies as st
+from support.last_words import ROWS, Row, one_of_each
 
-from tsuku_llm.launch.causes import TABLE
-from tsuku_llm.launch.diagnosis import diagnose
+from tsuku_llm.launch.child import LastWords
+from tsuku_llm.launch.diagnosis import TABLE, diagnose, ending, unknown
 from tsuku_llm.launch.packages import family_of, package_of
 
 
@@ -15,7 +17,7 @@ from tsuku_llm.launch.packages import family_of, package_of
 def test_X14_a_failed_start_has_a_cause(row: Row) -> None:
     diagnosis = diagnose(row.code, f"0.00.001 I srv: starting\n{row.tail}srv: exiting\n")
     assert diagnosis is not None
-    assert diagnosis.slug == row.slug
+    assert (diagnosis.slug, diagnosis.fault) == (row.slug, row.fault)
     assert row.named in diagnosis.cause
     assert diagnosis.fix
     assert diagnosis.facts
@@ -28,15 +30,178 @@ def test_every_row_of_the_table_has_an_excerpt() -> None:
     assert [each.pattern for each in patterns if not any(map(each.search, tails))] == []
 
 
+def test_there_are_many_texts_each_with_its_source() -> None:
+    said = [row for row in ROWS if row.tail.strip()]
+    assert len({row.tail for row in said}) >= 180
+    assert [row for row in ROWS if len(row.source) < len("Apple dyld")] == []
+
+
+# Two of them in a row, or with something between: texts that end by what they say.
+TEXTS = [row for row in ROWS if row.tail.strip() and row.slug not in ("killed", "crashed")]
+TEXTS = [row for row in TEXTS if row.slug not in ("ended-from-outside", "mapping-lost")]
+
+RETRIED = """\
+ggml_backend_cuda_buffer_type_alloc_buffer: allocating 912.50 MiB on device 0: cudaMalloc failed: \
+out of memory
+ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 956825600
+graph_reserve: failed to allocate compute buffers
+llama_context: compute buffer allocation failed, retrying without pipeline parallelism
+"""
+PINNED = """\
+ggml_cuda_host_malloc: failed to allocate 1024.00 MiB of pinned memory: out of memory
+ggml_vulkan: Failed to allocate pinned memory (vk::Device::allocateMemory: ErrorOutOfDeviceMemory)
+"""
 MLOCK = """\
 warning: failed to mlock 8388608-byte buffer (after previously locking 0 bytes): \
 Cannot allocate memory
+Try increasing RLIMIT_MEMLOCK ('ulimit -l' as root).
 """
+CHATML = "common_chat_templates_init: failed to parse chat template (defaulting to chatml): x\n"
+TRANSLATED = (
+    "srv load_model: the draft model 'd' is not compatible with the target model 'm'. "
+    "tokens will be translated between the draft and target models.\n"
+)
+# A server that found no GPU, and went on to load the model on the processor.
+WENT_ON = """\
+ggml_cuda_init: failed to initialize CUDA: unknown error
+warning: no usable GPU found, --gpu-layers option will be ignored
+llama_model_loader: loaded meta data with 22 key-value pairs and 291 tensors from m.gguf (V3)
+"""
+KEYS = """\
+llama_model_loader: - kv   1:   general.name str   = version 'GLIBC_2.99' not found (required by x)
+llama_model_loader: - kv  24: tokenizer.chat_template str = {{ 'CUDA error: out of memory' }}...
+print_info: EOG token        = 7 'error: invalid argument: --x'
+load: control token:      3 'ErrorDeviceLost' is not marked as EOG
+"""
+TEMPLATE = """\
+srv          init: chat template, chat_template: {%- for m in messages %}
+x: /lib/libm.so.6: version `GLIBC_2.99' not found (required by x)
+CUDA error: out of memory in the example
+  {{ raise_exception('failed to open GGUF file x.gguf') }}
+{%- endfor %}, example_format: '<|im_start|>system
+vk::Queue::submit: ErrorDeviceLost<|im_end|>
+'
+main: model loaded
+"""
+HARMLESS = {
+    "retried": RETRIED,
+    "pinned": PINNED,
+    "mlock": MLOCK,
+    "chatml": CHATML,
+    "translated": TRANSLATED,
+    "went-on": WENT_ON,
+    "keys": KEYS,
+    "template": TEMPLATE,
+}
 
 
-@pytest.mark.parametrize("tail", ["error: invalid argument: --bogus\n", MLOCK, ""])
+@pytest.mark.parametrize("harmless", HARMLESS.values(), ids=HARMLESS)
+def test_what_the_server_survived_or_printed_of_the_model_is_no_cause(harmless: str) -> None:
+    assert diagnose(1, harmless) is None
+    assert diagnose(0, f"{harmless}some last line\n") is None
+
+
+@given(st.sampled_from(list(HARMLESS.values())), st.sampled_from(TEXTS))
+def test_a_cause_is_the_same_after_harmless_words(harmless: str, row: Row) -> None:
+    assert diagnose(row.code, harmless + row.tail) == diagnose(row.code, row.tail)
+
+
+@given(st.sampled_from(TEXTS), st.sampled_from(TEXTS))
+def test_the_last_cause_in_time_counts(first: Row, last: Row) -> None:
+    """Whatever was said before the server tried again or went on does not count."""
+    went_on = (
+        "llama_context: compute buffer allocation failed, retrying without pipeline parallelism\n"
+    )
+    found = diagnose(last.code, first.tail + went_on + last.tail)
+    assert found == diagnose(last.code, last.tail)
+
+
+def test_of_two_causes_the_later_one_counts() -> None:
+    memory = "ggml_vulkan: Device memory allocation of size 369827840 failed.\n"
+    draft = "srv  load_model: the target and draft vocabs are not compatible\n"
+    for text, slug in ((memory + draft, "draft-model"), (draft + memory, "out-of-gpu-memory")):
+        found = diagnose(1, text)
+        assert found is not None
+        assert found.slug == slug
+
+
+# Frames as backtrace(3), gdb and lldb print them; the names in them look like causes.
+FRAMES = (
+    "/opt/bin/libggml-base.so(ggml_abort_out_of_memory_error+0x136)[0x7f8311f859e6]",
+    "#7  0x00007f8c0e0160d8 in CUDA_error::failed(common_params&, bool) () from /opt/libx.so",
+    "58\t../sysdeps/nptl/libc_start_call_main.h: No such file or directory.",
+    "[New LWP 482]",
+    "    frame #4: 0x000000018f0c5c60 libsystem_c.dylib`abort + 180",
+    "3   libggml-base.dylib    0x0000000104ab4f34 ggml_abort + 156",
+)
+
+
+@pytest.mark.parametrize("row", one_of_each(TEXTS), ids=lambda row: row.slug)
+def test_a_long_backtrace_hides_no_cause(row: Row) -> None:
+    """150 KB of frames, and 90 KB of lines of no known kind, in pieces as a pipe gives them."""
+    frames = "".join(f"{frame}\n" for frame in FRAMES * 400)
+    noise = "".join(f"  {number:08x}: 7f 45 4c 46 02 01 01 00\n" for number in range(2_500))
+    said = f"start\n{row.tail}{frames}{noise}".encode()
+    words = LastWords()
+    for at in range(0, len(said), 50_000):
+        words.feed(said[at : at + 50_000])
+    assert len(said) > 230_000
+    assert len(words.text()) < 140_000
+    assert diagnose(row.code, words.text()) == diagnose(row.code, row.tail)
+
+
+def test_the_argument_that_named_the_file_is_told() -> None:
+    missing = (
+        "gguf_init_from_file: failed to open GGUF file '/no.gguf' (No such file or directory)\n"
+    )
+    for after, option in (
+        ("", "given with -m"),
+        ("srv load_model: failed to load draft model, '/no.gguf'\n", "given with --model-draft"),
+        ("srv load_model: failed to load multimodal model, '/no.gguf'\n", "given with --mmproj"),
+        ("common_init_: failed to load lora adapter '/no.gguf'\n", "given with --lora"),
+    ):
+        found = diagnose(1, missing + after)
+        assert found is not None
+        assert option in found.fix
+
+
+def test_a_signal_from_outside_has_nothing_to_do_with_what_was_said() -> None:
+    said = "gguf_init_from_file: failed to open GGUF file 'x' (No such file or directory)\n"
+    for name, slug in (("SIGKILL", "killed"), ("SIGTERM", "ended-from-outside")):
+        found = diagnose(-signal.Signals[name], said)
+        assert found is not None
+        assert found.slug == slug
+    aborted = diagnose(-signal.SIGABRT, said)
+    assert aborted is not None
+    assert aborted.slug == "model-missing"
+
+
+@pytest.mark.parametrize("tail", ["a new kind of trouble\n", MLOCK, ""])
 def test_an_unknown_failure_has_no_cause(tail: str) -> None:
     assert diagnose(1, tail) is None
+
+
+def test_an_unknown_failure_is_said_to_be_so_with_the_last_lines() -> None:
+    frames = "".join(f"{frame}\n" for frame in FRAMES)
+    found = unknown(3, f"starting\n{KEYS}\x1b[31mthe flux is open\x1b[0m\n\n{frames}")
+    assert found.facts == ("starting", "the flux is open")
+    assert "exit code 3" in found.cause
+    assert "not known" in found.cause
+    assert found.fault == "unknown"
+    assert "-lv 4" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (-6, "was ended by SIGABRT"),
+        (-64, "was ended by SIG"),
+        (0xC0000005, "ended with 0XC0000005"),
+    ],
+)
+def test_an_end_is_named(code: int, words: str) -> None:
+    assert ending(code).startswith(words)
 
 
 def test_a_missing_library_comes_with_the_package_that_has_it() -> None:

@@ -72,7 +72,7 @@ def rest(started: subprocess.Popen[bytes]) -> tuple[int, str]:
 @BOTH
 @pytest.mark.parametrize("code", [0, 1, 3, 42, 255])
 def test_X17_the_exit_code_is_forwarded(action: str, code: int, tmp_path: Path) -> None:
-    assert run(stand_in(tmp_path, serve=(f"exit {code}",)), action=action).returncode == code
+    assert run(stand_in(tmp_path, serve=(READY, f"exit {code}")), action=action).returncode == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
@@ -123,7 +123,7 @@ def test_X16_the_server_gets_arguments_folder_and_environment(
 
 @BOTH
 def test_output_passes_through_unchanged(action: str, tmp_path: Path) -> None:
-    steps = ("out to stdout", "err \x1b[31m\udcff caf\udce9", "flood 50000", "exit 3")
+    steps = (READY, "out to stdout", "err \x1b[31m\udcff caf\udce9", "flood 50000", "exit 3")
     build = stand_in(tmp_path, serve=steps)
     ended = run(build, action=action)
     direct = subprocess.run([build.executable], check=False, capture_output=True)
@@ -148,7 +148,7 @@ def on_terminal(line: Sequence[str]) -> tuple[int, bytes]:
 def test_output_on_a_terminal_is_the_same_as_without_a_launcher(
     action: str, tmp_path: Path
 ) -> None:
-    steps = ("out to stdout", "err \x1b[31mred\x1b[0m caf\udce9", "out again", "exit 3")
+    steps = (READY, "out to stdout", "err \x1b[31mred\x1b[0m caf\udce9", "out again", "exit 3")
     build = stand_in(tmp_path, serve=steps)
     code, said = on_terminal(command(build, action=action))
     assert (code, sorted(said.split(b"\r\n"))) == (
@@ -215,7 +215,7 @@ def test_the_server_does_not_outlive_a_killed_launcher(tmp_path: Path) -> None:
 
 
 def test_the_servers_children_do_not_outlive_it(tmp_path: Path) -> None:
-    ended = run(stand_in(tmp_path, serve=("spawn", "exit 0")))
+    ended = run(stand_in(tmp_path, serve=(READY, "spawn", "exit 0")))
     assert ended.returncode == 0
     assert gone(int(ended.stdout.split()[1]))
 

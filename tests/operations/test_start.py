@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
-from support.last_words import ROWS, Row
+from support.last_words import ROWS, Row, one_of_each
 from support.servers import Starter, install_stand_in
 
 from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu, TamperedInstall
+from tsuku_llm.launch.diagnosis import ending
 from tsuku_llm.launch.report import Verdict
 from tsuku_llm.operations.device_check import check_devices
 from tsuku_llm.operations.state_notes import StateNotes
@@ -301,25 +302,30 @@ def test_X05_a_change_while_the_server_loads_ends_it(data: Path, starter: Starte
 # --- starts that fail -----------------------------------------------------------------------
 
 
-def ending(row: Row) -> tuple[str, ...]:
-    """Return the steps of a server that ends with this message; code 0 is not a failed start."""
+def failing(row: Row) -> tuple[str, ...]:
+    """Return the steps of a server that ends with this message."""
     lines = tuple(f"err {line}" for line in row.tail.splitlines())
-    return (*lines, f"kill {-row.code}" if row.code < 0 else f"exit {row.code or 1}")
+    return (*lines, f"kill {-row.code}" if row.code < 0 else f"exit {row.code}")
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.code <= 255], ids=lambda row: row.slug)
+PLAYED = one_of_each(row for row in ROWS if row.code <= 255)
+
+
+@pytest.mark.parametrize("row", PLAYED, ids=lambda row: row.slug)
 def test_X14_a_server_that_fails_as_real_ones_do_is_explained(
     row: Row, data: Path, starter: Starter
 ) -> None:
     """With any list of devices before: one cause, the facts, one fix, the override."""
-    install_stand_in(data, serve=ending(row))
+    install_stand_in(data, serve=failing(row))
     with pytest.raises(LaunchError) as caught:
         starter.start()
     error = caught.value
     assert row.named in error.message
-    assert error.facts
+    assert error.exit_code == 7
+    assert error.facts[-1] == f"it {ending(row.code)}"
     assert error.hint
-    assert isinstance(error, BackendFailed) == error.hint.endswith("llm.backend cpu")
+    # Another variant is started only for the backend's own fault.
+    assert isinstance(error, BackendFailed) == (row.fault == "backend")
 
 
 def test_a_failure_of_the_backend_is_one_that_another_variant_may_not_have(
@@ -338,3 +344,53 @@ def test_a_failure_of_anything_else_is_not_blamed_on_the_backend(
     with pytest.raises(LaunchError, match=r"x\.gguf does not exist") as caught:
         starter.start()
     assert type(caught.value) is LaunchError
+
+
+def test_an_unknown_failure_ends_with_our_code_and_the_servers_own_among_the_facts(
+    data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, serve=("err starting", "err the flux is open", "exit 42"))
+    with pytest.raises(LaunchError, match="not known to this program") as caught:
+        starter.start()
+    assert type(caught.value) is LaunchError
+    assert caught.value.exit_code == 7
+    assert caught.value.facts == ("starting", "the flux is open", "it ended with exit code 42")
+
+
+def test_an_end_with_code_0_before_it_served_is_a_failure(data: Path, starter: Starter) -> None:
+    install_stand_in(data, serve=("err bye", "exit 0"))
+    with pytest.raises(LaunchError) as caught:
+        starter.start()
+    assert caught.value.facts == ("bye", "it ended with exit code 0")
+
+
+@pytest.mark.parametrize("asked", ["--help", "--version", "--list-devices"])
+def test_an_answer_that_was_asked_for_is_no_failure(
+    asked: str, data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, backend="cpu", serve=("out usage", "exit 0"))
+    assert starter.start(asked) == 0
+
+
+def test_a_refused_certificate_is_not_taken_for_a_taken_port(data: Path, starter: Starter) -> None:
+    """The server's words are the same for both: nothing can be bound."""
+    port = str(free_port())
+    said = f"err start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: {port}"
+    install_stand_in(data, backend="cpu", serve=(said, "exit 1"))
+    with pytest.raises(LaunchError, match="certificate"):
+        starter.start("--ssl-cert-file", "no.pem", "--ssl-key-file", "no.key", "--port", port)
+    with pytest.raises(LaunchError, match="it is in use or not allowed"):
+        starter.start("--port", port)
+
+
+def test_a_foreign_program_is_no_cause_beside_a_complaint(data: Path, starter: Starter) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        port = str(foreign.getsockname()[1])
+        install_stand_in(data, backend="cpu", serve=("err an unknown error", "exit 1"))
+        with pytest.raises(LaunchError, match="not known"):
+            starter.start("--port", port)
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        port = str(foreign.getsockname()[1])
+        install_stand_in(data, release="b101", backend="cpu", serve=("exit 1",))
+        with pytest.raises(LaunchError, match="it is in use"):
+            starter.start("--port", port)

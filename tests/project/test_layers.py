@@ -168,23 +168,29 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
     "launch": {
         # Pure: they decide, and read or ask nothing.
         "causes": set(),
+        "causes_arguments": {"causes"},
+        "causes_gpu": {"causes"},
+        "causes_model": {"causes"},
+        "causes_system": {"causes"},
         "devices": set(),
+        "last_words": set(),
         "log": set(),
         "packages": set(),
         "report": set(),
-        "diagnosis": {"causes", "packages"},
+        "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
+        | {"last_words", "packages"},
         "gpu_use": {"devices", "log", "report"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
         "nvml_worker": set(),
         "planning": set(),
         "speed": set(),
-        "child": {"planning"},
+        "child": {"last_words", "planning"},
         "health": {"log", "planning"},
         "nvml": {"child", "planning"},
         "proc": {"gpu_use"},
-        "failure": {"causes", "diagnosis", "health", "packages", "planning"},
-        "gate": {"causes", "child", "devices", "diagnosis", "failure", "planning"},
+        "failure": {"causes", "diagnosis", "health", "last_words", "packages", "planning"},
+        "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},
@@ -237,7 +243,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 """The same inside a unit: which of its other modules each module may import, at any place."""
 
 PURE = {
-    "launch": {"causes", "devices", "diagnosis", "gpu_use", "log", "packages", "report"},
+    "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
+    | {"devices", "diagnosis", "gpu_use", "last_words", "log", "packages", "report"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

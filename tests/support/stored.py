@@ -12,7 +12,7 @@ from tsuku_llm.store.store import Store
 from tsuku_llm.tree_entry import FileEntry, LinkEntry
 
 FILES = {
-    "llama-server": b"#!/bin/sh\necho server\n",
+    "llama-server": b"#!/bin/sh\necho server\necho listening on :1 >&2\n",
     "libggml-base.so.0.9.5": b"base" * 500,
     "libggml-cpu-haswell.so": b"haswell" * 300,
     "share/licenses/LICENSE": b"MIT\n",

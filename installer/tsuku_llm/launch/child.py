@@ -1,4 +1,4 @@
-"""A child process of the launcher: its end, the tail of its output, and one question to a build."""
+"""A child process of the launcher: its end, its last words, and one question to a build."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import IO, NamedTuple
 
 from tsuku_llm.launch.planning import LaunchPlan
 
-TAIL_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
+_WINDOW = 64 * 1024
+"""Bytes of an output's end that are kept as they are."""
+_MOST_OLDER = 1000
+"""Lines from before the window that are kept: only complaints."""
 _KILLED_LIMIT = 5.0
 """Seconds that a killed process gets to end: one that is stuck in a driver call never ends."""
 
@@ -104,25 +107,42 @@ class ChildEnd:
             self._killer.join()
 
 
-class Tail:
-    """The last bytes of a stream."""
+class LastWords:
+    """The end of an output, and the complaints before it: a long backtrace hides no cause.
 
-    def __init__(self, limit: int = TAIL_BYTES) -> None:
-        self._limit = limit
-        self._bytes = bytearray()
+    Keeps the last 64 KiB at least, and at most 1,000 lines of what was said before. One thread
+    feeds it; another one reads it after the end of the output.
+    """
+
+    def __init__(self) -> None:
+        self._window = bytearray()
+        self._older: list[str] = []
 
     def feed(self, data: bytes) -> None:
-        """Add ``data`` and drop the oldest bytes beyond the limit."""
-        self._bytes += data
-        del self._bytes[: -self._limit]
+        """Add ``data``; of what leaves the window, keep the complaints."""
+        self._window += data
+        # Twice the window, so that each byte is moved and read once, not at every call.
+        if len(self._window) < 2 * _WINDOW:
+            return
+        # Most servers never say that much: their start does without these patterns.
+        from tsuku_llm.launch.last_words import own_words  # noqa: PLC0415
+
+        # Cut behind a line; a single endless line is cut anywhere.
+        end = len(self._window) - _WINDOW
+        cut = self._window.rfind(b"\n", 0, end) + 1 or end
+        leaving = self._window[:cut].decode("utf-8", "replace")
+        del self._window[:cut]
+        self._older += own_words(leaving.split("\n"))
+        del self._older[:-_MOST_OLDER]
 
     def text(self) -> str:
-        """Decode the kept bytes; U+FFFD replaces what is not UTF-8."""
-        return self._bytes.decode("utf-8", "replace")
+        """Decode what is kept; U+FFFD replaces what is not UTF-8."""
+        older = "".join(f"{line}\n" for line in self._older)
+        return older + self._window.decode("utf-8", "replace")
 
 
 class _PipeReader(threading.Thread):
-    """The thread that empties one pipe into a tail, so that the child never blocks on it."""
+    """The thread that empties one pipe, so that the child never blocks on it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         # Daemon: a process that left the group can hold the pipe open for as long as it runs.
@@ -130,13 +150,13 @@ class _PipeReader(threading.Thread):
         self._stream = stream
         # Written by this thread only. ``finish`` reads it after the join; a thread that is
         # still alive then costs at most the newest bytes.
-        self._tail = Tail()
+        self._words = LastWords()
         self.start()
 
     def run(self) -> None:
         # Ends when every process that holds the other end of the pipe has closed it.
         while data := os.read(self._stream.fileno(), _CHUNK):
-            self._tail.feed(data)
+            self._words.feed(data)
 
     def finish(self) -> str:
         """Return the text; leave the pipe to the thread if a grandchild still holds it open."""
@@ -144,4 +164,4 @@ class _PipeReader(threading.Thread):
         # Close only what the thread no longer reads: the descriptor's number may be reused.
         if not self.is_alive():
             self._stream.close()
-        return self._tail.text()
+        return self._words.text()

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import defaultdict
 from dataclasses import replace
+from typing import NamedTuple
 
-from tsuku_llm.launch.causes import NT_STATUS, OOM_KILLED, SIGNALS, TABLE, Cause, Diagnosis
+from tsuku_llm.launch.causes import GENERAL, NT_STATUS, OOM_KILLED, SIGNALS, Cause, Diagnosis
+from tsuku_llm.launch.causes_arguments import ARGUMENTS
+from tsuku_llm.launch.causes_gpu import GPU
+from tsuku_llm.launch.causes_model import MODEL
+from tsuku_llm.launch.causes_system import SYSTEM
+from tsuku_llm.launch.last_words import complaints, last_lines, quoted
 from tsuku_llm.launch.packages import package_of
 
-_LONGEST = 300
-"""Characters of a line that is quoted."""
+TABLE = (*SYSTEM, *ARGUMENTS, *MODEL, *GPU, *GENERAL)
 
-_LONGEST_LINE = 1000
-"""Characters of a line that are read: some patterns' time grows faster than the square."""
+
+class _Hit(NamedTuple):
+    """A row that matches on a line; ``line`` is the number of the match's last line."""
+
+    line: int
+    row: int
+    found: re.Match[str]
+
+    @property
+    def cause(self) -> Cause:
+        return TABLE[self.row]
 
 
 def diagnose(
-    code: int, tail: str, *, distribution: str = "", oom_killed: bool = False
+    code: int, text: str, *, distribution: str = "", oom_killed: bool = False
 ) -> Diagnosis | None:
     """Explain an end by its last output and its exit code (negative: minus the signal).
 
@@ -26,7 +41,31 @@ def diagnose(
     of ``packages.family_of``. ``oom_killed``: the kernel killed a process meanwhile because
     memory ran out.
     """
-    return _by_text(tail, distribution) or _by_code(code, oom_killed=oom_killed)
+    by_code = _by_code(code, oom_killed=oom_killed)
+    # A signal from outside has nothing to do with what was said before.
+    if by_code and by_code.slug in ("killed", "oom-killed", "ended-from-outside"):
+        return by_code
+    return _by_text(text, distribution) or by_code
+
+
+def unknown(code: int, text: str) -> Diagnosis:
+    """Return the diagnosis of an end that nothing explains, with the last lines as facts."""
+    return Diagnosis(
+        "unknown",
+        f"it {ending(code)} before it served, and its words are not known to this program",
+        "read its last lines; for more of them, start it again with -lv 4 after the --",
+        facts=last_lines(text),
+        fault="unknown",
+    )
+
+
+def ending(code: int) -> str:
+    """Say how a process ended, to follow "it"."""
+    name = signal_name(code)
+    if name:
+        return f"was ended by {name}"
+    # Windows' own codes are known in hexadecimal.
+    return f"ended with exit code {code}" if 0 <= code < 1 << 16 else f"ended with {code:#X}"
 
 
 def signal_name(code: int) -> str | None:
@@ -37,14 +76,34 @@ def signal_name(code: int) -> str | None:
         return f"signal {-code}"
 
 
-def _by_text(tail: str, distribution: str) -> Diagnosis | None:
-    # Each line is cut, not the text: a cause may be in any line.
-    tail = "\n".join(line[:_LONGEST_LINE] for line in tail.split("\n"))
-    for row in TABLE:
-        found = re.search(row.pattern, tail, re.IGNORECASE)
-        if found:
-            return _filled(row, found, distribution)
-    return None
+def _by_text(text: str, distribution: str) -> Diagnosis | None:
+    """Find the last cause in time.
+
+    One cause often shows in several lines that follow each other. Among these the row that comes
+    first in the table counts, as it says the most.
+    """
+    said = "\n".join(complaints(text))
+    hits = [
+        _Hit(said.count("\n", 0, found.end()), row, found)
+        for row, cause in enumerate(TABLE)
+        for found in re.finditer(cause.pattern, said, re.IGNORECASE)
+    ]
+    # One row for each line: rows are sorted, so the first one is the narrowest.
+    by_line = {hit.line: hit for hit in sorted(hits, reverse=True, key=lambda hit: hit[:2])}
+    in_time = [by_line[line] for line in sorted(by_line)]
+    if not in_time:
+        return None
+    # What only follows from a cause counts if no cause was said.
+    lowest = min(hit.cause.rank for hit in in_time)
+    causes = [hit for hit in in_time if hit.cause.rank == lowest]
+    best = causes[-1]
+    for hit in reversed(causes):
+        if hit.cause.slug != best.cause.slug:
+            break
+        best = min(best, hit, key=lambda each: each.row)
+    # A later line may tell which argument the file came from.
+    options = [hit.cause.option for hit in in_time if hit.cause.option and hit.line >= best.line]
+    return _filled(best, distribution, options[0] if options else "-m")
 
 
 def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
@@ -54,24 +113,30 @@ def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
         return OOM_KILLED
     status = code & 0xFFFFFFFF  # Windows' own codes may come as negative numbers
     if name in SIGNALS:
-        return replace(SIGNALS[name], facts=(f"it was ended by {name}",))
+        return replace(SIGNALS[name], facts=(f"it {ending(code)}",))
     if status in NT_STATUS:
         return replace(NT_STATUS[status], facts=(f"exit code {status:#X}",))
     return None
 
 
-def _filled(row: Cause, found: re.Match[str], distribution: str) -> Diagnosis:
+def _filled(hit: _Hit, distribution: str, option: str) -> Diagnosis:
     """Fill in a row, and quote the line by which it was recognised."""
+    row, found = hit.cause, hit.found
     start = found.string.rfind("\n", 0, found.start()) + 1
     end = found.string.find("\n", found.start())
-    line = found.string[start : end if end >= 0 else None].strip()[:_LONGEST]
+    line = quoted(found.string[start : end if end >= 0 else None])
+    # A row may not find everything that it names.
+    named = defaultdict(str, {"option": option, "line": line})
     # ``library_musl`` and ``library_dyld`` become ``library``; only one of them matched.
-    named = {name.split("_")[0]: value for name, value in found.groupdict().items() if value}
-    named["package"] = package_of(named.get("library", ""), distribution)
+    named.update(
+        {name.split("_")[0]: value.strip() for name, value in found.groupdict().items() if value}
+    )
+    named["package"] = package_of(named["library"], distribution)
     return Diagnosis(
         row.slug,
-        row.cause.format_map(named),
-        row.fix.format_map(named),
+        quoted(row.cause.format_map(named)),
+        quoted(row.fix.format_map(named)),
         row.override,
         (line,),
+        fault=row.fault,
     )

@@ -6,29 +6,51 @@ import errno
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from tsuku_llm.errors import BackendFailed, LaunchError
 from tsuku_llm.launch.causes import Diagnosis
-from tsuku_llm.launch.diagnosis import diagnose
+from tsuku_llm.launch.diagnosis import diagnose, ending, unknown
 from tsuku_llm.launch.health import address_of, is_taken
+from tsuku_llm.launch.last_words import complaints
 from tsuku_llm.launch.packages import family_of
 from tsuku_llm.launch.planning import LaunchPlan
 
+_ANSWERS = frozenset({"-h", "--help", "--usage", "--version", "--license", "--list-devices"}) | {
+    "-cl",
+    "--cache-list",
+    "--completion-bash",
+}
+"""Arguments with which the server prints something and ends: it was not asked to serve."""
 
-def explain(plan: LaunchPlan, code: int, tail: str, *, oom_killed: bool) -> None:
-    """Raise BackendFailed or LaunchError with the cause of an end; return if it is unknown."""
-    diagnosis = diagnose(code, tail, distribution=distribution(), oom_killed=oom_killed)
-    if diagnosis is None:
+
+def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None:
+    """Raise BackendFailed or LaunchError with the cause of an end before the server served.
+
+    ``said`` is the end of its output. Returns only for an answer that was asked for, such as
+    that of ``--help``.
+    """
+    if code == 0 and not _ANSWERS.isdisjoint(plan.argv[1:]):
+        return
+    diagnosis = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
+    # Only for a silent end: beside a complaint, the other program is a coincidence.
+    if diagnosis is None and not complaints(said):
         diagnosis = _port_in_use(plan)
     if diagnosis is None:
-        return
-    # A cause that the CPU avoids is the backend's. ``serve`` may then try another version.
-    failure = BackendFailed if diagnosis.override and plan.backend != "cpu" else LaunchError
+        diagnosis = unknown(code, said)
+    # The server's words for a certificate that it cannot use are those for a taken port.
+    address = address_of(plan.argv, plan.env)
+    if diagnosis.slug == "port-in-use" and address.tls and not is_taken(address):
+        diagnosis = replace(_CERTIFICATE, facts=diagnosis.facts)
+    # Only then may ``serve`` try another variant: no other fault goes away with it.
+    by_backend = diagnosis.fault == "backend" and plan.backend != "cpu"
+    failure = BackendFailed if by_backend else LaunchError
     raise failure(
         f"the server did not start: {diagnosis.cause}",
-        facts=diagnosis.facts,
+        # Its own code too: ours is always the same, so that a script can rely on it.
+        facts=tuple(dict.fromkeys((*diagnosis.facts, f"it {ending(code)}"))),
         hint=diagnosis.hint(plan.backend),
     )
 
@@ -44,6 +66,7 @@ def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
         f"nothing can listen on {address.host} port {address.port}: it is in use",
         "stop what uses it, or choose another with --port",
         facts=("another program accepts connections there",),
+        fault="arguments",
     )
 
 
@@ -59,6 +82,10 @@ def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
 
 def why_not_started(error: OSError, executable: Path) -> Diagnosis:
     """Explain why the system refused to start ``executable``."""
+    # Python opens the null device and enters the folder for the server: the error names them.
+    if os.path.exists(executable) and error.filename not in (None, str(executable)):  # noqa: PTH110
+        cause = f"{error.filename} cannot be used: {error.strerror or error}"
+        return Diagnosis("refused", cause, "check that it exists here", fault="system")
     # A noexec mount and a missing execute bit give the same error.
     if error.errno == errno.EACCES:
         return _NOEXEC if _on_noexec(executable) else _NOT_EXECUTABLE
@@ -68,7 +95,7 @@ def why_not_started(error: OSError, executable: Path) -> Diagnosis:
     if error.errno == errno.ENOEXEC or getattr(error, "winerror", None) in _BAD_IMAGE:
         return _WRONG_ARCHITECTURE
     cause = f"the system refused to start it: {error.strerror or error}"
-    return Diagnosis("refused", cause, "see the system's log")
+    return Diagnosis("refused", cause, "see the system's log", fault="system")
 
 
 def distribution() -> str:
@@ -96,23 +123,36 @@ _NOEXEC = Diagnosis(
     "noexec",
     "it is on a file system that is mounted noexec",
     "move the store to a file system mounted without noexec (TSUKU_HOME)",
+    fault="system",
 )
 _NOT_EXECUTABLE = Diagnosis(
     "not-executable",
     "the system does not allow this user to run it",
     "check the permissions of the file and its folders, and the system's security policy",
+    fault="system",
 )
 _NO_SERVER = Diagnosis(
-    "server-missing", "the file does not exist", "install it again: tsuku-llm install --force"
+    "server-missing",
+    "the file does not exist",
+    "install it again: tsuku-llm install --force",
+    fault="system",
 )
 _NO_INTERPRETER = Diagnosis(
     "musl",
     "the dynamic loader that it names is not on this system (another C library, such as musl, "
     "or another architecture)",
     "run it on a glibc distribution of the build's architecture",
+    fault="system",
+)
+_CERTIFICATE = Diagnosis(
+    "certificate",
+    "it cannot use its certificate or key, or may not listen at its address",
+    "check --ssl-cert-file and --ssl-key-file: PEM, readable, and a pair; then --host and --port",
+    fault="arguments",
 )
 _WRONG_ARCHITECTURE = Diagnosis(
     "wrong-architecture",
     "it is for another processor architecture, or damaged",
     "install the build for this machine: tsuku-llm install --force",
+    fault="system",
 )

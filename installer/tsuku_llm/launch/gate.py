@@ -14,8 +14,9 @@ from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.causes import CPU_OVERRIDE, Diagnosis
 from tsuku_llm.launch.child import ProcessResult, ask
 from tsuku_llm.launch.devices import ListedDevice, choose, has_list, own_devices, parse_devices
-from tsuku_llm.launch.diagnosis import diagnose, signal_name
+from tsuku_llm.launch.diagnosis import diagnose, ending
 from tsuku_llm.launch.failure import distribution, why_not_started
+from tsuku_llm.launch.last_words import last_lines
 from tsuku_llm.launch.planning import Build, LaunchPlan, environment
 
 GATE_LIMIT = 60.0
@@ -105,9 +106,7 @@ def _ask(
 def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
     if code == 0:
         return
-    # The last lines are the ones that explain an end.
-    lines = tuple(line for line in text.splitlines() if line.strip())[-_LAST_LINES:]
-    _refuse(build, _explained(code, text, limit), lines)
+    _refuse(build, _explained(code, text, limit), last_lines(text, _LAST_LINES))
 
 
 def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
@@ -117,10 +116,14 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
             f"it did not answer within {limit:g} seconds",
             "a driver may hang: reboot, or update it",
             CPU_OVERRIDE,
+            fault="backend",
         )
-    ended = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
     unknown = Diagnosis(
-        "unknown", f"it {ended}", "look at the output of tsuku-llm probe", CPU_OVERRIDE
+        "unknown",
+        f"it {ending(code)}",
+        "look at the output of tsuku-llm probe",
+        CPU_OVERRIDE,
+        fault="unknown",
     )
     return diagnose(code, text, distribution=distribution()) or unknown
 
@@ -136,7 +139,7 @@ def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
     known = diagnose(0, listing.text, distribution=distribution())
     cause = known.cause if known else f"its {build.backend} backend did not start"
     fix = known.fix if known else facts_of(build.backend).first_look
-    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE)
+    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE, fault="backend")
 
 
 def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import IO, Protocol
 
-from tsuku_llm.launch.child import ChildEnd, Tail
+from tsuku_llm.launch.child import ChildEnd, LastWords
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.health import Readiness
 from tsuku_llm.launch.planning import LaunchPlan
@@ -94,13 +94,14 @@ class StopHandle:
             stop()
 
 
-def supervise(
+def supervise(  # noqa: PLR0913 - each is one property of the start
     plan: LaunchPlan,
     *,
     keep: Collection[int] = (),
     stop_handle: StopHandle | None = None,
     observer: Observer | None = None,
     one_stream: bool = False,
+    serves: bool = True,
 ) -> int:
     """Run the server to its end; return its exit code, or 128 + n for signal n.
 
@@ -109,9 +110,9 @@ def supervise(
 
     The server's stdout is ours; with ``one_stream`` it is copied together with its stderr.
     The stderr is copied to ours as it arrives, and its end is kept to explain a failed start.
-    Raises LaunchError if the server cannot be started, or fails before it serves and the
-    cause is known. Once it serves, or when it was told to end, its exit code is returned as
-    it is.
+    Raises LaunchError if the server cannot be started, or ends before it serves, also with exit
+    code 0. Once it serves, or when it was told to end, its exit code is returned as it is; so is
+    a tool's, which never serves (``serves`` is False).
     """
     stop_handle = stop_handle or StopHandle()
     readiness = Readiness(plan)
@@ -140,7 +141,7 @@ def supervise(
             # the pipe open, and the tee waits for the end of the pipe. From here on a late
             # call of the stop handle in another thread does nothing.
             child_end.finish()
-            # The tail is complete after this, and ``on_stderr`` is not called any more,
+            # The last words are complete after this, and ``on_stderr`` is not called any more,
             # unless the copying thread had to be left behind.
             stderr.finish()
             # Last: the observer's thread could read the whole stderr.
@@ -149,11 +150,11 @@ def supervise(
     # Both are read only after the server has ended, so they do not change any more.
     stop_handle.signalled = forwarder.forwarded
     told_to_end = forwarder.forwarded or stop_handle.reason is not None
-    if code != 0 and not (readiness.served or told_to_end):
+    if serves and not (readiness.served or told_to_end):
         from tsuku_llm.launch.failure import explain  # noqa: PLC0415 - only then
 
-        # Raises if the cause is known. The counter is read after the end, for the same reason.
-        explain(plan, code, stderr.tail.text(), oom_killed=_oom_kills() > killed)
+        # The counter is read after the end, for the same reason.
+        explain(plan, code, stderr.last_words.text(), oom_killed=_oom_kills() > killed)
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
@@ -169,7 +170,7 @@ class StderrTee(threading.Thread):
         super().__init__(daemon=True)
         # Only this thread writes to it. The supervisor reads it after ``finish``; a thread
         # that is still alive then costs at most the newest bytes.
-        self.tail = Tail()
+        self.last_words = LastWords()
         self._source = source
         self._on_stderr = on_stderr
         self.start()
@@ -187,7 +188,7 @@ class StderrTee(threading.Thread):
                 # A write to a pipe or terminal may take only a part.
                 while view:
                     view = view[os.write(2, view) :]
-            self.tail.feed(data)
+            self.last_words.feed(data)
             # Other code runs in this thread here: nothing is copied until it returns.
             self._on_stderr(data)
 

@@ -82,6 +82,9 @@ def watch_over(
         how = how._replace(sink=keeper.on_report, stop_handle=keeper.stop_handle, one_stream=True)
         code = serve(session, arguments, how)
     except BaseException as error:
+        # The starting command shows this error, and cannot show what else the server said.
+        if isinstance(error, TsukuError):
+            error.facts += (f"its log: {instances.log(how.name)}",)
         # Also on KeyboardInterrupt: the record must not say that a server runs here.
         keeper.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise

@@ -70,7 +70,7 @@ def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
     # On Windows exec would return the terminal to the shell at once.
     from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415 - only there
 
-    return supervise(plan, keep=keep)
+    return supervise(plan, keep=keep, serves=False)
 
 
 def build_of(installed: Installed) -> Build:
