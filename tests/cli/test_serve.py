@@ -135,3 +135,19 @@ def test_the_server_ends_when_serve_is_killed(home: Path) -> None:
         server = only_child(child.pid)
         child.kill()
         assert gone(server)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("flags", ["", "--exec"])
+def test_closed_streams_do_not_end_a_start(closed: str, flags: str, home: Path) -> None:
+    """What the server says goes nowhere then, and never into a file of ours."""
+    steps = ("out SAID-BY-THE-SERVER", "err SAID-BY-THE-SERVER", "exit 3")
+    install_stand_in(home / "llm", backend="cpu", serve=steps)
+    line = f"{' '.join(COMMAND)} serve {flags} {closed}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], env=environment(home), check=False, capture_output=True
+    )
+    assert done.returncode in {3, 7}, done.stderr
+    assert b"Traceback" not in done.stderr
+    written = [path for path in home.rglob("*") if path.is_file() and path.name != "stand-in.txt"]
+    assert not [path for path in written if b"SAID-BY-THE-SERVER" in path.read_bytes()]
