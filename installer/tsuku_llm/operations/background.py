@@ -173,7 +173,9 @@ class _ServerKeeper:
             server = self._record.server
             if idle is None or server is None:
                 continue
-            sample = sample_activity(server.pid)  # None if the server cannot be looked at
+            # Without a port it listens at a Unix socket, whose path is the host.
+            socket = self._record.host if self._record.port is None else None
+            sample = sample_activity(server.pid, socket)  # None if it cannot be looked at
             if sample is not None and idle.is_over(time.monotonic(), sample):
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
