@@ -27,7 +27,13 @@ def detach(session: Session, name: str, argv: Sequence[str]) -> CommandResult:
     # The supervisor said that its server is ready, and runs on without us.
     if code is None:
         record = background.server(session, name)
-        return CommandResult(render.record_data(record), render.started_lines(record))
+
+        def undo() -> str:
+            # A start that ends with an error leaves no server behind.
+            stopped = background.stop(session, name)
+            return render.stopped_lines((stopped,))[0]
+
+        return CommandResult(render.record_data(record), render.started_lines(record), undo=undo)
     failure = _failure(said, code)
     return CommandResult(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
 

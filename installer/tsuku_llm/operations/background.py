@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
+from tsuku_llm.errors import (
+    CorruptStore,
+    LaunchError,
+    NotRunning,
+    StillRunning,
+    StoreError,
+    TsukuError,
+)
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.idle import IdleWatch, sample_activity
 from tsuku_llm.instances.log import follow_log, open_log, read_log, rotate_log
@@ -267,7 +274,8 @@ def server(session: Session, name: str) -> Record:
 class StoppedServer:
     """The way a server was stopped.
 
-    ``outcome`` is ``stopped``, ``killed``, or ``gone``: it had ended before.
+    ``outcome`` is ``stopped``, ``killed``, ``gone`` (it had ended before), or ``unreadable``: its
+    record was damaged and is removed, and its processes are not known.
     """
 
     name: str
@@ -282,7 +290,12 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
     returns).
     """
     instances = Instances(session.paths.state)
-    record = server(session, name)
+    try:
+        record = server(session, name)
+    except CorruptStore:
+        # Only its name is left. While the file is there, every ``status`` complains about it.
+        instances.forget(name)
+        return StoppedServer(name, "unreadable")
     was_up = record.state.is_up
     killed = was_up and not _ended(instances, record, grace)
     # Only now: a supervisor that still runs would write its record again.

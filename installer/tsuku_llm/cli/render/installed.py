@@ -228,6 +228,7 @@ def pruned_data(report: Cleaned) -> dict[str, Any]:
         "removed": list(pruned.removed),
         "in_use": list(pruned.in_use),
         "legacy_removed": list(pruned.legacy),
+        "logs": list(report.logs),
         "legacy": list(report.legacy),
         "foreign": list(report.foreign),
     }
@@ -239,6 +240,7 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
     removed = (
         *(f"removed {version}" for version in pruned.removed),
         *(f"removed {addon.path}, left by {addon.what}" for addon in pruned.legacy),
+        *(f"removed the log of the server {name}" for name in report.logs),
     )
     return (
         *(removed or ("nothing to remove",)),
