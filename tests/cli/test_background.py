@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import stand_in
+from support.builds import NO_DEVICE_STEPS, stand_in
 from support.processes import gone, stopped
 from support.program import COMMAND, Result, environment, run_program
+from support.servers import install_stand_in
 from support.stored import install
 
 from tsuku_llm import revocations
@@ -427,6 +428,25 @@ def test_a_request_at_a_unix_socket_keeps_a_server_up(home: Home, tmp_path: Path
         assert client.recv(12) == b"HTTP/1.1 200"
     assert gone(server["supervisor"])
     assert home.servers()["busy"]["reason"] == "no request for 1 seconds"
+
+
+def test_a_lost_gpu_is_a_warning_to_who_starts_the_server(home: Home) -> None:
+    """It runs on the processor, and is not told to use a device that is gone."""
+    install_stand_in(
+        home.path / "llm",
+        release="b101",
+        device="Vulkan0",
+        devices=NO_DEVICE_STEPS,
+        serve=("dump", "listen"),
+    )
+    started = home.run(*SERVE, "--json", "--", "--port", "0")
+    assert started.code == 0, started.stderr
+    (warning,) = started.stderr.splitlines()
+    assert warning.startswith("warning: the vulkan build would run on the CPU: it lists no device")
+    said = home.data("logs")["lines"]
+    assert warning in said
+    assert "arg --device" not in said
+    home.run("stop")
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_error(home: Home) -> None:

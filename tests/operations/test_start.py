@@ -152,10 +152,12 @@ def test_a_list_without_the_gpu_ends_a_start_that_requires_it(
 
 @pytest.mark.parametrize("devices", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_list_without_the_gpu_is_one_warning_and_the_server_runs(
-    devices: tuple[str, ...], data: Path, starter: Starter
+    devices: tuple[str, ...], data: Path, starter: Starter, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    install_stand_in(data, devices=devices)
+    """It would refuse to start with the device that it had when it was installed."""
+    install_stand_in(data, device="Vulkan0", devices=devices, serve=("dump", "listen"))
     assert starter.start() == 0
+    assert "arg --device" not in capfd.readouterr().out
     (warning,) = (note for note in starter.notes if note.startswith("warning"))
     assert "would run on the CPU: it lists" in warning
 
