@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import VULKAN_STEPS
@@ -14,6 +15,8 @@ from tsuku_llm.cli.session import FAKE_HARDWARE
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 LOST = ("err terminate: vk::Queue::submit: ErrorDeviceLost", "kill 6")
 CUDA_STEPS = ("out Available devices:", "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")
+SERVES = "STAND_IN_SERVES"
+"""Without it the CUDA stand-in ends at once; drivers do not listen to such variables."""
 GPU = "GGML_STAND_IN_GPU"
 """While it is set, the Vulkan stand-in lists its device; drivers listen to such variables."""
 
@@ -53,6 +56,22 @@ def start_of(user: User, *words: str) -> Mapping[str, object]:
     return start
 
 
+def served_by(user: User, *words: str, **extra: str) -> tuple[Mapping[str, object], str]:
+    """The report of a server that was started in the background and stopped, and its log."""
+    done = user.run("serve", "--detach", "--json", *words, "--", "--port", "0", **extra)
+    assert done.code == 0, done.stderr
+    # Not ``logs``: that begins with the log of the start before.
+    said = (user.data / "state" / "servers" / "default.log").read_text("utf-8")
+    assert user.run("stop").code == 0
+    report = done.document["data"]["report"]
+    assert isinstance(report, dict)
+    return report, said
+
+
+def noted(user: User, **extra: str) -> Any:
+    return user.run("fallback", "--json", **extra).document["data"]
+
+
 def active(user: User) -> str:
     return str(json.loads((user.data / "active.json").read_bytes())["active"])
 
@@ -71,27 +90,112 @@ def test_the_next_variant_is_installed_and_started(lost: User) -> None:
     assert len(lost.versions()) == 2
 
 
-def test_a_failed_variant_is_tried_again_after_a_driver_change(lost: User) -> None:
-    start_of(lost, "--fallback")
-    again = lost.run("serve", "--fallback", "--json")
-    start = again.document["data"]["start"]
-    assert start["selected"] == "cuda"
-    assert [each["variant"] for each in start["fallen_back_from"]] == ["vulkan"]
-    assert "vulkan failed on these drivers" in again.stderr
-    assert "ErrorDeviceLost" not in again.stderr, "it was not started a second time"
-    other = lost.run("serve", "--fallback", "--json", GGML_VK_OTHER="another driver")
-    assert "ErrorDeviceLost" in other.stderr
-    assert other.document["data"]["start"]["selected"] == "cuda"
-    off = lost.run("serve", "--no-fallback")
+@pytest.fixture
+def serving(shop: ReleaseServer, tmp_path: Path) -> User:
+    """A user whose Vulkan build loses its device, and whose CUDA build serves until it is ended."""
+    publish(shop, vulkan=LOST, cuda=("listen",))
+    return installed_by(shop, tmp_path / "home")
+
+
+def test_a_failed_variant_is_tried_again_after_a_driver_change(serving: User) -> None:
+    report, _ = served_by(serving, "--fallback")
+    assert report["selected"] == "cuda"
+    report, said = served_by(serving, "--fallback")
+    assert report["selected"] == "cuda"
+    assert [each["variant"] for each in report["fallen_back_from"]] == ["vulkan"]  # type: ignore[attr-defined]
+    assert "vulkan failed on these drivers" in said
+    assert "ErrorDeviceLost" not in said, "it was not started a second time"
+    report, said = served_by(serving, "--fallback", GGML_VK_OTHER="another driver")
+    assert "ErrorDeviceLost" in said
+    assert report["selected"] == "cuda"
+    off = serving.run("serve", "--no-fallback")
     assert (off.code, "error[backend-failed]" in off.stderr) == (7, True)
 
 
-def test_a_new_release_is_tried_again(shop: ReleaseServer, lost: User) -> None:
-    start_of(lost, "--fallback")
+def test_failures_are_listed_and_a_forgotten_one_is_tried_again(serving: User) -> None:
+    assert noted(serving) == {"failures": [], "current": False, "forgotten": False}
+    served_by(serving, "--fallback")
+    (failure,) = noted(serving)["failures"]
+    vulkan, cuda = sorted(serving.versions(), key=lambda name: "cuda" in name)
+    assert (failure["version"], failure["instead"]) == (vulkan, cuda)
+    shown = serving.run("fallback").stdout.splitlines()
+    assert shown == [
+        f"{vulkan} failed at {failure['noted_at']}: {failure['reason']}",
+        f"  {cuda} served instead",
+        "to try it again: tsuku-llm fallback --forget",
+    ]
+    other = serving.run("fallback", GGML_VK_OTHER="another driver").stdout
+    assert other.splitlines()[-1] == "noted with other drivers or variables: serve tries it again"
+    assert serving.run("fallback", "--forget").stdout == f"forgotten: the failure of {vulkan}\n"
+    assert (
+        serving.run("fallback").stdout == "no failure is noted: serve starts the active version\n"
+    )
+    assert "ErrorDeviceLost" in served_by(serving, "--fallback")[1]
+
+
+NOT_THE_BACKENDS = {
+    "model": ("err gguf_init_from_file: invalid magic characters: 'PK', expected 'GGUF'", "exit 1"),
+    "memory": (
+        "err ggml_vulkan: Device memory allocation of size 9000000000 failed.",
+        "err ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
+        "exit 1",
+    ),
+    "typo": ("err error: invalid device: Vulkan00", "exit 1"),
+}
+
+
+@pytest.mark.parametrize("said", NOT_THE_BACKENDS.values(), ids=NOT_THE_BACKENDS)
+def test_a_fault_of_something_else_installs_and_remembers_nothing(
+    said: tuple[str, ...], shop: ReleaseServer, tmp_path: Path
+) -> None:
+    publish(shop, vulkan=said, cuda=("listen",))
+    user = installed_by(shop, tmp_path / "home")
+    done = user.run("serve", "--fallback")
+    assert done.code == 7
+    assert "error[launch-failed]" in done.stderr
+    assert len(user.versions()) == 1
+    assert noted(user)["failures"] == []
+
+
+def test_what_did_not_serve_either_is_not_remembered(shop: ReleaseServer, tmp_path: Path) -> None:
+    """A crash of every variant says nothing about one of them."""
+    publish(shop, vulkan=LOST, cuda=("kill 11",))
+    user = installed_by(shop, tmp_path / "home")
+    assert "the cpu serves" in user.run("serve", "--fallback").stderr
+    assert noted(user)["failures"] == []
+
+
+def test_a_gpu_that_is_missing_now_is_looked_for_again(serving: User) -> None:
+    env = {name: value for name, value in serving.env.items() if name != GPU}
+    hidden = User(serving.home, env)
+    assert served_by(hidden, "--fallback")[0]["selected"] == "cuda"
+    assert noted(hidden)["failures"] == []
+
+
+def test_a_large_download_needs_a_yes_also_with_auto(shop: ReleaseServer, tmp_path: Path) -> None:
+    steps = {"vulkan": VULKAN_STEPS, "cuda": CUDA_STEPS}
+    builds = {
+        name: shop.stand_in(f"b1-{name}", devices=listed, serve=LOST)
+        for name, listed in steps.items()
+    }
+    builds["cpu"] = shop.stand_in("b1-cpu", serve=("listen",))
+    variants = {name: shop.variant(each, backend=name) for name, each in builds.items()}
+    variants["cuda"]["artifacts"][0]["size"] = 593_000_000
+    variants["cuda"]["artifacts"][0].pop("pieces", None)
+    shop.publish("b1", variants)
+    user = installed_by(shop, tmp_path / "home")
+    report, said = served_by(user, "--fallback")
+    assert report["selected"] == "cpu"
+    assert "cuda (a download of 593 MB) is left out: more than 100 MB" in said
+    assert not [line for line in shop.downloads() if "cuda" in line.path]
+
+
+def test_a_new_release_is_tried_again(shop: ReleaseServer, serving: User) -> None:
+    served_by(serving, "--fallback")
     good = shop.stand_in("b2-vulkan", devices=VULKAN_STEPS, serve=("err vulkan serves",))
     shop.publish("b2", {"vulkan": shop.variant(good, backend="vulkan")})
-    assert lost.run("update").code == 0
-    start = start_of(lost, "--fallback")
+    assert serving.run("update").code == 0
+    start = start_of(serving, "--fallback")
     assert (start["selected"], start["release"], start["fallen_back_from"]) == ("vulkan", "b2", [])
 
 
@@ -169,6 +273,19 @@ def test_on_a_terminal_the_user_is_asked(
     ended, said = run_on_terminal(typed, "serve", env=lost.env)
     assert "Continue with cuda (a download of" in said
     assert (ended, len(lost.versions())) == (code, versions)
+
+
+@pytest.mark.parametrize(("typed", "runs"), [(b"y\n", False), (b"n\nn\n", True)])
+def test_on_a_terminal_the_user_is_asked_again_at_the_next_start(
+    typed: bytes, runs: bool, shop: ReleaseServer, tmp_path: Path
+) -> None:
+    publish(shop, vulkan=LOST, cuda=(f"need {SERVES}", "listen"))
+    user = installed_by(shop, tmp_path / "home")
+    served_by(user, "--fallback", **{SERVES: "1"})
+    _, said = run_on_terminal(typed, "serve", env=user.env)
+    assert "vulkan failed on these drivers: " in said
+    assert "Start cuda instead? [y/N]" in said
+    assert ("ErrorDeviceLost" in said) == runs
 
 
 def test_without_a_network_the_first_failure_is_reported(shop: ReleaseServer, lost: User) -> None:
