@@ -9,6 +9,7 @@
  *     spawn                 a child that ignores SIGTERM and outlives its parent
  *     hang                  wait for a signal
  *     need NAME             end with 0 here unless the environment has that variable
+ *     device NAME           refuse a --device unless the environment has that variable
  *     loading N             /health is answered with 503 so many times first
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
  *     map FILE              map a file of its folder, as the loader maps a library
@@ -224,6 +225,12 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "need")) {
         if (!getenv(text))
             exit(0);
+    } else if (!strcmp(name, "device")) {
+        if (!getenv(text) && has(argc, argv, "--device")) {
+            fprintf(stderr, "error while handling argument \"--device\": invalid device: %s\n",
+                    option(argc, argv, "--device", ""));
+            exit(1);
+        }
     } else if (!strcmp(name, "loading"))
         loading = atol(text);
     else if (!strcmp(name, "speed"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import BackendFailed, SilentCpu
+from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, refusal_in
 from tsuku_llm.operations.device_check import Check, check_devices, explain
@@ -110,17 +110,37 @@ class VersionStart(NamedTuple):
             reader.check(installed, full=self.how.verify)
             require_not_revoked(self.session, installed.receipt)
             self.session.user.note(installed.receipt.line)
-            check = check_devices(
-                build_of(installed), installed.id, self.notes, self.session.machine.environ
-            )
-            plan = plan_server(
-                check.build,
-                self.arguments,
-                cwd=working_folder(),
-                environ=self.session.machine.environ,
-            )
-            self._require_devices(check, plan)
-            return self._run(check, plan, () if held is None else (held,))
+            keep = () if held is None else (held,)
+            recalled = self.notes.devices(installed.id) is not None
+            check = self._devices()
+            try:
+                return self._run(check, self._plan(check), keep)
+            except LaunchError:
+                # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
+                # fallen off the bus, or its driver fails. Then the remembered list is wrong.
+                if not recalled:
+                    raise
+                self.notes.forget_devices()
+                now = self._devices()
+                # Without an answer nothing is known of a loss.
+                if now.devices is None or _names(now) == _names(check):
+                    raise
+                return self._run(now, self._plan(now), keep)
+
+    def _devices(self) -> Check:
+        installed, environ = self.installed, self.session.machine.environ
+        return check_devices(build_of(installed), installed.id, self.notes, environ)
+
+    def _plan(self, check: Check) -> LaunchPlan:
+        """Plan the start. Raises ``SilentCpu`` for an unwanted one on the CPU."""
+        plan = plan_server(
+            check.build,
+            self.arguments,
+            cwd=working_folder(),
+            environ=self.session.machine.environ,
+        )
+        self._require_devices(check, plan)
+        return plan
 
     def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:
         # After exec this program is gone: everything that it has to do comes before.
@@ -240,6 +260,10 @@ class VersionStart(NamedTuple):
 
     def _warn(self, error: SilentCpu) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+
+
+def _names(check: Check) -> set[str]:
+    return {device.name for device in check.devices or ()}
 
 
 class _StartSink:

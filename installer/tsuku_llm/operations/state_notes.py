@@ -55,6 +55,11 @@ class StateNotes:
         """Keep a list that has the backend's devices; one without them may soon be wrong."""
         self._write("devices.json", {"version": version, "devices": devices})
 
+    def forget_devices(self) -> None:
+        """Drop the list, so that the next start asks the build."""
+        with suppress(OSError):
+            (self._state / "devices.json").unlink(missing_ok=True)
+
     def failure(self, version: str) -> FailureNote | None:
         """Return why a version's backend failed on the current drivers, None if it did not."""
         return self._failures().get(version)
