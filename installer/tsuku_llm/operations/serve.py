@@ -177,7 +177,7 @@ class VersionStart(NamedTuple):
                 one_stream=self.how.one_stream,
             )
         finally:
-            # Before anyone hears of the end: from here on nothing more is said about this start.
+            # First: the caller writes the end into its record, and that must stay the last word.
             sink.close()
         # The caller reads this from the handle that it gave us.
         if self.how.stop_handle:
@@ -287,8 +287,10 @@ class _StartSink:
                 return
             if report.ready and not self._has_served:
                 self._has_served = True
-                on_cpu = report.verdict.value == "on_cpu"
+                from tsuku_llm.launch.report import Verdict  # noqa: PLC0415 - as in ``_run``
+
                 # A GPU's build on the CPU does not show that its backend works.
+                on_cpu = report.verdict is Verdict.ON_CPU
                 if not on_cpu or self._start.installed.receipt.backend == "cpu":
                     self._start.on_served()
             if self._start.how.sink:
