@@ -3,6 +3,7 @@
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import stand_in
+from support.builds import NO_DEVICE_STEPS, stand_in
 from support.processes import gone, stopped
 from support.program import COMMAND, Result, environment, run_program
+from support.servers import install_stand_in
 from support.stored import install
 
 from tsuku_llm import revocations
@@ -361,6 +363,100 @@ def test_a_server_in_the_background_holds_its_version(home: Home) -> None:
     assert (refused.code, refused.document["error"]["code"]) == (6, "in-use")
     home.run("stop")
     assert home.run("uninstall", "b100").code == 0
+
+
+def test_a_start_whose_answer_cannot_be_written_leaves_no_server(home: Home) -> None:
+    line = [*COMMAND, *SERVE, "--", "--port", "0"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            line, env=environment(home.path), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 6
+    assert done.stderr.decode().splitlines() == [
+        "error[store]: the output cannot be written",
+        "  [Errno 28] No space left on device",
+        "  default has ended",
+    ]
+    assert home.servers() == {}
+    assert "stand-in: signal 15" in home.run("logs").stdout
+
+
+def test_a_torn_record_is_named_with_what_removes_it(home: Home) -> None:
+    home.start()
+    home.run("stop")
+    torn = home.state / "servers" / "torn.json"
+    torn.write_bytes(b'{"format": 1, "name": "to')
+    hint = "remove its record: tsuku-llm stop --name torn"
+    (damaged,) = home.data("status")["damaged"]
+    assert (damaged["name"], damaged["hint"]) == ("torn", hint)
+    assert hint in home.run("status").stdout
+    logs = home.run("logs", "--follow", "--name", "torn")
+    assert logs.code != 0, "it has no log"
+    assert home.run("prune").code == 0
+    assert torn.exists(), "its server may run"
+    removed = home.data("stop", "--name", "torn")["stopped"]
+    assert removed == [{"name": "torn", "outcome": "unreadable"}]
+    assert home.data("status")["damaged"] == []
+    assert home.run("stop", "--name", "torn").code == 7
+
+
+def test_prune_removes_the_logs_of_servers_that_were_stopped(home: Home) -> None:
+    for name in ("stopped", "stopped", "ended", "up"):
+        server = home.start("--name", name)
+        if name == "stopped":
+            home.run("stop", "--name", name)
+        if name == "ended":
+            os.kill(server["pid"], signal.SIGKILL)
+            assert gone(server["supervisor"])
+    foreign = home.state / "servers" / "Notes.log"
+    foreign.write_bytes(b"not of a server")
+    assert {"stopped.log", "stopped.log.1"} <= set(home.files())
+    assert home.data("prune")["logs"] == ["stopped"]
+    assert home.files() == ["Notes.log", "claim.lock"] + [
+        f"{name}.{end}" for name in ("ended", "up") for end in ("json", "log")
+    ]
+    home.run("stop", "--all")
+    assert home.run("prune").stdout.splitlines()[:2] == [
+        "removed the log of the server ended",
+        "removed the log of the server up",
+    ]
+
+
+def test_a_request_at_a_unix_socket_keeps_a_server_up(home: Home, tmp_path: Path) -> None:
+    """Its idle time begins before that of the other server, which ends by it."""
+    at = str(tmp_path / "s.sock")
+    busy = home.run(*SERVE, "--name", "busy", "--idle-timeout", "1s", "--json", "--", "--host", at)
+    assert busy.code == 0, busy.stderr
+    server = busy.document["data"]
+    assert (server["host"], server["port"]) == (at, None)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(at)
+        idle = home.start("--name", "idle", "--idle-timeout", "1s")
+        assert gone(idle["supervisor"])
+        assert home.servers()["busy"]["state"] == "running"
+        client.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+    assert gone(server["supervisor"])
+    assert home.servers()["busy"]["reason"] == "no request for 1 seconds"
+
+
+def test_a_lost_gpu_is_a_warning_to_who_starts_the_server(home: Home) -> None:
+    """It runs on the processor, and is not told to use a device that is gone."""
+    install_stand_in(
+        home.path / "llm",
+        release="b101",
+        device="Vulkan0",
+        devices=NO_DEVICE_STEPS,
+        serve=("dump", "listen"),
+    )
+    started = home.run(*SERVE, "--json", "--", "--port", "0")
+    assert started.code == 0, started.stderr
+    (warning,) = started.stderr.splitlines()
+    assert warning.startswith("warning: the vulkan build would run on the CPU: it lists no device")
+    said = home.data("logs")["lines"]
+    assert warning in said
+    assert "arg --device" not in said
+    home.run("stop")
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_error(home: Home) -> None:

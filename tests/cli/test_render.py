@@ -16,12 +16,17 @@ from tsuku_llm.cli.answer import CommandResult, document
 from tsuku_llm.cli.render import choice as choice_render
 from tsuku_llm.cli.render import install as install_render
 from tsuku_llm.cli.render import installed as installed_render
+from tsuku_llm.cli.render import servers as servers_render
 from tsuku_llm.cli.render import text
 from tsuku_llm.hardware import Api, ApiState, GpuKind, Hardware, Problem
+from tsuku_llm.instances.record import Record
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.operations.background import Servers
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.operations.install import InstallReport
 from tsuku_llm.operations.update import UpdateReport
 from tsuku_llm.operations.versions import Inventory
+from tsuku_llm.process import Process
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store.installed import Installed
 
@@ -214,3 +219,34 @@ def test_nothing_installed_says_what_to_do() -> None:
     nothing = Inventory((), None, None, {}, None, (), ())
     assert installed_render.lines(nothing) == ("nothing is installed; run: tsuku-llm install",)
     assert not any(installed_render.data(nothing).values())
+
+
+REPORT = StartReport(
+    name="default",
+    release="b1",
+    version="b1-vulkan-0123456789ab",
+    requested="auto",
+    detected=("vulkan", "cpu"),
+    selected="vulkan",
+    verification="fingerprint",
+    supervisor=1,
+    pid=2,
+    host="127.0.0.1",
+    port=8080,
+    started_at="2026-11-21T12:00:00Z",
+)
+
+
+@pytest.mark.parametrize(
+    ("offloaded", "total", "shown"),
+    [(33, 33, ["  layers     33 of 33"]), (0, None, ["  layers     0"]), (None, None, [])],
+)
+def test_layers_are_shown_as_far_as_they_are_known(
+    offloaded: int | None, total: int | None, shown: list[str]
+) -> None:
+    """The log tells of none of them, and a server on the CPU has none on the GPU all the same."""
+    report = REPORT._replace(layers_offloaded=offloaded, layers_total=total)
+    ended = Process(1, "another-boot:1")
+    record = Record(name="default", supervisor=ended, host="127.0.0.1", port=8080, report=report)
+    lines = servers_render.lines(Servers((record,), {}, {}))
+    assert [line for line in lines if "layers" in line] == shown

@@ -10,6 +10,9 @@ from support.builds import NO_DEVICE_STEPS
 from support.processes import gone, only_child
 from support.program import COMMAND, Result, environment, run_program
 from support.servers import install_stand_in
+from support.stored import install
+
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -139,3 +142,32 @@ def test_the_server_ends_when_serve_is_killed(home: Path) -> None:
         server = only_child(child.pid)
         child.kill()
         assert gone(server)
+
+
+TELLS_ITS_STREAMS = """#!/bin/sh
+out=$(readlink /proc/$$/fd/1)
+err=$(readlink /proc/$$/fd/2)
+echo "$out" "$err" > "$TOLD"
+exit 3
+"""
+
+
+@pytest.mark.parametrize("flags", ["", "--exec"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_end_a_start(closed: str, flags: str, home: Path) -> None:
+    """The server's output goes nowhere then. It must not go into a file or pipe of ours."""
+    install(Store(home / "llm"), files={"llama-server": TELLS_ITS_STREAMS.encode()}, links={})
+    told = home.parent / "told"
+    line = f"{' '.join(COMMAND)} serve {flags} {closed}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        env=environment(home, TOLD=str(told)),
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode in {3, 7}, done.stderr
+    assert b"Traceback" not in done.stderr
+    out, err = told.read_text("utf-8").split()
+    assert (out == "/dev/null") == (closed != "2>&-")
+    # With --exec its stderr is ours; without, we read it from a pipe.
+    assert (err == "/dev/null") == (closed != ">&-" and flags == "--exec")

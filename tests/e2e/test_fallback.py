@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import VULKAN_STEPS
@@ -14,18 +15,26 @@ from tsuku_llm.cli.session import FAKE_HARDWARE
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 LOST = ("err terminate: vk::Queue::submit: ErrorDeviceLost", "kill 6")
 CUDA_STEPS = ("out Available devices:", "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")
+SERVES = "STAND_IN_SERVES"
+"""Without it the CUDA stand-in ends at once; drivers do not listen to such variables."""
 GPU = "GGML_STAND_IN_GPU"
 """While it is set, the Vulkan stand-in lists its device; drivers listen to such variables."""
 
 
-def publish(shop: ReleaseServer, *, vulkan: tuple[str, ...], cuda: tuple[str, ...]) -> None:
+def publish(
+    shop: ReleaseServer,
+    *,
+    vulkan: tuple[str, ...],
+    cuda: tuple[str, ...],
+    cpu: tuple[str, ...] = ("err the cpu serves", "listen"),
+) -> None:
     heading, device = VULKAN_STEPS
     builds = {
         "vulkan": shop.stand_in(
             "b1-vulkan", devices=(heading, f"need {GPU}", device), serve=vulkan
         ),
         "cuda": shop.stand_in("b1-cuda", devices=CUDA_STEPS, serve=cuda),
-        "cpu": shop.stand_in("b1-cpu", serve=("err the cpu serves: listening on :1",)),
+        "cpu": shop.stand_in("b1-cpu", serve=cpu),
     }
     shop.publish("b1", {name: shop.variant(each, backend=name) for name, each in builds.items()})
 
@@ -41,16 +50,29 @@ def installed_by(shop: ReleaseServer, home: Path) -> User:
 @pytest.fixture
 def lost(shop: ReleaseServer, tmp_path: Path) -> User:
     """A user whose Vulkan build loses its device, and whose CUDA build serves."""
-    publish(shop, vulkan=LOST, cuda=("err cuda serves: listening on :1",))
-    return installed_by(shop, tmp_path / "home")
+    publish(shop, vulkan=LOST, cuda=(f"need {SERVES}", "listen"))
+    user = installed_by(shop, tmp_path / "home")
+    return User(user.home, {**user.env, SERVES: "1"})
 
 
-def start_of(user: User, *words: str) -> Mapping[str, object]:
-    done = user.run("serve", "--json", *words)
+def without(user: User, name: str) -> User:
+    return User(user.home, {each: value for each, value in user.env.items() if each != name})
+
+
+def served_by(user: User, *words: str, **extra: str) -> tuple[Mapping[str, object], str]:
+    """The report of a server that was started in the background and stopped, and its log."""
+    done = user.run("serve", "--detach", "--json", *words, "--", "--port", "0", **extra)
     assert done.code == 0, done.stderr
-    start = done.document["data"]["start"]
-    assert isinstance(start, dict)
-    return start
+    # Not ``logs``: that begins with the log of the start before.
+    said = (user.data / "state" / "servers" / "default.log").read_text("utf-8")
+    assert user.run("stop").code == 0
+    report = done.document["data"]["report"]
+    assert isinstance(report, dict)
+    return report, said
+
+
+def noted(user: User, **extra: str) -> Any:
+    return user.run("fallback", "--json", **extra).document["data"]
 
 
 def active(user: User) -> str:
@@ -58,7 +80,7 @@ def active(user: User) -> str:
 
 
 def test_the_next_variant_is_installed_and_started(lost: User) -> None:
-    start = start_of(lost, "--fallback")
+    start = served_by(lost, "--fallback")[0]
     assert start["selected"] == "cuda"
     assert start["fallen_back_from"] == [
         {
@@ -72,28 +94,103 @@ def test_the_next_variant_is_installed_and_started(lost: User) -> None:
 
 
 def test_a_failed_variant_is_tried_again_after_a_driver_change(lost: User) -> None:
-    start_of(lost, "--fallback")
-    again = lost.run("serve", "--fallback", "--json")
-    start = again.document["data"]["start"]
-    assert start["selected"] == "cuda"
-    assert [each["variant"] for each in start["fallen_back_from"]] == ["vulkan"]
-    assert "vulkan failed on these drivers" in again.stderr
-    assert "ErrorDeviceLost" not in again.stderr, "it was not started a second time"
-    other = lost.run("serve", "--fallback", "--json", GGML_VK_OTHER="another driver")
-    assert "ErrorDeviceLost" in other.stderr
-    assert other.document["data"]["start"]["selected"] == "cuda"
+    report, _ = served_by(lost, "--fallback")
+    assert report["selected"] == "cuda"
+    report, said = served_by(lost, "--fallback")
+    assert report["selected"] == "cuda"
+    assert [each["variant"] for each in report["fallen_back_from"]] == ["vulkan"]  # type: ignore[attr-defined]
+    assert "vulkan failed on these drivers" in said
+    assert "ErrorDeviceLost" not in said, "it was not started a second time"
+    report, said = served_by(lost, "--fallback", GGML_VK_OTHER="another driver")
+    assert "ErrorDeviceLost" in said
+    assert report["selected"] == "cuda"
     off = lost.run("serve", "--no-fallback")
     assert (off.code, "error[backend-failed]" in off.stderr) == (7, True)
 
 
+def test_failures_are_listed_and_a_forgotten_one_is_tried_again(lost: User) -> None:
+    assert noted(lost) == {"failures": [], "current": False, "forgotten": False}
+    served_by(lost, "--fallback")
+    (failure,) = noted(lost)["failures"]
+    vulkan, cuda = sorted(lost.versions(), key=lambda name: "cuda" in name)
+    assert (failure["version"], failure["instead"]) == (vulkan, cuda)
+    shown = lost.run("fallback").stdout.splitlines()
+    assert shown == [
+        f"{vulkan} failed at {failure['noted_at']}: {failure['reason']}",
+        f"  {cuda} served instead",
+        "to try it again: tsuku-llm fallback --forget",
+    ]
+    other = lost.run("fallback", GGML_VK_OTHER="another driver").stdout
+    assert other.splitlines()[-1] == "noted with other drivers or variables: serve tries it again"
+    assert lost.run("fallback", "--forget").stdout == f"forgotten: the failure of {vulkan}\n"
+    assert lost.run("fallback").stdout == "no failure is noted: serve starts the active version\n"
+    assert "ErrorDeviceLost" in served_by(lost, "--fallback")[1]
+
+
+NOT_THE_BACKENDS = {
+    "model": ("err gguf_init_from_file: invalid magic characters: 'PK', expected 'GGUF'", "exit 1"),
+    "memory": (
+        "err ggml_vulkan: Device memory allocation of size 9000000000 failed.",
+        "err ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
+        "exit 1",
+    ),
+    "typo": ("err error: invalid device: Vulkan00", "exit 1"),
+}
+
+
+@pytest.mark.parametrize("said", NOT_THE_BACKENDS.values(), ids=NOT_THE_BACKENDS)
+def test_a_fault_of_something_else_installs_and_remembers_nothing(
+    said: tuple[str, ...], shop: ReleaseServer, tmp_path: Path
+) -> None:
+    publish(shop, vulkan=said, cuda=("listen",))
+    user = installed_by(shop, tmp_path / "home")
+    done = user.run("serve", "--fallback")
+    assert done.code == 7
+    assert "error[launch-failed]" in done.stderr
+    assert len(user.versions()) == 1
+    assert noted(user)["failures"] == []
+
+
+def test_what_did_not_serve_either_is_not_remembered(shop: ReleaseServer, tmp_path: Path) -> None:
+    """A crash of every variant says nothing about one of them."""
+    publish(shop, vulkan=LOST, cuda=("kill 11",), cpu=("err the cpu fails", "exit 5"))
+    user = installed_by(shop, tmp_path / "home")
+    done = user.run("serve", "--fallback")
+    assert done.code in {5, 7}
+    assert "the cpu fails" in done.stderr
+    assert noted(user)["failures"] == []
+
+
+def test_a_gpu_that_is_missing_now_is_looked_for_again(lost: User) -> None:
+    hidden = without(lost, GPU)
+    assert served_by(hidden, "--fallback")[0]["selected"] == "cuda"
+    assert noted(hidden)["failures"] == []
+
+
+def test_a_large_download_needs_a_yes_also_with_auto(shop: ReleaseServer, tmp_path: Path) -> None:
+    steps = {"vulkan": VULKAN_STEPS, "cuda": CUDA_STEPS}
+    builds = {
+        name: shop.stand_in(f"b1-{name}", devices=listed, serve=LOST)
+        for name, listed in steps.items()
+    }
+    builds["cpu"] = shop.stand_in("b1-cpu", serve=("listen",))
+    variants = {name: shop.variant(each, backend=name) for name, each in builds.items()}
+    variants["cuda"]["artifacts"][0]["size"] = 593_000_000
+    variants["cuda"]["artifacts"][0].pop("pieces", None)
+    shop.publish("b1", variants)
+    user = installed_by(shop, tmp_path / "home")
+    report, said = served_by(user, "--fallback")
+    assert report["selected"] == "cpu"
+    assert "cuda (a download of 593 MB) is left out: more than 100 MB" in said
+    assert not [line for line in shop.downloads() if "cuda" in line.path]
+
+
 def test_a_new_release_is_tried_again(shop: ReleaseServer, lost: User) -> None:
-    start_of(lost, "--fallback")
-    good = shop.stand_in(
-        "b2-vulkan", devices=VULKAN_STEPS, serve=("err vulkan serves: listening on :1",)
-    )
+    served_by(lost, "--fallback")
+    good = shop.stand_in("b2-vulkan", devices=VULKAN_STEPS, serve=("err vulkan serves", "listen"))
     shop.publish("b2", {"vulkan": shop.variant(good, backend="vulkan")})
     assert lost.run("update").code == 0
-    start = start_of(lost, "--fallback")
+    start = served_by(lost, "--fallback")[0]
     assert (start["selected"], start["release"], start["fallen_back_from"]) == ("vulkan", "b2", [])
 
 
@@ -101,7 +198,7 @@ def test_the_whole_chain_to_the_processor(shop: ReleaseServer, tmp_path: Path) -
     out = ("err CUDA error: the provided PTX was compiled with an unsupported toolchain.", "kill 6")
     publish(shop, vulkan=LOST, cuda=out)
     user = installed_by(shop, tmp_path / "home")
-    start = start_of(user, "--fallback")
+    start = served_by(user, "--fallback")[0]
     assert start["selected"] == "cpu"
     assert [each["variant"] for each in start["fallen_back_from"]] == ["vulkan", "cuda"]  # type: ignore[attr-defined]
     for other in ({}, {"GGML_VK_OTHER": "another driver"}):
@@ -124,10 +221,10 @@ def test_a_variant_that_falls_back_to_the_processor_is_replaced(
 
 
 def test_a_gpu_that_is_no_longer_listed_is_replaced(lost: User) -> None:
-    hidden = User(lost.home, {name: value for name, value in lost.env.items() if name != GPU})
-    done = hidden.run("serve", "--fallback", "--json")
-    assert done.document["data"]["start"]["selected"] == "cuda"
-    assert "vulkan failed: the vulkan build would run on the CPU: it lists no device" in done.stderr
+    hidden = without(lost, GPU)
+    report, said = served_by(hidden, "--fallback")
+    assert report["selected"] == "cuda"
+    assert "vulkan failed: the vulkan build would run on the CPU: it lists no device" in said
 
 
 def test_without_another_variant_the_processor_is_used_with_a_warning(
@@ -135,16 +232,12 @@ def test_without_another_variant_the_processor_is_used_with_a_warning(
 ) -> None:
     heading, device = VULKAN_STEPS
     devices = (heading, f"need {GPU}", device)
-    only = shop.stand_in(
-        "b1-vulkan", devices=devices, serve=("err vulkan serves: listening on :1",)
-    )
+    only = shop.stand_in("b1-vulkan", devices=devices, serve=("err vulkan serves", "listen"))
     shop.publish("b1", {"vulkan": shop.variant(only, backend="vulkan")})
     user = installed_by(shop, tmp_path / "home")
-    env = {name: value for name, value in user.env.items() if name != GPU}
-    done = User(user.home, env).run("serve", "--fallback")
-    assert done.code == 0, done.stderr
-    assert "vulkan serves" in done.stderr
-    assert "warning: the vulkan build would run on the CPU" in done.stderr
+    report, said = served_by(without(user, GPU), "--fallback")
+    assert report["selected"] == "vulkan"
+    assert "warning: the vulkan build would run on the CPU" in said
 
 
 @pytest.mark.parametrize("words", [(), ("--no-fallback",)])
@@ -165,14 +258,24 @@ def test_a_requested_variant_is_not_replaced(lost: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "versions"), [(b"y\n", 0, 2), (b"n\n", 7, 1), (b"\n", 7, 1), (b"\x04", 7, 1)]
+    ("typed", "versions"), [(b"y\n", 2), (b"n\n", 1), (b"\n", 1), (b"\x04", 1)]
 )
-def test_on_a_terminal_the_user_is_asked(
-    typed: bytes, code: int, versions: int, lost: User
-) -> None:
-    ended, said = run_on_terminal(typed, "serve", env=lost.env)
+def test_on_a_terminal_the_user_is_asked(typed: bytes, versions: int, lost: User) -> None:
+    ended, said = run_on_terminal(typed, "serve", env=without(lost, SERVES).env)
     assert "Continue with cuda (a download of" in said
-    assert (ended, len(lost.versions())) == (code, versions)
+    assert len(lost.versions()) == versions
+    assert versions == 2 or ended == 7
+
+
+@pytest.mark.parametrize(("typed", "runs"), [(b"y\n", False), (b"n\nn\n", True)])
+def test_on_a_terminal_the_user_is_asked_again_at_the_next_start(
+    typed: bytes, runs: bool, lost: User
+) -> None:
+    served_by(lost, "--fallback")
+    _, said = run_on_terminal(typed, "serve", env=without(lost, SERVES).env)
+    assert "vulkan failed on these drivers: " in said
+    assert "Start cuda instead? [y/N]" in said
+    assert ("ErrorDeviceLost" in said) == runs
 
 
 def test_without_a_network_the_first_failure_is_reported(shop: ReleaseServer, lost: User) -> None:

@@ -1,8 +1,19 @@
+import os
+import socket
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.instances.idle import BUSY_SECONDS, ActivitySample, IdleWatch
+from tsuku_llm.instances.idle import (
+    BUSY_SECONDS,
+    ActivitySample,
+    IdleWatch,
+    connections_at,
+    sample_activity,
+)
 
 CLIENT = frozenset({("server", "client")})
 OTHER = frozenset({("server", "other")})
@@ -86,3 +97,55 @@ def test_the_server_never_ends_within_the_timeout_after_work(
 @pytest.mark.parametrize(("timeout", "pause"), [(1, 0.125), (48, 6.0), (3600, 6.0)])
 def test_the_server_is_checked_often_enough_and_not_more(timeout: int, pause: float) -> None:
     assert IdleWatch(timeout).pause == pause
+
+
+# --- connections to a Unix socket ------------------------------------------------------------
+
+TABLE = """\
+Num       RefCount Protocol Flags    Type St Inode Path
+00000000ab08c3b9: 00000003 00000000 00000000 0001 03 2171512 /run/a b/llm.sock
+0000000031bf1baf: 00000002 00000000 00010000 0001 01 2171509 /run/a b/llm.sock
+00000000aaaaaaaa: 00000002 00000000 00000000 0001 03 2171513 /run/a b/llm.sock.other
+00000000bbbbbbbb: 00000003 00000000 00000000 0001 03    9999
+00000000cccccccc: 00000003 00000000 00000000 0001 03   10000 @/tmp/.X11-unix/X0
+00000000dddddddd: 00000003 00000000 00000000 0001 02       0 /run/a b/llm.sock
+"""
+"""As Linux 6.8 prints it; drivers and the desktop have connections of their own."""
+
+
+def test_only_connections_to_the_servers_socket_count() -> None:
+    assert connections_at("/run/a b/llm.sock", TABLE.splitlines(keepends=True)) == {"2171512", "0"}
+    assert connections_at("/run/another.sock", TABLE.splitlines()) == frozenset()
+
+
+@given(st.lists(st.text()))
+def test_any_table_can_be_read(lines: list[str]) -> None:
+    assert connections_at("/run/llm.sock", lines) == frozenset()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the server has no Unix sockets there")
+def test_an_open_request_at_a_unix_socket_is_seen(tmp_path: Path) -> None:
+    path = str(tmp_path / "llm.sock")
+
+    def seen() -> frozenset[object]:
+        sample = sample_activity(os.getpid(), path)
+        assert sample
+        return frozenset(sample.connections)
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        assert seen() == frozenset()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            accepted, _ = listening.accept()
+            with accepted:
+                first = seen()
+                assert len(first) == 1
+                assert seen() == first, "the same connection, at each look"
+        assert seen() == frozenset()
+
+
+def test_a_process_that_has_ended_has_no_sample() -> None:
+    assert sample_activity(2**22 + 1) is None
+    assert sample_activity(2**22 + 1, "/run/llm.sock") is None

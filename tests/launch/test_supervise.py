@@ -335,3 +335,52 @@ def test_the_signal_handlers_are_restored() -> None:
     with SignalForwarder():
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+# --- process 1 of a container ----------------------------------------------------------------
+
+ORPHANS = """
+import ctypes, os, subprocess
+from tsuku_llm.launch.forwarding import collect_orphans
+
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+line = ("sh", "-c", "cat <&3 >/dev/null & echo $!")
+reading, writing = os.pipe()
+os.dup2(reading, 3)
+starter = subprocess.run(line, stdout=subprocess.PIPE, pass_fds=(3,), start_new_session=True)
+orphan = int(starter.stdout)
+ours = subprocess.Popen(("sh", "-c", "exit 3"), start_new_session=True)
+os.close(writing)
+for pid in (orphan, ours.pid):  # both have ended, and are still there
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+collect_orphans()
+print(os.path.exists(f"/proc/{orphan}"), ours.wait())
+"""
+
+
+def test_orphans_are_collected_and_our_own_children_are_left_to_their_owners() -> None:
+    line = [sys.executable, "-c", ORPHANS]
+    done = subprocess.run(line, check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False 3\n", "")
+
+
+LEAVES_AN_ORPHAN = """#!/bin/sh
+orphan=$(true >/dev/null & echo $!)
+left=3000000
+while [ -e /proc/$orphan ] && [ $left -gt 0 ]; do left=$((left - 1)); done
+[ $left -gt 0 ] && exit 42
+exit 9
+"""
+
+
+def test_the_first_process_of_a_container_leaves_no_zombies(tmp_path: Path) -> None:
+    container = ("unshare", "--pid", "--fork", "--mount-proc", "--map-root-user")
+    if subprocess.run((*container, "true"), check=False, capture_output=True).returncode:
+        pytest.skip("no namespaces of processes here")
+    server = tmp_path / "llama-server"
+    server.write_text(LEAVES_AN_ORPHAN, encoding="utf-8")
+    server.chmod(0o755)
+    line = [*container, *command(Build(tmp_path, "llama-server", "cpu"))]
+    done = subprocess.run(line, check=False, capture_output=True, text=True)
+    assert done.returncode == 42, done.stderr

@@ -153,10 +153,12 @@ def test_a_list_without_the_gpu_ends_a_start_that_requires_it(
 
 @pytest.mark.parametrize("devices", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_list_without_the_gpu_is_one_warning_and_the_server_runs(
-    devices: tuple[str, ...], data: Path, starter: Starter
+    devices: tuple[str, ...], data: Path, starter: Starter, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    install_stand_in(data, devices=devices)
+    """It would refuse to start with the device that it had when it was installed."""
+    install_stand_in(data, device="Vulkan0", devices=devices, serve=("dump", "listen"))
     assert starter.start() == 0
+    assert "arg --device" not in capfd.readouterr().out
     (warning,) = (note for note in starter.notes if note.startswith("warning"))
     assert "would run on the CPU: it lists" in warning
 
@@ -237,6 +239,54 @@ def test_a_list_without_devices_is_never_remembered(data: Path, starter: Starter
     memory = StateNotes(data / "state", ("driver 1",))
     assert check_devices(build_of(installed), installed.id, memory, starter.environ).problem
     assert memory.devices(installed.id) is None
+
+
+# Variables of drivers would change the fingerprint.
+LISTED = ("out Available devices:", "need STAND_IN_GPU", "out   Vulkan0: NVIDIA H200")
+
+
+def test_a_gpu_that_is_lost_without_a_sign_is_found_by_the_failed_start(
+    data: Path, starter: Starter, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The remembered list still has it; the server does not, and refuses its ``--device``."""
+    steps = ("device STAND_IN_GPU", "dump", "listen")
+    install_stand_in(data, device="Vulkan0", devices=LISTED, serve=steps)
+    without = starter.environ
+    starter.environ = {**without, "STAND_IN_GPU": "1"}
+    assert starter.start() == 0
+    assert "arg --device" in capfd.readouterr().out
+    starter.environ = without
+    assert starter.start() == 0
+    told = capfd.readouterr()
+    assert "arg --device" not in told.out
+    assert told.err.count("invalid device") == 1
+    (warning,) = (note for note in starter.notes if note.startswith("warning"))
+    assert "would run on the CPU: it lists no device" in warning
+
+
+def test_a_gpu_that_is_lost_without_a_sign_ends_a_start_that_requires_it(
+    data: Path, starter: Starter
+) -> None:
+    install_stand_in(
+        data, device="Vulkan0", devices=LISTED, serve=("device STAND_IN_GPU", "listen")
+    )
+    without = starter.environ
+    starter.environ = {**without, "STAND_IN_GPU": "1"}
+    assert starter.start(require_gpu=True) == 0
+    starter.environ = without
+    with pytest.raises(SilentCpu, match="would run on the CPU: it lists no device"):
+        starter.start(require_gpu=True)
+
+
+def test_a_start_that_fails_with_its_gpu_in_place_is_not_repeated(
+    data: Path, starter: Starter, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lost = ("err vk::Queue::submit: ErrorDeviceLost", "exit 1")
+    install_stand_in(data, device="Vulkan0", serve=lost)
+    for _ in range(2):  # with a new list, and with a remembered one
+        with pytest.raises(BackendFailed):
+            starter.start()
+        assert capfd.readouterr().err.count("ErrorDeviceLost") == 1
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,24 @@ def test_in_a_container_the_fix_is_how_to_start_the_container(
     assert wanted[vendor] in api.problem.fix
 
 
+LLVMPIPE: dict[str, object] = {"vulkan_type": 4, "vulkan_name": "llvmpipe (LLVM 19.1.7, 256 bits)"}
+
+
+@pytest.mark.parametrize("settings", [LLVMPIPE, {"vkCreateInstance": -9}], ids=["mesa", "bare"])
+def test_a_container_without_any_gpu_is_told_to_use_the_cpu(
+    stubs: StubDrivers, tmp_path: Path, settings: dict[str, object]
+) -> None:
+    (tmp_path / ".dockerenv").touch()
+    api = vulkan(stubs.host("vulkan", root=tmp_path, **settings))
+    assert api.problem
+    assert api.problem.fix.startswith("if the host has an AMD or Intel GPU: ")
+    assert api.problem.fix.endswith(
+        "if it has none, use the CPU: tsuku-llm config set llm.backend cpu"
+    )
+    # What lists a software device is Mesa: it is there already.
+    assert ("install mesa-vulkan-drivers" in api.problem.fix) == ("vkCreateInstance" in settings)
+
+
 @pytest.mark.parametrize("how", ["crash", "hang", "exit"])
 def test_a_broken_vulkan_driver_loses_only_its_own_answers(stubs: StubDrivers, how: str) -> None:
     host = stubs.host("cuda", "vulkan", "opencl", vkEnumeratePhysicalDevices=how)

@@ -50,15 +50,19 @@ class Starter:
     """Starts what is installed in ``data`` as ``serve`` does, and ends it when it was judged.
 
     ``notes`` are what people were told, ``reports`` every state of the start; ``on_note`` is
-    called at each note, the first of which comes between the check and the start.
+    called at each note, the first of which comes between the check and the start. ``answer`` is
+    what the user says to each of the ``questions``.
     """
 
     data: Path
     environ: Mapping[str, str] = field(default_factory=dict)
     fallback: str = "off"
+    backend: str = "auto"
     notes: list[str] = field(default_factory=list)
     reports: list[StartReport] = field(default_factory=list)
     on_note: Callable[[], None] = lambda: None
+    answer: bool = False
+    questions: list[str] = field(default_factory=list)
 
     def start(self, *arguments: str, require_gpu: bool = False, become: bool = False) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
@@ -83,6 +87,11 @@ class Starter:
         self.notes.append(text)
         self.on_note()
 
+    def _ask(self, question: str) -> bool:
+        self.questions.append(question)
+        return self.answer
+
     def _session(self) -> Session:
         machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
-        return make_session(self.data, machine, note=self._note, fallback=self.fallback)
+        wanted = {"fallback": self.fallback, "backend": self.backend}
+        return make_session(self.data, machine, note=self._note, ask=self._ask, **wanted)

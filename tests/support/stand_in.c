@@ -9,11 +9,13 @@
  *     spawn                 a child that ignores SIGTERM and outlives its parent
  *     hang                  wait for a signal
  *     need NAME             end with 0 here unless the environment has that variable
+ *     device NAME           refuse a --device unless the environment has that variable
  *     loading N             /health is answered with 503 so many times first
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
  *     map FILE              map a file of its folder, as the loader maps a library
  *     write FILE            write a byte over the first one of a file of its folder
- *     listen                log "listening on ..." and answer HTTP until a signal comes
+ *     listen                log "listening on ..." and answer HTTP until a signal comes;
+ *                           at a Unix socket if --host ends with ".sock", as the real one does
  *     serve                 the same, without a word in the log
  *     exit N, kill N        end with that exit code, or by that signal
  *
@@ -26,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -143,8 +146,25 @@ static void answer(int client)
     close(client);
 }
 
+static void serve_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int server = socket(AF_UNIX, SOCK_STREAM, 0);
+    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    if (bind(server, (struct sockaddr *)&address, sizeof address) || listen(server, 8)) {
+        fprintf(stderr, "E srv start: couldn't bind HTTP server socket, hostname: %s\n", path);
+        exit(1);
+    }
+    fprintf(stderr, "I srv llama_server: listening on unix://%s\n", path);
+    for (;;)
+        answer(accept(server, NULL, NULL));
+}
+
 static void serve(int argc, char **argv, int silent)
 {
+    const char *host = option(argc, argv, "--host", ""), *end = strrchr(host, '.');
+    if (end && !strcmp(end, ".sock"))
+        serve_at(host);
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t size = sizeof address;
     int server = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
@@ -205,6 +225,12 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "need")) {
         if (!getenv(text))
             exit(0);
+    } else if (!strcmp(name, "device")) {
+        if (!getenv(text) && has(argc, argv, "--device")) {
+            fprintf(stderr, "error while handling argument \"--device\": invalid device: %s\n",
+                    option(argc, argv, "--device", ""));
+            exit(1);
+        }
     } else if (!strcmp(name, "loading"))
         loading = atol(text);
     else if (!strcmp(name, "speed"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -39,7 +39,8 @@ class ReportedError(NamedTuple):
 class CommandResult(NamedTuple):
     """The answer of a command: ``data`` for programs, ``lines`` for people, and the exit code.
 
-    ``exact`` lines are for scripts (a path): they are printed unchanged.
+    ``exact`` lines are for scripts (a path): they are printed unchanged. ``undo`` is called if the
+    answer cannot be written, as the command then ends with an error; it returns what it did.
     """
 
     data: Mapping[str, Any] = MappingProxyType({})
@@ -47,6 +48,7 @@ class CommandResult(NamedTuple):
     exit_code: int = 0
     failure: ReportedError | None = None
     exact: bool = False
+    undo: Callable[[], str] | None = None
 
 
 class EarlyExit(Exception):

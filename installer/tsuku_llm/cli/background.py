@@ -26,8 +26,16 @@ def detach(session: Session, name: str, argv: Sequence[str]) -> CommandResult:
     said, code = background.start(line)
     # The supervisor said that its server is ready, and runs on without us.
     if code is None:
+        for warning in said.get("warnings", ()):
+            session.user.note(warning)
         record = background.server(session, name)
-        return CommandResult(render.record_data(record), render.started_lines(record))
+
+        def undo() -> str:
+            # A start that ends with an error leaves no server behind.
+            stopped = background.stop(session, name)
+            return render.stopped_lines((stopped,))[0]
+
+        return CommandResult(render.record_data(record), render.started_lines(record), undo=undo)
     failure = _failure(said, code)
     return CommandResult(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
 
@@ -36,13 +44,22 @@ def supervise(
     console: Console, session: Session, arguments: Sequence[str], how: Serving
 ) -> CommandResult:
     """Be the supervisor: say that the server is ready, or at the end that it never was."""
+    warnings: list[str] = []
+
+    def note(text: str) -> None:
+        # Into the log, and the warnings also to the user who waits for the start.
+        session.user.note(text)
+        if text.startswith("warning: "):
+            warnings.append(text)
 
     def ready() -> None:
         # One line, which ``background.start`` reads. The thread that follows the start calls this,
         # while the main thread waits for the server: only this thread writes to stdout now.
-        streams.say(console.stdout, json.dumps({"ready": how.name}) + "\n")
+        said = {"ready": how.name, "warnings": warnings}
+        streams.say(console.stdout, json.dumps(said) + "\n")
 
-    code = background.watch_over(session, arguments, how, ready)
+    told = session._replace(user=session.user._replace(note=note))
+    code = background.watch_over(told, arguments, how, ready)
     failure = ReportedError("server-exit", f"the server ended with exit code {code}")
     return CommandResult(
         {"server_exit_code": code}, exit_code=code, failure=failure if code else None

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, document
@@ -56,7 +57,7 @@ def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
     # Texts may come from elsewhere (names of devices, releases): escape control characters.
     lines = answer.lines if answer.exact else map(printable, answer.lines)
     text = "".join(f"{line}\n" for line in lines)
-    streams.say(sys.stdout, text, exact=answer.exact)
+    _say(sys.stdout, text, answer)
     return answer.exit_code
 
 
@@ -67,8 +68,18 @@ def _run_as_json(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
         answer = _answer(argv, console, invoke)
         if answer.failure:
             _tell(answer.failure)
-        streams.say(stdout, document(console.command, answer, console.simulated))
+        _say(stdout, document(console.command, answer, console.simulated), answer)
     return answer.exit_code
+
+
+def _say(stream: TextIO | None, text: str, answer: CommandResult) -> None:
+    """Write the answer; if that fails, undo what it would have told. Raises ``StoreError``."""
+    try:
+        streams.say(stream, text, exact=answer.exact)
+    except StoreError as error:
+        if answer.undo:
+            error.facts += (answer.undo(),)
+        raise
 
 
 def _tell(failure: ReportedError) -> None:

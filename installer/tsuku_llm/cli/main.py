@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 
 def main() -> None:
     """Run what ``sys.argv`` asks for, and exit with its code."""
     gc.set_threshold(200_000)  # imports make no garbage: collect less often
+    _open_closed_streams()
     try:
         # Scripts ask for the version often, and click takes longer to import than all of this.
         code = 0 if sys.argv[1:] == ["--version"] and _print_version() else _run()
@@ -16,6 +18,22 @@ def main() -> None:
         code = 130
     gc.freeze()  # else the interpreter collects everything at exit
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null as each of the descriptors 0, 1 and 2 that was closed before the start.
+
+    A file that is opened later would get such a number. The server's output, which goes to 1 and 2,
+    would then be written into a lock or a record. ``sys.stdout`` and ``sys.stderr`` stay None.
+    """
+    # In this order: the system gives each new file the lowest free number.
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # noqa: PERF203 - contextlib would make --version load more
+            opened = os.open(os.devnull, os.O_RDWR)
+            # The server inherits it: otherwise its own first file would get this number.
+            os.set_inheritable(opened, True)  # noqa: FBT003
 
 
 def _print_version() -> bool:

@@ -38,6 +38,9 @@ COMMANDS = {
     "status": LazyCommand("servers", "Show the servers in the background."),
     "logs": LazyCommand("servers", "Print the log of a server in the background."),
     "stop": LazyCommand("servers", "Stop a server in the background."),
+    "fallback": LazyCommand(
+        "versions", "List the versions that serve leaves out because their backend failed."
+    ),
     "run": LazyCommand("serve", "Run another tool of the build that serve starts."),
     "bench": LazyCommand("bench", "Measure every variant that fits, with your own model."),
     "list": LazyCommand("versions", "List installed versions, or releases on offer."),

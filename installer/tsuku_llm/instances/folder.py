@@ -43,8 +43,13 @@ class Instances:
 
     def find(self, name: str) -> Record | None:
         """Return the record of a name, or None. Raises CorruptStore."""
-        content = read_small(self._path(name), _LARGEST)
-        return None if content is None else Record.from_json(content)
+        try:
+            content = read_small(self._path(name), _LARGEST)
+            return None if content is None else Record.from_json(content)
+        except CorruptStore as error:
+            # Only here it is known which server this was.
+            error.hint = f"remove its record: tsuku-llm stop --name {name}"
+            raise
 
     def all(self) -> tuple[Record, ...]:
         """Return every record that can be read, sorted by name."""
@@ -82,9 +87,30 @@ class Instances:
             replace_file(self._path(record.name), record.to_json())
 
     def forget(self, name: str) -> None:
-        """Remove a record; its log stays until the name is used again."""
+        """Remove a record, also a damaged one; the log stays (``remove_logs``)."""
         with disk_errors(f"removing the record of the server {name}", self.folder):
             self._path(name).unlink(missing_ok=True)
+
+    def remove_logs(self) -> tuple[str, ...]:
+        """Remove the logs of every name without a record; return these names.
+
+        A server that ended by itself, or whose record is damaged, has one: its log stays.
+        """
+        removed: list[str] = []
+        with disk_errors("removing logs of servers", self.folder), opened(self.folder) as folder:
+            if folder is None:
+                return ()
+            # A supervisor takes this lock for its record, and opens its log after that. So no
+            # start can be between the two here.
+            with exclusive(self.folder / "claim.lock", timeout=_CLAIM_LIMIT):
+                files = folder.names()
+                for file in files:
+                    name = file.removesuffix(".1").removesuffix(".log")
+                    ours = NAME.fullmatch(name) and file in (f"{name}.log", f"{name}.log.1")
+                    if ours and f"{name}.json" not in files and folder.is_file(file):
+                        folder.unlink(file)
+                        removed.append(name)
+        return tuple(dict.fromkeys(removed))  # a name has up to two files
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.json"

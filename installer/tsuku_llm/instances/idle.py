@@ -7,7 +7,8 @@ that are opened and closed again (a monitor that asks ``/health``) do not keep a
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import sys
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 BUSY_SECONDS = 0.03
@@ -60,17 +61,50 @@ class IdleWatch:
         return not sample.connections and now - self._last_work >= self._timeout
 
 
-def sample_activity(pid: int) -> ActivitySample | None:
-    """Take a sample of a process; None if it has ended or does not permit it."""
+def sample_activity(pid: int, socket: str | None = None) -> ActivitySample | None:
+    """Take a sample of a process; None if it has ended or does not permit it.
+
+    ``socket`` is the path of the Unix socket at which it listens, None for a TCP port.
+    """
     import psutil  # noqa: PLC0415
 
     try:
         process = psutil.Process(pid)
         times = process.cpu_times()
-        found = process.net_connections("inet")
+        connections: frozenset[Hashable]
+        if socket is None:
+            found = process.net_connections("inet")
+            open_now = (each for each in found if each.status == psutil.CONN_ESTABLISHED)
+            connections = frozenset((each.laddr, each.raddr) for each in open_now)
+        elif sys.platform == "linux":
+            # The network namespace of the server is asked, which may be another one than ours.
+            with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+                connections = connections_at(socket, file)
+        else:
+            # There nothing tells the listening socket from a connection. It was opened first.
+            found = process.net_connections("unix")
+            connections = frozenset(sorted(each.fd for each in found if each.laddr == socket)[1:])
     except (psutil.Error, OSError):
         return None
-    open_now = (each for each in found if each.status == psutil.CONN_ESTABLISHED)
-    return ActivitySample(
-        times.user + times.system, frozenset((each.laddr, each.raddr) for each in open_now)
+    return ActivitySample(times.user + times.system, connections)
+
+
+def connections_at(socket: str, table: Iterable[str]) -> frozenset[str]:
+    """Return the inodes of the connections to a Unix socket, from the lines of /proc/net/unix.
+
+    The accepted end of a connection has the path of the socket that listens (proc_net_unix(5)).
+    """
+    # Num RefCount Protocol Flags Type St Inode Path; a path may contain spaces.
+    rows = (line.rstrip("\n").split(maxsplit=_UNIX_PATH) for line in table)
+    return frozenset(
+        row[_UNIX_INODE]
+        for row in rows
+        if len(row) > _UNIX_PATH and row[_UNIX_PATH] == socket and row[_UNIX_STATE] != _LISTENS
     )
+
+
+_UNIX_STATE, _UNIX_INODE, _UNIX_PATH = 5, 6, 7
+"""The columns of /proc/net/unix."""
+
+_LISTENS = "01"
+"""The state of a socket that listens (linux/net.h); 02 waits to be accepted, 03 is connected."""

@@ -1,4 +1,8 @@
-"""The forwarding of our signals to the server: each of them reaches it, and only once."""
+"""The forwarding of our signals to the server, and the wait for its end.
+
+Each signal reaches the server, and only once. As process 1 (the first process of a container) the
+wait also collects the orphans of the system.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 
 _CHUNK = 64 * 1024
@@ -81,6 +86,9 @@ class SignalForwarder:
         # in the pipe already and ``sleep`` returns at once. Any byte leads to a new poll.
         while self._wake and child.poll() is None:
             self._wake.sleep()
+            # An orphan that ended has sent SIGCHLD, too. Only process 1 gets orphans as children.
+            if os.getpid() == 1:
+                collect_orphans()
         # Reaped by now, or without a pipe (Windows, another thread): then this call waits.
         return child.wait()
 
@@ -126,6 +134,26 @@ class SignalForwarder:
             os.kill(os.getpid(), signal.SIGSTOP)
             # We are here again only after a SIGCONT.
             self._forward(signal.SIGCONT)
+
+
+def collect_orphans() -> None:
+    """Reap the ended children of this process that it did not start itself.
+
+    The kernel makes process 1 the parent of every process whose own parent has ended. Without this
+    they would stay as zombies, and fill the container's table of processes.
+    """
+    if sys.platform != "linux":
+        return
+    ours = os.getpid()
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names
+        # Suppressed: it has ended meanwhile, or its parent has collected it.
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+            # The program's name, in parentheses, may contain anything (proc_pid_stat(5)).
+            state, parent, _, session, *_ = file.read().rpartition(b")")[2].split()
+            # Every process that we start leads a session: the server, a question to a driver.
+            # Another thread may wait for such a one, and needs its exit code. So leave them.
+            if state == b"Z" and int(parent) == ours and session != name.encode():
+                os.waitpid(int(name), os.WNOHANG)
 
 
 class _Wake:

@@ -44,6 +44,9 @@ def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn
 def flush_output() -> None:
     """Flush what we printed, so that the program's output comes after it."""
     for stream in (sys.stdout, sys.stderr):
+        # None: the descriptor was closed before this program started.
+        if stream is None:
+            continue
         # A closed terminal or a full disk must not prevent the start.
         with suppress(OSError):
             stream.flush()

@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import LaunchError, NotRunning, StillRunning, StoreError, TsukuError
+from tsuku_llm.errors import (
+    CorruptStore,
+    LaunchError,
+    NotRunning,
+    StillRunning,
+    StoreError,
+    TsukuError,
+)
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.idle import IdleWatch, sample_activity
 from tsuku_llm.instances.log import follow_log, open_log, read_log, rotate_log
@@ -176,7 +183,9 @@ class _ServerKeeper:
             server = self._record.server
             if idle is None or server is None:
                 continue
-            sample = sample_activity(server.pid)  # None if the server cannot be looked at
+            # Without a port it listens at a Unix socket, whose path is the host.
+            socket = self._record.host if self._record.port is None else None
+            sample = sample_activity(server.pid, socket)  # None if it cannot be looked at
             if sample is not None and idle.is_over(time.monotonic(), sample):
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
@@ -268,7 +277,8 @@ def server(session: Session, name: str) -> Record:
 class StoppedServer:
     """The way a server was stopped.
 
-    ``outcome`` is ``stopped``, ``killed``, or ``gone``: it had ended before.
+    ``outcome`` is ``stopped``, ``killed``, ``gone`` (it had ended before), or ``unreadable``: its
+    record was damaged and is removed, and its processes are not known.
     """
 
     name: str
@@ -283,7 +293,12 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
     returns).
     """
     instances = Instances(session.paths.state)
-    record = server(session, name)
+    try:
+        record = server(session, name)
+    except CorruptStore:
+        # Only its name is left. While the file is there, every ``status`` complains about it.
+        instances.forget(name)
+        return StoppedServer(name, "unreadable")
     was_up = record.state.is_up
     killed = was_up and not _ended(instances, record, grace)
     # Only now: a supervisor that still runs would write its record again.

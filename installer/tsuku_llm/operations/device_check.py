@@ -69,7 +69,9 @@ def check_devices(
         return Check(build, complaint=_silence(listing))
     if not own_devices(listing.devices, build.backend):
         problem = no_device(build, listing)
-        return Check(build, listing.devices, problem, hiding_variables(build, environ))
+        facts = hiding_variables(build, environ)
+        # Without the device: told to use one that is gone, the server would not even start.
+        return Check(_with_listed_device(build, listing.devices), listing.devices, problem, facts)
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
     notes.keep_devices(version, listing.devices)
     return Check(_with_listed_device(build, listing.devices), listing.devices)
@@ -92,7 +94,7 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
 
 
 def _with_listed_device(build: Build, devices: tuple[ListedDevice, ...]) -> Build:
-    """Drop the remembered device if it is not listed any more: the server would refuse to start."""
+    """Drop the receipt's device if it is not listed (any more): the server would not start."""
     wanted = set(build.device.split(",")) if build.device else set()
     return build if wanted <= {device.name for device in devices} else build._replace(device=None)
 

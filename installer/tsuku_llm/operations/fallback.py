@@ -1,112 +1,195 @@
 """The next variant to start if a backend fails; it is installed if necessary.
 
 The active version stays active. Its failure is remembered together with the drivers that it failed
-on. So it is tried again as soon as the drivers or the release change.
+on, once another version has served instead. So it is tried again as soon as the drivers or the
+release change, or if the note is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import GateFailed, TsukuError
+from tsuku_llm.errors import BackendFailed, GateFailed, TsukuError
+from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.state_notes import FailureNote, StateNotes
-from tsuku_llm.operations.which import installed_variant
+from tsuku_llm.operations.which import installed_variant, meets
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:  # types that a start that succeeds does without
     from tsuku_llm.launch.report import FallenBack
-    from tsuku_llm.selection import Candidate
+
+LARGE = 100_000_000
+"""Bytes of a download that a start never makes without asking, also with ``auto``.
+
+Builds for the CPU and for Vulkan are smaller; those with a GPU vendor's runtime are larger. At 10
+Mbit/s it takes 80 seconds; systemd's default limit for a start is 90.
+"""
+
+
+class Chain(NamedTuple):
+    """The variants of one start that failed, in order, and why.
+
+    ``failed`` says it for people. ``errors`` are those of this run; a failure that is only
+    remembered has none.
+    """
+
+    failed: tuple[FallenBack, ...] = ()
+    errors: tuple[TsukuError, ...] = ()
+
+    def longer(self, installed: Installed, error: TsukuError) -> Chain:
+        """Return the chain with one more failure at its end."""
+        from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only if a start fails
+
+        failure = FallenBack(installed.receipt.variant, error.message)
+        return Chain((*self.failed, failure), (*self.errors, error))
+
+    @property
+    def lasts(self) -> bool:
+        """True if each of these failures will happen again on these drivers.
+
+        A GPU that is missing, or without free memory, may be there at the next start (SilentCpu).
+        To look for it costs a second and no failed start.
+        """
+        return bool(self.errors) and all(isinstance(each, BackendFailed) for each in self.errors)
 
 
 def remembered(
     session: Session, notes: StateNotes, preferred: Installed, *, gpu_only: bool
-) -> tuple[Installed, list[FallenBack]]:
+) -> tuple[Installed, Chain]:
     """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
-    If another version is returned, the list says which one it replaces, and why.
+    If another version is returned, the chain says which one it replaces, and why. With ``ask`` the
+    user is asked at each start, and may have ``preferred`` tried again.
     """
     failure = notes.failure(preferred.id)
     if failure is None or session.settings.fallback == "off":
-        return preferred, []
+        return preferred, Chain()
     with suppress(TsukuError):
         # The version that ran instead may have been removed meanwhile.
         instead = session.reader.find(failure.instead)
-        if instead and not (gpu_only and instead.receipt.backend == "cpu"):
+        # The user may ask for this backend by name now, or for a GPU.
+        wanted = "gpu" if gpu_only else "auto"
+        if instead and all(
+            meets(instead.receipt, each) for each in (wanted, session.settings.backend)
+        ):
             from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
 
-            failed = FallenBack(preferred.receipt.variant, failure.reason)
-            session.user.note(
-                f"{failed.variant} failed on these drivers: {failed.reason}; "
-                f"using {instead.receipt.variant} until they or the release change"
-            )
-            return instead, [failed]
-    return preferred, []
+            name, other = preferred.receipt.variant, instead.receipt.variant
+            said = f"{name} failed on these drivers: {failure.reason}"
+            if session.settings.fallback == "auto":
+                session.user.note(
+                    f"{said}; using {other} until they or the release change, or until: "
+                    "tsuku-llm fallback --forget"
+                )
+            elif not session.user.ask(f"{said}. Start {other} instead?"):
+                return preferred, Chain()
+            return instead, Chain((FallenBack(name, failure.reason),))
+    return preferred, Chain()
+
+
+def note_served(
+    session: Session, notes: StateNotes, preferred: Installed, served: Installed, chain: Chain
+) -> None:
+    """Remember that ``served`` serves instead of ``preferred``, or that ``preferred`` serves again.
+
+    Only failures of backends are noted. Any other variant would fail as well for a reason of the
+    model, the arguments or the system.
+    """
+    if served.id == preferred.id:
+        notes.forget_failure(preferred.id)
+    elif chain.lasts:
+        reasons = {each.variant: each.reason for each in chain.failed}
+        noted_at = session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        reason = reasons[preferred.receipt.variant]
+        notes.keep_failure(FailureNote(preferred.id, reason, served.id, noted_at))
 
 
 def next_version(
-    session: Session,
-    notes: StateNotes,
-    preferred: Installed,
-    failed: Sequence[FallenBack],
-    *,
-    gpu_only: bool,
+    session: Session, preferred: Installed, chain: Chain, *, gpu_only: bool
 ) -> Installed | None:
     """Return the version of the next variant, with the user's consent, or None.
 
-    ``preferred`` is the version that should have run; ``failed`` is what was tried, in order. If
-    the next variant cannot be installed (no network, no space), print a note and return None: the
-    caller reports the first failure.
+    ``preferred`` is the version that should have run. If the next variant cannot be installed (no
+    network, no space), print a note and return None: the caller reports the first failure.
     """
     if session.settings.fallback == "off":
         return None
     try:
-        return _next(session, notes, preferred, failed, gpu_only=gpu_only)
+        return _next(session, preferred, chain, gpu_only=gpu_only)
     except TsukuError as error:
         session.user.note(f"no other variant can be installed: {error.message}")
         return None
 
 
+def must_ask(setting: str, download: int | None) -> bool:
+    """Return whether the user must agree to a variant, by ``llm.fallback`` and its download.
+
+    ``download`` is in bytes: 0 if it is installed, None if its size is not known.
+    """
+    return setting != "auto" or download is None or download > LARGE
+
+
 def _next(
-    session: Session,
-    notes: StateNotes,
-    preferred: Installed,
-    failed: Sequence[FallenBack],
-    *,
-    gpu_only: bool,
+    session: Session, preferred: Installed, chain: Chain, *, gpu_only: bool
 ) -> Installed | None:
     # Only a start that fails needs these: they load the manifest.
     from tsuku_llm.operations.choice import choose_like  # noqa: PLC0415
     from tsuku_llm.selection import next_after  # noqa: PLC0415
 
     choice = choose_like(session, preferred)
-    reasons = {each.variant: each.reason for each in failed}
-    for candidate in next_after(choice.selection, list(reasons), gpu_only=gpu_only):
-        found = installed_variant(session.reader, candidate.variant.name, preferred.receipt.release)
-        # The user said no: do not ask for each further variant.
-        if not _agreed(session, failed[-1], candidate, found):
-            return None
-        with suppress(GateFailed):  # this one does not run here either: try the one after it
-            if found is None:
-                from tsuku_llm.operations.install import install_beside  # noqa: PLC0415 - network
-
-                found = install_beside(session, choice, candidate)
-            notes.keep_failure(
-                FailureNote(preferred.id, reasons[preferred.receipt.variant], found.id)
+    last = chain.failed[-1]
+    tried = [each.variant for each in chain.failed]
+    for candidate in next_after(choice.selection, tried, gpu_only=gpu_only):
+        name = candidate.variant.name
+        found = installed_variant(session.reader, name, preferred.receipt.release)
+        size = 0 if found else candidate.variant.download_size
+        cost = (
+            f" (a download of {size / 1e6:,.0f} MB)" if size else "" if found else " (a download)"
+        )
+        failed = f"{last.variant} failed: {last.reason}"
+        if not must_ask(session.settings.fallback, size):
+            session.user.note(f"{failed}; continuing with {name}{cost}")
+        elif not session.user.ask(f"{failed}. Continue with {name}{cost}?"):
+            # The user said no: do not ask for each further variant.
+            if session.settings.fallback != "auto":
+                return None
+            session.user.note(
+                f"{name}{cost} is left out: more than {LARGE / 1e6:.0f} MB, or an unknown size, "
+                "needs a yes on a terminal"
             )
+            continue
+        if found:
             return found
+        from tsuku_llm.operations.install import install_beside  # noqa: PLC0415 - network
+
+        with suppress(GateFailed):  # this one does not run here either: try the one after it
+            return install_beside(session, choice, candidate)
     return None
 
 
-def _agreed(
-    session: Session, last: FallenBack, candidate: Candidate, found: Installed | None
-) -> bool:
-    """Return whether to go on with the candidate: the settings decide, or the user."""
-    name, size = candidate.variant.name, candidate.variant.download_size
-    cost = "" if found else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
-    if session.settings.fallback == "auto":
-        session.user.note(f"{last.variant} failed: {last.reason}; continuing with {name}{cost}")
-        return True
-    return session.user.ask(f"{last.variant} failed: {last.reason}. Continue with {name}{cost}?")
+# --- what is noted ---------------------------------------------------------------------------
+
+
+class NotedFailures(NamedTuple):
+    """The failures of backends that are noted; ``current`` tells whether they count now.
+
+    They count with the drivers and the variables of the environment with which they were noted.
+    """
+
+    notes: tuple[FailureNote, ...]
+    current: bool
+
+
+def noted_failures(session: Session) -> NotedFailures:
+    """Return every failure that is noted; the drivers are not asked."""
+    drivers = driver_fingerprint(session.machine.environ)
+    return NotedFailures(*StateNotes(session.paths.state, drivers).all_failures())
+
+
+def forget_failures(session: Session) -> NotedFailures:
+    """Remove every note, so that each variant is tried again; return what was noted."""
+    noted = noted_failures(session)
+    StateNotes(session.paths.state, None).forget_failures()
+    return noted

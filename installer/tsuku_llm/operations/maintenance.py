@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.errors import InUse, UsageError
+from tsuku_llm.instances.folder import Instances
 from tsuku_llm.operations.revocation import require_usable
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, is_active, readable, resolve
@@ -29,11 +30,12 @@ class Uninstalled:
 class Cleaned:
     """The result of a prune: what was removed and what was left.
 
-    ``legacy`` are known files of the earlier addon that are still there; ``foreign`` are files that
-    this program did not make.
+    ``logs`` are the names of servers whose logs were removed. ``legacy`` are known files of the
+    earlier addon that are still there; ``foreign`` are files that this program did not make.
     """
 
     pruned: Pruned
+    logs: tuple[str, ...]
     legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
 
@@ -114,9 +116,12 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     """Remove all versions but the active one, the one before it, and ``keep`` more.
 
     The ``keep`` versions are those installed last. Versions that a running server uses stay. If
-    nothing is active, every readable version stays. With ``legacy``, this also removes what tsuku's
+    nothing is active, every readable version stays. This also removes the logs of servers without a
+    record: they were stopped, or did not start. With ``legacy``, this also removes what tsuku's
     earlier addon left below ``TSUKU_HOME``; otherwise it only names that.
     """
+    # First: they are this user's own, also if the store is another user's and cannot be changed.
+    logs = Instances(session.paths.state).remove_logs()
     store = session.store
     store.sweep()
     home = session.paths.home
@@ -126,4 +131,4 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     others.sort(key=lambda version: (version.receipt.installed_at, version.receipt.sequence))
     youngest = [version.id for version in others[len(others) - min(keep, len(others)) :]]
     pruned = store.prune(youngest, legacy_home=home if legacy else None)
-    return Cleaned(pruned, find_legacy(home) if home else (), store.foreign())
+    return Cleaned(pruned, logs, find_legacy(home) if home else (), store.foreign())

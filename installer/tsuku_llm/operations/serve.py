@@ -6,14 +6,16 @@ The command ``serve`` imports only this module and what it imports.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import BackendFailed, SilentCpu
+from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, refusal_in
 from tsuku_llm.operations.device_check import Check, check_devices, explain
-from tsuku_llm.operations.fallback import next_version, remembered
+from tsuku_llm.operations.fallback import next_version, note_served, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
@@ -55,22 +57,22 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     """
     preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
-    installed, failed = remembered(session, notes, preferred, gpu_only=how.require_gpu)
+    installed, chain = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
-        start = VersionStart(session, arguments, how, installed, notes, tuple(failed))
+        # Called in the thread that follows this start; the chain of later starts is another one.
+        on_served = partial(note_served, session, notes, preferred, installed, chain)
+        start = VersionStart(session, arguments, how, installed, notes, chain.failed, on_served)
         try:
             return start.make()
         except (BackendFailed, SilentCpu) as error:
-            from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only then
-
-            failed.append(FallenBack(installed.receipt.variant, error.message))
-            other = next_version(session, notes, preferred, failed, gpu_only=how.require_gpu)
+            chain = chain.longer(installed, error)
+            other = next_version(session, preferred, chain, gpu_only=how.require_gpu)
             if other:
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
             elif isinstance(error, SilentCpu) and not how.require_gpu:
-                return start._replace(insist=True).make()
+                return start._replace(insist=True, on_served=lambda: None).make()
             else:
                 raise
 
@@ -78,7 +80,9 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
 class VersionStart(NamedTuple):
     """The start of one version; ``failed`` are the variants that were tried before it.
 
-    With ``insist`` the server may also start on the CPU: all other versions have failed.
+    ``on_served`` is called once, from a thread, when the server serves, but not if a GPU's build
+    computes on the CPU. With ``insist`` the server may also start on the CPU: all other versions
+    have failed.
     """
 
     session: Session
@@ -87,6 +91,7 @@ class VersionStart(NamedTuple):
     installed: Installed
     notes: StateNotes
     failed: tuple[FallenBack, ...]
+    on_served: Callable[[], None] = lambda: None
     insist: bool = False
 
     def make(self) -> int:
@@ -105,17 +110,37 @@ class VersionStart(NamedTuple):
             reader.check(installed, full=self.how.verify)
             require_not_revoked(self.session, installed.receipt)
             self.session.user.note(installed.receipt.line)
-            check = check_devices(
-                build_of(installed), installed.id, self.notes, self.session.machine.environ
-            )
-            plan = plan_server(
-                check.build,
-                self.arguments,
-                cwd=working_folder(),
-                environ=self.session.machine.environ,
-            )
-            self._require_devices(check, plan)
-            return self._run(check, plan, () if held is None else (held,))
+            keep = () if held is None else (held,)
+            recalled = self.notes.devices(installed.id) is not None
+            check = self._devices()
+            try:
+                return self._run(check, self._plan(check), keep)
+            except LaunchError:
+                # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
+                # fallen off the bus, or its driver fails. Then the remembered list is wrong.
+                if not recalled:
+                    raise
+                self.notes.forget_devices()
+                now = self._devices()
+                # Without an answer nothing is known of a loss.
+                if now.devices is None or _names(now) == _names(check):
+                    raise
+                return self._run(now, self._plan(now), keep)
+
+    def _devices(self) -> Check:
+        installed, environ = self.installed, self.session.machine.environ
+        return check_devices(build_of(installed), installed.id, self.notes, environ)
+
+    def _plan(self, check: Check) -> LaunchPlan:
+        """Plan the start. Raises ``SilentCpu`` for an unwanted one on the CPU."""
+        plan = plan_server(
+            check.build,
+            self.arguments,
+            cwd=working_folder(),
+            environ=self.session.machine.environ,
+        )
+        self._require_devices(check, plan)
+        return plan
 
     def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:
         # After exec this program is gone: everything that it has to do comes before.
@@ -141,14 +166,19 @@ class VersionStart(NamedTuple):
             warn=self._warn if check.problem is None else lambda _: None,
         )
         stop_handle = self._own_stop_handle()
-        followed = StartMonitor(start, self.how.sink or (lambda _report: None), stop_handle)
-        code = supervise(
-            plan,
-            keep=keep,
-            stop_handle=stop_handle,
-            observer=followed,
-            one_stream=self.how.one_stream,
-        )
+        sink = _StartSink(self)
+        followed = StartMonitor(start, sink, stop_handle)
+        try:
+            code = supervise(
+                plan,
+                keep=keep,
+                stop_handle=stop_handle,
+                observer=followed,
+                one_stream=self.how.one_stream,
+            )
+        finally:
+            # First: the caller writes the end into its record, and that must stay the last word.
+            sink.close()
         # The caller reads this from the handle that it gave us.
         if self.how.stop_handle:
             self.how.stop_handle.signalled = stop_handle.signalled
@@ -230,3 +260,43 @@ class VersionStart(NamedTuple):
 
     def _warn(self, error: SilentCpu) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+
+
+def _names(check: Check) -> set[str]:
+    return {device.name for device in check.devices or ()}
+
+
+class _StartSink:
+    """The sink of one start, until its server has ended.
+
+    A monitor's thread can be in a question to a driver when the server ends, and go on later. Its
+    report would then say that a server runs which is gone, or that the version of an earlier start
+    runs. Two threads meet here: the monitor's calls it, the main thread closes it.
+    """
+
+    def __init__(self, start: VersionStart) -> None:
+        self._start = start
+        # Held for a whole report: ``close`` waits for one that is under way.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._has_served = False
+
+    def __call__(self, report: StartReport) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if report.ready and not self._has_served:
+                self._has_served = True
+                from tsuku_llm.launch.report import Verdict  # noqa: PLC0415 - as in ``_run``
+
+                # A GPU's build on the CPU does not show that its backend works.
+                on_cpu = report.verdict is Verdict.ON_CPU
+                if not on_cpu or self._start.installed.receipt.backend == "cpu":
+                    self._start.on_served()
+            if self._start.how.sink:
+                self._start.how.sink(report)
+
+    def close(self) -> None:
+        """Drop every later report."""
+        with self._lock:
+            self._closed = True

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tsuku_llm import records
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import make_folder, read_small, replace_file
 from tsuku_llm.launch.devices import ListedDevice
@@ -23,11 +24,15 @@ _MOST = 16
 
 
 class FailureNote(NamedTuple):
-    """An installed version (its id) whose backend failed, the reason, and what ran instead."""
+    """An installed version (its id) whose backend failed, and the id of what served instead.
+
+    ``noted_at`` is in UTC, to the second.
+    """
 
     version: str
     reason: str
     instead: str
+    noted_at: str
 
 
 class StateNotes:
@@ -50,6 +55,11 @@ class StateNotes:
         """Keep a list that has the backend's devices; one without them may soon be wrong."""
         self._write("devices.json", {"version": version, "devices": devices})
 
+    def forget_devices(self) -> None:
+        """Drop the list, so that the next start asks the build."""
+        with suppress(OSError):
+            (self._state / "devices.json").unlink(missing_ok=True)
+
     def failure(self, version: str) -> FailureNote | None:
         """Return why a version's backend failed on the current drivers, None if it did not."""
         return self._failures().get(version)
@@ -60,6 +70,22 @@ class StateNotes:
         kept = list(failures.values())[-_MOST:]
         self._write("failures.json", {"failures": kept})
 
+    def forget_failure(self, version: str) -> None:
+        """Drop the note about one version, which serves again."""
+        failures = self._failures()
+        if failures.pop(version, None):
+            self._write("failures.json", {"failures": list(failures.values())})
+
+    def all_failures(self) -> tuple[tuple[FailureNote, ...], bool]:
+        """Return every failure that is noted, and whether they count on the current drivers."""
+        found = self._parsed("failures.json", _FAILURES)
+        return (found["failures"], found["drivers"] == self._drivers) if found else ((), False)
+
+    def forget_failures(self) -> None:
+        """Remove every note about a failure, also a damaged one. Raises StoreError."""
+        with disk_errors("removing the notes about failed backends", self._state):
+            (self._state / "failures.json").unlink(missing_ok=True)
+
     def _failures(self) -> dict[str, FailureNote]:
         """Return the failures on the current drivers; those on other drivers do not count."""
         found = self._read("failures.json", _FAILURES)
@@ -67,9 +93,13 @@ class StateNotes:
 
     def _read(self, name: str, read: records.Reader[dict[str, Any]]) -> dict[str, Any] | None:
         """Return a note, None if it is missing, damaged, or about other drivers."""
+        found = self._parsed(name, read)
+        return found if found and found["drivers"] == self._drivers else None
+
+    def _parsed(self, name: str, read: records.Reader[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return a note about any drivers, None if it is missing or damaged."""
         with suppress(StoreError, ValueError):
-            found = records.parse(read_small(self._state / name, _LIMIT) or b"null", read)
-            return found if found["drivers"] == self._drivers else None
+            return records.parse(read_small(self._state / name, _LIMIT) or b"null", read)
         return None
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:

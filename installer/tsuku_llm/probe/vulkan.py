@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tsuku_llm.backends import NVIDIA
+from tsuku_llm.backends import AMD, INTEL, NVIDIA
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import answers
@@ -228,23 +228,33 @@ def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | 
     names = ", ".join(gpu.name for gpu in gpus)
     text = f"Vulkan has only a software device ({names})"
     if machine.container:
-        return Problem("software-only", text, _container_fix(machine))
+        # A software device is Mesa's: its drivers are installed.
+        return Problem("software-only", text, _container_fix(machine, has_drivers=True))
     return Problem("software-only", text, _SOFTWARE_WSL if machine.wsl else _SOFTWARE)
 
 
-def _container_fix(machine: MachineKind) -> str:
+def _container_fix(machine: MachineKind, *, has_drivers: bool) -> str:
     """Return the fix for a container, which has only the drivers and devices it was given."""
     if machine.has_pci(NVIDIA):
         return "start the container with --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all"
-    return "install mesa-vulkan-drivers in the container, and start it with --device /dev/dri"
+    fix = "start the container with --device /dev/dri"
+    if not has_drivers:
+        fix = f"install mesa-vulkan-drivers in the container, and {fix}"
+    if machine.has_pci(AMD) or machine.has_pci(INTEL):
+        return fix
+    # The bus shows no GPU: there may be none, or this container may not see the bus.
+    return f"if the host has an AMD or Intel GPU: {fix}; if it has none, use the CPU: {_USE_CPU}"
 
 
 def _error_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None:
     if _no_driver(answer) and machine.os != "linux":
         return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
     if _no_driver(answer):
-        problem = _NO_DEVICE if answers.calls(answer, "icd") else _NO_ICD
-        return replace(problem, fix=_container_fix(machine)) if machine.container else problem
+        has_drivers = bool(answers.calls(answer, "icd"))
+        problem = _NO_DEVICE if has_drivers else _NO_ICD
+        if not machine.container:
+            return problem
+        return replace(problem, fix=_container_fix(machine, has_drivers=has_drivers))
     for call in ("vkCreateInstance", "vkEnumeratePhysicalDevices"):
         number = answers.code(answer, call)
         if number:
@@ -268,5 +278,6 @@ _NO_DEVICE = Problem(
     "Vulkan drivers are installed, but none of them finds a device",
     "install the driver of this machine's GPU",
 )
+_USE_CPU = "tsuku-llm config set llm.backend cpu"
 _SOFTWARE = "install the Vulkan driver of this machine's GPU, if it has one"
 _SOFTWARE_WSL = "update the GPU's driver in Windows, and Mesa in this distribution"

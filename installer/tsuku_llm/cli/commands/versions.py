@@ -1,4 +1,7 @@
-"""The commands for installed versions: list, which, use, rollback, uninstall, prune, verify."""
+"""The commands for installed versions.
+
+They are: list, which, use, rollback, fallback, uninstall, prune, verify.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +71,21 @@ def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
     return CommandResult(render.active_data(installed), render.active_lines(installed))
+
+
+@click.command("fallback", cls=Command)
+@click.option("--forget", is_flag=True, help="Forget these failures: serve tries them again.")
+@click.pass_obj
+def fallback_command(console: Console, *, forget: bool) -> CommandResult:
+    """List the versions that serve leaves out because their backend failed."""
+    from tsuku_llm.operations.fallback import forget_failures, noted_failures
+
+    with open_session(console, looking=not forget) as session:
+        noted = forget_failures(session) if forget else noted_failures(session)
+    return CommandResult(
+        render.fallback_data(noted, forgotten=forget),
+        render.fallback_lines(noted, forgotten=forget),
+    )
 
 
 @click.command("uninstall", cls=Command)

@@ -13,6 +13,7 @@ from tsuku_llm.errors import TamperedInstall
 if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.catalog.loading import Catalog
     from tsuku_llm.manifest import ReleaseEntry
+    from tsuku_llm.operations.fallback import NotedFailures
     from tsuku_llm.operations.maintenance import Cleaned, Uninstalled
     from tsuku_llm.operations.revocation import ReleaseStatus
     from tsuku_llm.operations.verify import VersionCheck
@@ -227,6 +228,7 @@ def pruned_data(report: Cleaned) -> dict[str, Any]:
     return {
         "removed": list(pruned.removed),
         "in_use": list(pruned.in_use),
+        "logs": list(report.logs),
         "legacy_removed": list(pruned.legacy),
         "legacy": list(report.legacy),
         "foreign": list(report.foreign),
@@ -238,6 +240,7 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
     pruned = report.pruned
     removed = (
         *(f"removed {version}" for version in pruned.removed),
+        *(f"removed the log of the server {name}" for name in report.logs),
         *(f"removed {addon.path}, left by {addon.what}" for addon in pruned.legacy),
     )
     return (
@@ -246,6 +249,33 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
         *legacy_lines(report.legacy),
         *foreign_lines(report.foreign),
     )
+
+
+# --- what failed --------------------------------------------------------------------------
+
+
+def fallback_data(noted: NotedFailures, *, forgotten: bool) -> dict[str, Any]:
+    """Return the failures that are noted, or were until now, for programs."""
+    return {"failures": list(noted.notes), "current": noted.current, "forgotten": forgotten}
+
+
+def fallback_lines(noted: NotedFailures, *, forgotten: bool) -> tuple[str, ...]:
+    """Return the failures that are noted, or were until now, for people."""
+    if not noted.notes:
+        return ("no failure is noted: serve starts the active version",)
+    if forgotten:
+        return tuple(f"forgotten: the failure of {each.version}" for each in noted.notes)
+    found = [
+        line
+        for each in noted.notes
+        for line in (
+            f"{each.version} failed at {each.noted_at}: {each.reason}",
+            f"  {each.instead} served instead",
+        )
+    ]
+    if noted.current:
+        return (*found, "to try it again: tsuku-llm fallback --forget")
+    return (*found, "noted with other drivers or variables: serve tries it again")
 
 
 # --- what was verified --------------------------------------------------------------------

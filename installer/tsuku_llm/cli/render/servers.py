@@ -25,7 +25,8 @@ def data(found: Servers) -> dict[str, Any]:
         "servers": [record_data(record) for record in found.records],
         "releases": {name: told_data(told) for name, told in found.told.items()},
         "damaged": [
-            {"name": name, "reason": error.message} for name, error in found.damaged.items()
+            {"name": name, "reason": error.message, "hint": error.hint}
+            for name, error in found.damaged.items()
         ],
     }
 
@@ -56,7 +57,10 @@ def lines(found: Servers) -> tuple[str, ...]:
         *nothing,
         *(text for record in found.records for text in _paragraph(record)),
         *told_lines(found.told),
-        *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
+        *(
+            f"damaged: {name}: {error.message}; {error.hint}"
+            for name, error in found.damaged.items()
+        ),
     )
 
 
@@ -74,6 +78,8 @@ _STOPPED = {
     "stopped": "{} has ended",
     "killed": "{} did not end in time, and was killed",
     "gone": "{} had ended before",
+    "unreadable": "{}: its damaged record is removed; if its server still runs, end that process "
+    "yourself",
 }
 
 
@@ -108,7 +114,8 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     report = record.report
     if report is None:
         return []
-    layers = f"{report.layers_offloaded} of {report.layers_total}"
+    # A log of the usual verbosity does not say how many layers the model has.
+    total = "" if report.layers_total is None else f" of {report.layers_total}"
     # One of the two may be unknown: ``size`` then prints "?".
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
     facts = {
@@ -117,7 +124,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         "device": report.device,
         "driver": report.driver,
         "memory": memory if report.memory_total or report.memory_used else None,
-        "layers": layers if report.layers_offloaded is not None else None,
+        "layers": None if report.layers_offloaded is None else f"{report.layers_offloaded}{total}",
         "since": report.started_at,
         "processes": f"{report.pid}, watched by {record.supervisor.pid}",
     }
