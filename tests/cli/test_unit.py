@@ -313,6 +313,19 @@ def test_the_socket_has_the_address_and_the_server_one_of_its_own(tmp_path: Path
     assert option(server, "RuntimeDirectory") == "tsuku-llm-big"
 
 
+@pytest.mark.parametrize("idle", [1, 60, 300])
+def test_a_server_that_is_woken_as_often_as_can_be_stays_within_the_limit(
+    idle: int, tmp_path: Path
+) -> None:
+    """It ends ``idle`` seconds after a request, and the next one comes at once, for ever."""
+    done = printed(tmp_path, *DEMANDED, "--idle-timeout", str(idle), "--", "-m", "x")
+    server = done.document["data"]["units"]["tsuku-llm-big.service"]
+    starts = range(0, 10_000, idle)
+    interval = int(option(server, "StartLimitIntervalSec"))
+    busiest = max(sum(each - interval < start <= each for start in starts) for each in starts[:50])
+    assert busiest <= int(option(server, "StartLimitBurst"))
+
+
 def test_the_proxy_has_the_user_of_the_server(tmp_path: Path) -> None:
     """The server's umask closes its socket to every other one."""
     done = printed(tmp_path, *DEMANDED, *SHARED, "--", "-m", "x")

@@ -157,3 +157,23 @@ for turn in "first", "second":
         "second": 200,
         "after second": ["inactive", False],
     }
+
+
+def test_a_server_on_demand_that_cannot_start_is_not_tried_for_ever(machine: Machine) -> None:
+    """Here the connection that waits would start it again and again."""
+    failed = "err gguf_init_from_file: failed to open GGUF file '/no.gguf' (No such file)"
+    machine.install((failed, "exit 1"))
+    machine.units("--on-demand", "--idle-timeout", "60s")
+    found = machine.run("""
+systemctl("start", "tsuku-llm.socket")
+try:
+    ask(sys.argv[1])
+except OSError:
+    found["refused"] = True
+until("tsuku-llm.socket", "ActiveState", "failed")
+found["status"] = show("tsuku-llm", "StatusText")
+found["server"] = show("tsuku-llm", "ActiveState")
+""")
+    assert found.pop("refused")
+    assert "/no.gguf does not exist" in found["status"]
+    assert found["server"] == "failed"

@@ -100,9 +100,7 @@ _SERVER = """\
 {head}
 [Unit]
 Description=llama.cpp server {name}, launched by tsuku-llm
-{unit}StartLimitIntervalSec=300
-StartLimitBurst=3
-
+{unit}
 [Service]
 {type}WorkingDirectory={folder}
 {user}{environment}ExecStart={line}
@@ -136,12 +134,29 @@ KillMode=mixed
 SuccessExitStatus=143
 """
 
+_LIMIT = """\
+StartLimitIntervalSec=300
+StartLimitBurst=3
+"""
+
+# Two starts in order are at least the idle time apart. A connection that waits starts a server that
+# fails again and again.
+_LIMIT_ON_DEMAND = """\
+# Without the proxy nothing needs it: so an idle server ends.
+StopWhenUnneeded=yes
+StartLimitIntervalSec={seconds}
+StartLimitBurst={starts}
+"""
+
 _RESTART = """\
 Restart=on-failure
 RestartSec=5
 # Not repaired by a restart: usage, nothing that fits, trust, store, launch, no GPU.
 RestartPreventExitStatus=2 3 5 6 7 8
 """
+
+_STARTS = 5
+"""Starts within as many idle times after which systemd gives up."""
 
 # The user of its own exists while the service runs. systemd makes the folders and gives them to it.
 # All servers share the folders, so a shader is compiled once.
@@ -201,12 +216,14 @@ def _server(service: Service) -> str:
     if service.on_demand:
         # Removed at the end, so that no old socket is in the way of the next start.
         user += f"RuntimeDirectory={service.unit}\nRuntimeDirectoryMode=0700\n"
+    on_demand = service.on_demand
     target = "multi-user.target" if service.system else "default.target"
     return _SERVER.format(
         head=_head(service),
         name=service.name,
-        # Without the proxy nothing needs it: so an idle server ends.
-        unit="StopWhenUnneeded=yes\n" if service.on_demand else "",
+        unit=_LIMIT_ON_DEMAND.format(seconds=_STARTS * on_demand.idle, starts=_STARTS)
+        if on_demand
+        else _LIMIT,
         type="Type=exec\n" if service.replace else _SUPERVISED,
         folder=_path(service.folder),
         user=user,
