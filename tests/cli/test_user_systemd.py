@@ -143,19 +143,21 @@ found["start"] = systemctl("start", "tsuku-llm.socket").returncode
 found["before"] = show("tsuku-llm", "ActiveState")
 for turn in "first", "second":
     # Nothing listens but systemd: the connection waits until the server has loaded.
-    found[turn] = ask(sys.argv[1])
+    found[turn] = ask(sys.argv[1]), show("tsuku-llm.proxy", "ActiveState")
     server = server_of("tsuku-llm")
     until("tsuku-llm", "ActiveState", "inactive", "failed")
     found[f"after {turn}"] = show("tsuku-llm", "ActiveState"), os.path.exists(f"/proc/{server}")
     until("tsuku-llm.socket", "SubState", "listening")
+found["proxy"] = show("tsuku-llm.proxy", "Result")
 """)
     assert found == {
         "start": 0,
         "before": "inactive",
-        "first": 200,
+        "first": [200, "active"],
         "after first": ["inactive", False],
-        "second": 200,
+        "second": [200, "active"],
         "after second": ["inactive", False],
+        "proxy": "success",
     }
 
 

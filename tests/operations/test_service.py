@@ -95,6 +95,10 @@ def test_what_others_cannot_read_is_named_by_its_first_closed_part(open_folder: 
     home.chmod(0o700)
     assert list(closed_to_others([model, home, open_folder])) == [home, home]
     assert list(closed_to_others([open_folder / "absent"])) == []
+    # As the interpreter of a virtual environment, which lies in its owner's home.
+    link = open_folder / "link"
+    link.symlink_to(model)
+    assert list(closed_to_others([link])) == [home]
 
 
 def test_units_are_written_into_a_new_folder_for_all_to_read(tmp_path: Path) -> None:

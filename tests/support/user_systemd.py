@@ -22,7 +22,7 @@ _ENTER = """\
 for folder in $CGROUPS; do
     echo $$ > "$folder/cgroup.procs" || exit 98
 done
-exec unshare --pid --mount --fork --mount-proc sh -c "$BOOT" sh "$@"
+exec unshare --pid --mount --fork --kill-child --mount-proc sh -c "$BOOT" sh "$@"
 """
 
 # The manager wants a system that was started by systemd. /run is another one in our namespace.

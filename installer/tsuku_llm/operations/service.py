@@ -67,9 +67,13 @@ def listen_stream(address: ServerAddress) -> str:
 
 
 def closed_to_others(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield each path, or the first folder above it, that other users cannot read or enter."""
+    """Yield each path, or the first folder above it, that other users cannot read or enter.
+
+    For a path that is a link, or below one, this counts for both ways to it.
+    """
     for path in paths:
-        for part in (*reversed(path.parents), path):
+        real = path.resolve()
+        for part in (*reversed(path.parents), *reversed(real.parents), real):
             with suppress(OSError):
                 mode = part.stat().st_mode
                 needed = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH

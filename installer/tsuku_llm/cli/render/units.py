@@ -183,7 +183,8 @@ After={unit}.service {unit}.socket
 Requires={unit}.socket
 
 [Service]
-Type=notify
+# Not Type=notify: the proxy of systemd 252 never says that it is ready.
+Type=exec
 ExecStart={proxy} --exit-idle-time={idle}s {socket}
 {user}NoNewPrivileges=yes
 """
