@@ -97,8 +97,11 @@ def test_systemd_hears_when_the_server_is_ready_where_it_computes_and_that_it_en
         (server,) = manager.status()
         assert (server["name"], server["state"]) == ("default", "running")
         assert server["supervisor"] == child.pid
+        # It is told at once, not when a server that is slow to end has ended.
+        os.kill(server["pid"], signal.SIGSTOP)
         child.send_signal(signal.SIGTERM)
         assert manager.heard_with("STOPPING")["STOPPING"] == "1"
+        os.kill(server["pid"], signal.SIGCONT)
         assert child.wait() == 0
         # The server's own words are in the journal, and systemd shows a service that it ended.
         assert child.stderr

@@ -70,6 +70,10 @@ def test_answers_to_our_own_questions_are_no_progress() -> None:
 def test_memory_that_comes_and_goes_is_no_progress() -> None:
     swinging = [STILL._replace(memory=50 * LEAST * (1 + now % 2)) for now in range(100)]
     assert given_up_at(20, *swinging) == 1 + 20
+    # A line in its log is progress; that its memory is back where it was is none.
+    high = STILL._replace(memory=100 * LEAST)
+    logged = STILL._replace(log=STILL.log + 1)
+    assert given_up_at(5, high, logged, *[high._replace(log=logged.log)] * 20) == 1 + 5
 
 
 def test_a_server_that_cannot_be_looked_at_is_not_given_up() -> None:
