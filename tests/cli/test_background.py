@@ -243,6 +243,20 @@ def test_the_process_that_waits_hears_how_the_load_goes(
     assert heard == [letter for letter in "ab" if f'{{"loading": "{letter}"}}' in lines]
 
 
+def test_a_server_that_cannot_be_killed_is_not_waited_for() -> None:
+    """A driver call can keep it in the kernel, and its supervisor waits for it."""
+    script = """\
+import os, signal
+print('{"loading": "%d"}' % os.getpid())
+print('{"gave_up": {"error": 1}}', flush=True)
+signal.pause()
+"""
+    heard: list[str] = []
+    line = [sys.executable, "-c", script]
+    assert start(line, heard.append, giving_up=0.01) == ({"error": 1}, 7)
+    os.kill(int(heard[0]), signal.SIGKILL)
+
+
 def test_a_dead_server_is_shown_with_its_exit(home: Home) -> None:
     started = home.start()
     os.kill(started["pid"], signal.SIGKILL)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.render import text
+from tsuku_llm.safe_text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -138,7 +139,7 @@ class Status:
         from shutil import get_terminal_size  # noqa: PLC0415 - it imports all compression modules
 
         width = get_terminal_size().columns - 1
-        streams.note(sys.stderr, text[:width], before="\r\x1b[K", end="")
+        streams.note(sys.stderr, printable(text)[:width], before="\r\x1b[K", end="")
 
     def close(self) -> None:
         """Remove the text."""

@@ -43,13 +43,14 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
 def start(
-    line: Sequence[str], on_loading: Callable[[str], None]
+    line: Sequence[str], on_loading: Callable[[str], None], *, giving_up: float = _GIVING_UP
 ) -> tuple[Mapping[str, Any], int | None]:
     """Start the program ``line`` detached; return its last output line and its exit code.
 
     The program writes a JSON object in each line. ``loading`` is a text for ``on_loading``. The
     last line has ``ready``, or it is the document of an error, which is empty if the program was
     killed before it wrote one. The code is None after ``ready``: then the program runs on alone.
+    After ``gave_up``, which has such a document, the program gets ``giving_up`` seconds to end.
     If this process is interrupted meanwhile, it ends the program too. Raises LaunchError if the
     program cannot be started.
     """
@@ -66,7 +67,7 @@ def start(
     except OSError as error:
         raise LaunchError("the supervisor cannot be started", facts=(str(error),)) from error
     try:
-        said, code = _followed(child, on_loading)
+        said, code = _followed(child, on_loading, giving_up)
     except BaseException:
         # The supervisor ends its server when it gets SIGTERM.
         child.terminate()
@@ -77,7 +78,7 @@ def start(
 
 
 def _followed(
-    child: subprocess.Popen[bytes], on_loading: Callable[[str], None]
+    child: subprocess.Popen[bytes], on_loading: Callable[[str], None], giving_up: float
 ) -> tuple[Mapping[str, Any], int | None]:
     """Read the supervisor's lines until it has said how the start ended, or has ended."""
     assert child.stdout  # noqa: S101 - it is a pipe
@@ -92,7 +93,7 @@ def _followed(
                 # It ends its server now, and then writes the error as any other. A server that a
                 # driver keeps in the kernel cannot be killed: then do not wait for that.
                 try:
-                    return said["gave_up"], child.wait(_GIVING_UP)
+                    return said["gave_up"], child.wait(giving_up)
                 except subprocess.TimeoutExpired:
                     return said["gave_up"], LaunchError.exit_code
             else:
