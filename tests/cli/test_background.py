@@ -23,7 +23,7 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
-from tsuku_llm.operations.background import stop
+from tsuku_llm.operations.background import start, stop
 from tsuku_llm.process import Process
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.store.store import Store
@@ -224,6 +224,49 @@ def waited_for(home: Home, is_so: Callable[[Record], bool], name: str = "default
         if record and is_so(record):
             return record
         os.sched_yield()
+
+
+def test_a_start_that_hangs_is_given_up_and_leaves_nothing(home: Home) -> None:
+    home.install(("err load_tensors: loading", "hang"), "b101")
+    result = home.run(*SERVE, "--name", "big", "--start-timeout", "1s", "--json")
+    assert (result.code, result.document["error"]["code"]) == (7, "launch-failed")
+    assert "made no progress for 1 seconds" in result.document["error"]["message"]
+    assert "tsuku-llm logs --name big" in result.document["error"]["hint"]
+    assert home.servers() == {}
+    assert "load_tensors: loading" in home.run("logs", "--name", "big").stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "code"),
+    [
+        (('{"loading": "a"}', '{"loading": "b"}', '{"ready": "x"}'), {"ready": "x"}, None),
+        (('{"loading": "a"}', '{"gave_up": {"error": 1}}', '{"error": 2}'), {"error": 1}, 9),
+        (('{"loading": "a"}', '{"error": 2}'), {"error": 2}, 9),
+        (('{"loading": "a"}',), {}, 9),
+        (("not JSON",), {}, 9),
+    ],
+)
+def test_the_process_that_waits_hears_how_the_load_goes(
+    lines: tuple[str, ...], said: object, code: int | None
+) -> None:
+    script = "import sys; print(*sys.argv[1:], sep='\\n', flush=True); sys.exit(9)"
+    heard: list[str] = []
+    assert start([sys.executable, "-c", script, *lines], heard.append) == (said, code)
+    assert heard == [letter for letter in "ab" if f'{{"loading": "{letter}"}}' in lines]
+
+
+def test_a_server_that_cannot_be_killed_is_not_waited_for() -> None:
+    """A driver call can keep it in the kernel, and its supervisor waits for it."""
+    script = """\
+import os, signal
+print('{"loading": "%d"}' % os.getpid())
+print('{"gave_up": {"error": 1}}', flush=True)
+signal.pause()
+"""
+    heard: list[str] = []
+    line = [sys.executable, "-c", script]
+    assert start(line, heard.append, giving_up=0.01) == ({"error": 1}, 7)
+    os.kill(int(heard[0]), signal.SIGKILL)
 
 
 def test_a_dead_server_is_shown_with_its_exit(home: Home) -> None:

@@ -12,7 +12,7 @@ from support.program import environment
 from support.tools import open_terminal
 
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.progress_bar import Bar, Lines
+from tsuku_llm.cli.progress_bar import Bar, Lines, SparseStatus, Status
 
 SHOW = """
 import sys
@@ -114,3 +114,25 @@ def test_a_dumb_terminal_and_json_get_lines(tmp_path: Path) -> None:
             "a note \\x1b[31m in between",
             "plain",
         ]
+
+
+def test_a_long_wait_is_a_line_each_time_that_it_has_doubled() -> None:
+    now = 1000.0
+    said: list[str] = []
+    status = SparseStatus(said.append, lambda: now)
+    for second in range(100):
+        now = 1000.0 + second
+        status.show(f"{second} s")
+    status.close()
+    assert said == ["10 s", "20 s", "40 s", "80 s"]
+
+
+def test_a_long_wait_is_one_line_on_a_terminal_that_is_replaced_and_removed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "11")
+    status = Status()
+    status.show("loading \x1b[31m for 1 s")
+    status.show("short")
+    status.close()
+    assert capsys.readouterr().err == "\r\x1b[Kloading \\x\r\x1b[Kshort\r\x1b[K"

@@ -5,13 +5,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from support.program import Result, environment, run_program
 from support.tools import require_tool
 
-from tsuku_llm.cli.render.servers import unit_text as text
+from tsuku_llm.cli.render.units import OnDemand, Service, unit_texts
 from tsuku_llm.operations.credentials import Handover, masked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
@@ -30,19 +31,34 @@ def option(unit: str, name: str) -> str:
 
 
 def verify(unit: str, folder: Path) -> str:
-    """What systemd has to say against this unit; nothing is right."""
-    file = folder / "tsuku-llm-test.service"
-    file.write_text(unit, encoding="utf-8")
+    """What systemd has to say against this unit of a user; nothing is right."""
+    return verify_all({"tsuku-llm-test.service": unit}, folder)
+
+
+def verify_all(units: Mapping[str, str], folder: Path, scope: str = "--user") -> str:
+    """What systemd has to say against units that lie side by side."""
+    folder = folder / "units"
     runtime = folder / "runtime"
-    runtime.mkdir(exist_ok=True)
+    runtime.mkdir(parents=True, exist_ok=True)
+    for name, text in units.items():
+        (folder / name).write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [require_tool("systemd-analyze"), "verify", "--user", "--man=no", str(file)],
-        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), "HOME": str(folder)},
+        [require_tool("systemd-analyze"), "verify", scope, "--man=no"]
+        + [str(folder / name) for name in units],
+        # The colon adds systemd's own folders, with its targets.
+        env={
+            **os.environ,
+            "SYSTEMD_UNIT_PATH": f"{folder}:",
+            "XDG_RUNTIME_DIR": str(runtime),
+            "HOME": str(folder),
+        },
         capture_output=True,
         text=True,
         check=False,
     )
-    return "\n".join(line for line in done.stderr.splitlines() if file.name in line)
+    return "\n".join(
+        line for line in done.stderr.splitlines() if any(name in line for name in units)
+    )
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
@@ -60,17 +76,18 @@ def test_systemd_refuses_a_unit_that_is_wrong(tmp_path: Path) -> None:
 def test_the_unit_has_the_users_folder_and_settings(tmp_path: Path) -> None:
     unit = printed(tmp_path, *WORDS, TSUKU_LLM_BACKEND="vulkan", LLAMA_API_KEY="secret").stdout
     assert option(unit, "WorkingDirectory") == str(tmp_path)
-    assert option(unit, "Type") == "exec"
+    assert option(unit, "Type") == "notify"
     assert f"\nEnvironment=TSUKU_HOME={tmp_path}\nEnvironment=TSUKU_LLM_BACKEND=vulkan\n" in unit
     assert "secret" not in unit
     assert "tsuku-llm-big.service" in unit
     assert option(unit, "ExecStart").startswith(f"{sys.executable} -m tsuku_llm serve --name big")
-    assert '--exec -- -m "my model.gguf" --alias "$$5 \\"%%h"' in option(unit, "ExecStart")
+    assert '--notify -- -m "my model.gguf" --alias "$$5 \\"%%h"' in option(unit, "ExecStart")
 
 
-def test_the_exec_line_starts_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [(), ("--exec",)], ids=["supervised", "exec"])
+def test_the_line_of_the_unit_starts_the_server(way: tuple[str, ...], tmp_path: Path) -> None:
     """With nothing installed it gets as far as saying so."""
-    unit = printed(tmp_path, "serve", "--systemd-unit", "--", "-m", "x.gguf").stdout
+    unit = printed(tmp_path, "serve", "--systemd-unit", *way, "--", "-m", "x.gguf").stdout
     line = shlex.split(option(unit, "ExecStart"))
     done = subprocess.run(
         line, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
@@ -81,9 +98,14 @@ def test_the_exec_line_starts_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ODD)
 def test_unusual_arguments_survive_the_quoting(word: str, tmp_path: Path) -> None:
     """``cat-config`` of a unit cannot be asked here, so the quoting is undone by its rules."""
-    unit = text("x", ["/bin/echo"], Handover((word,), {"TSUKU_HOME": word}, {}), tmp_path, None)
-    assert verify(unit, tmp_path) == ""
+    given = Handover((word,), {"TSUKU_HOME": word}, {})
+    listen = OnDemand("127.0.0.1:8080", "/bin/true", 300)
+    service = Service("x", ["/bin/echo"], given, tmp_path, on_demand=listen)
+    units = unit_texts(service)
+    assert verify_all(units, tmp_path) == ""
+    unit = units["tsuku-llm-x.service"]
     quoted = option(unit, "ExecStart").removeprefix("/bin/echo ")
+    quoted = quoted.removesuffix(" --host %t/tsuku-llm-x/server.sock")
     assert undone(quoted).replace("$$", "$") == word
     assert undone(option(unit, "Environment")) == f"TSUKU_HOME={word}"
 
@@ -189,6 +211,174 @@ def test_T16_a_dry_run_masks_keys_and_shows_other_arguments() -> None:
     words = ("-m", "x", "", "--api_key", "K3Y", "https://u:K3Y@h/", "--hf-token=K3Y", "--api-key")
     shown = ("-m", "x", "", "--api-key", "***", "***", "--hf-token", "***", "--api-key")
     assert masked(words) == shown
+
+
+def test_a_unit_that_becomes_the_server_is_a_choice(tmp_path: Path) -> None:
+    done = printed(tmp_path, "serve", "--systemd-unit", "--exec", "--", "-m", "x.gguf")
+    assert option(done.stdout, "Type") == "exec"
+    assert option(done.stdout, "ExecStart").endswith("serve --exec -- -m x.gguf")
+    assert "WatchdogSec" not in done.stdout
+    assert verify(done.stdout, tmp_path) == ""
+
+
+def test_a_supervised_unit_is_watched_and_gets_one_signal(tmp_path: Path) -> None:
+    """Two SIGTERM make llama-server exit at once: so systemd signals only its supervisor."""
+    unit = printed(tmp_path, *WORDS).stdout
+    assert option(unit, "KillMode") == "mixed"
+    assert option(unit, "NotifyAccess") == "main"
+    assert int(option(unit, "WatchdogSec")) > 0
+    # A model may load for an hour: our own limit is about progress.
+    assert option(unit, "TimeoutStartSec") == "infinity"
+
+
+SHARED = ("--scope", "system")
+
+
+def test_a_unit_of_the_system_has_a_user_with_folders_of_its_own(tmp_path: Path) -> None:
+    done = printed(tmp_path, "serve", "--systemd-unit", *SHARED, "--", "-m", "x.gguf")
+    assert done.code == 0, done.stderr
+    unit = done.stdout
+    assert option(unit, "DynamicUser") == "yes"
+    assert option(unit, "StateDirectory") == option(unit, "CacheDirectory") == "tsuku-llm"
+    assert option(unit, "WantedBy") == "multi-user.target"
+    # Its state is where systemd made a folder for it, and shaders are kept between two starts.
+    assert "\nEnvironment=XDG_STATE_HOME=%S\n" in unit
+    assert "\nEnvironment=__GL_SHADER_DISK_CACHE_PATH=%C/tsuku-llm\n" in unit
+    assert "\nEnvironment=CUDA_CACHE_PATH=%C/tsuku-llm/cuda\n" in unit
+    assert option(unit, "ExecStart").endswith("serve --notify -- -m x.gguf")
+    assert "--user" not in unit
+    assert verify_all({"tsuku-llm.service": unit}, tmp_path, "--system") == ""
+
+
+def test_the_groups_of_the_gpu_are_in_the_unit_of_the_system(tmp_path: Path) -> None:
+    given = Handover((), {}, {})
+    service = Service("x", ["/bin/echo"], given, tmp_path, system=True, groups=("render", "video"))
+    unit = unit_texts(service)["tsuku-llm-x.service"]
+    assert option(unit, "SupplementaryGroups") == "render video"
+    assert verify_all({"tsuku-llm-x.service": unit}, tmp_path, "--system") == ""
+
+
+def test_a_service_of_the_system_cannot_use_a_users_own_builds(tmp_path: Path) -> None:
+    env = environment(tmp_path, HOME=str(tmp_path))
+    del env["TSUKU_HOME"]
+    done = run_program("serve", "--systemd-unit", *SHARED, env=env, cwd=tmp_path)
+    assert (done.code, done.stdout) == (2, "")
+    assert "TSUKU_HOME=/opt/tsuku tsuku-llm install" in done.stderr
+
+
+def test_what_the_services_own_user_cannot_read_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"")
+    tmp_path.chmod(0o700)
+    done = printed(tmp_path, "serve", "--systemd-unit", *SHARED, "--", "-m", "m.gguf")
+    assert done.code == 0
+    assert "is closed to other users" in done.stderr
+
+
+DEMANDED = ("serve", "--systemd-unit", "--on-demand", "--name", "big", "--json")
+
+
+@pytest.mark.parametrize("scope", ["user", "system"])
+def test_systemd_accepts_the_three_units_of_a_start_on_demand(scope: str, tmp_path: Path) -> None:
+    done = printed(tmp_path, *DEMANDED, "--scope", scope, "--", *SERVER, "--port", "9")
+    assert done.code == 0, done.stderr
+    units = done.document["data"]["units"]
+    assert [*units] == [
+        "tsuku-llm-big.service",
+        "tsuku-llm-big.proxy.service",
+        "tsuku-llm-big.socket",
+    ]
+    assert verify_all(units, tmp_path, f"--{scope}") == ""
+    broken = {name: text.replace("ListenStream=", "ListenStrem=") for name, text in units.items()}
+    assert "ListenStrem" in verify_all(broken, tmp_path, f"--{scope}")
+
+
+def test_the_socket_has_the_address_and_the_server_one_of_its_own(tmp_path: Path) -> None:
+    words = ("--host", "::1", "--port", "9")
+    done = printed(tmp_path, *DEMANDED, "--idle-timeout", "90s", "--", "-m", "x", *words)
+    server, proxy, listening = done.document["data"]["units"].values()
+    assert option(listening, "ListenStream") == "[::1]:9"
+    assert option(listening, "Service") == "tsuku-llm-big.proxy.service"
+    own = "%t/tsuku-llm-big/server.sock"
+    assert option(proxy, "ExecStart").endswith(f"systemd-socket-proxyd --exit-idle-time=90s {own}")
+    assert option(proxy, "BindsTo") == "tsuku-llm-big.service"
+    assert option(proxy, "After") == "tsuku-llm-big.service tsuku-llm-big.socket"
+    assert option(server, "ExecStart").endswith(
+        f"--notify --idle-timeout 0 -- -m x {' '.join(words)} --host {own}"
+    )
+    # The server ends with the proxy, which is the only one that needs it. Without these the GPU's
+    # memory would stay taken.
+    assert option(server, "StopWhenUnneeded") == "yes"
+    assert "[Install]" not in server + proxy
+    # An old socket file would be in the way: the folder is made for each start.
+    assert option(server, "RuntimeDirectory") == "tsuku-llm-big"
+
+
+@pytest.mark.parametrize("idle", [1, 60, 300])
+def test_a_server_that_is_woken_as_often_as_can_be_stays_within_the_limit(
+    idle: int, tmp_path: Path
+) -> None:
+    """It ends ``idle`` seconds after a request, and the next one comes at once, for ever."""
+    done = printed(tmp_path, *DEMANDED, "--idle-timeout", str(idle), "--", "-m", "x")
+    server = done.document["data"]["units"]["tsuku-llm-big.service"]
+    starts = range(0, 10_000, idle)
+    interval = int(option(server, "StartLimitIntervalSec"))
+    busiest = max(sum(each - interval < start <= each for start in starts) for each in starts[:50])
+    assert busiest <= int(option(server, "StartLimitBurst"))
+
+
+def test_the_proxy_has_the_user_of_the_server(tmp_path: Path) -> None:
+    """The server's umask closes its socket to every other one."""
+    done = printed(tmp_path, *DEMANDED, *SHARED, "--", "-m", "x")
+    server, proxy, _ = done.document["data"]["units"].values()
+    for name in ("DynamicUser", "User"):
+        assert option(server, name) == option(proxy, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--exec",), "--on-demand and --exec"),
+        (("--", "--port", "0"), "a port that clients know"),
+        (("--", "--host", "gpu.example"), "gpu.example"),
+    ],
+)
+def test_a_start_on_demand_that_cannot_work_is_refused(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = printed(tmp_path, "serve", "--systemd-unit", "--on-demand", *words)
+    assert (done.code, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_several_units_are_printed_below_their_names(tmp_path: Path) -> None:
+    words = [word for word in DEMANDED if word != "--json"]
+    lines = printed(tmp_path, *words, "--", "-m", "x").stdout.splitlines()
+    assert lines[0] == "# tsuku-llm-big.service"
+    assert {"# tsuku-llm-big.proxy.service", "# tsuku-llm-big.socket"} < set(lines)
+
+
+def test_units_are_written_into_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "user"
+    words = [word for word in DEMANDED if word != "--json"]
+    done = printed(tmp_path, *words, "--output", str(folder), "--", "-m", "x")
+    assert done.code == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "start it with: systemctl --user daemon-reload && "
+        "systemctl --user enable --now tsuku-llm-big.socket"
+    )
+    texts = {file.name: file.read_text("utf-8") for file in folder.iterdir()}
+    assert len(texts) == 3
+    assert verify_all(texts, tmp_path) == ""
+    assert "--output" not in texts["tsuku-llm-big.service"]
+
+
+@pytest.mark.parametrize("words", [("--on-demand",), SHARED, ("--output", "x")])
+def test_an_option_of_units_without_a_unit_is_refused(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = printed(tmp_path, "serve", *words)
+    assert done.code == 2
+    assert f"{words[0]} applies to units" in done.stderr
 
 
 def test_two_ways_to_serve_are_refused(tmp_path: Path) -> None:

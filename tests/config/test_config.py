@@ -139,6 +139,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.update_check": "false",
         "llm.fallback": "auto",
         "llm.idle_timeout": "5m",
+        "llm.start_timeout": "1h",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert keys.text_of(setting.value) == text
@@ -455,8 +456,9 @@ TEXTS = {
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
-    "llm.idle_timeout": st.from_regex(
-        r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True
+    **dict.fromkeys(
+        ("llm.idle_timeout", "llm.start_timeout"),
+        st.from_regex(r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True),
     ),
 }
 PAIRS = st.sampled_from(KEYS).flatmap(

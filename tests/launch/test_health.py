@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.certificates import Authority
 
 from tsuku_llm.launch.health import Readiness, ServerAddress, address_of, is_healthy
 from tsuku_llm.launch.monitor import _model_size
@@ -71,6 +72,114 @@ def test_only_status_200_is_ready(answer: bytes, healthy: bool) -> None:
         address = ServerAddress("0.0.0.0", listening.getsockname()[1], "/v")  # noqa: S104
         assert is_healthy(address) is healthy
     assert requests[0].startswith(b"GET /v/health HTTP/1.0\r\n")
+
+
+def test_a_server_with_a_certificate_is_asked_through_tls(tmp_path: Path) -> None:
+    """Its certificate is for another name and from an unknown authority, as most local ones are."""
+    certificate = Authority(tmp_path).issue("elsewhere.example")
+    plain = socket.create_server(("127.0.0.1", 0))
+    listening = certificate.server_context().wrap_socket(plain, server_side=True)
+    with answering(listening, b"HTTP/1.1 200 OK\r\n\r\n") as requests:
+        assert is_healthy(ServerAddress(port=listening.getsockname()[1], tls=True))
+    assert requests[0].startswith(b"GET /health HTTP/1.0\r\n")
+
+
+def test_a_server_that_should_speak_tls_and_does_not_is_not_ready() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    with answering(listening, b"HTTP/1.1 200 OK\r\n\r\n"):
+        assert not is_healthy(ServerAddress(port=listening.getsockname()[1], tls=True))
+
+
+def test_a_silent_server_with_a_certificate_becomes_ready(tmp_path: Path) -> None:
+    """With ``--log-disable`` nothing says that it listens: its answers have to do."""
+    certificate = Authority(tmp_path).issue()
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        port = str(plain.getsockname()[1])
+        words = ("/server", "--port", port, "--ssl-cert-file", "c.pem")
+        readiness = Readiness(LaunchPlan(words, tmp_path, {}, "cpu"))
+        over = threading.Event()
+
+        def serve() -> None:
+            context = certificate.server_context()
+            while not over.is_set():
+                client, _ = plain.accept()
+                with client, context.wrap_socket(client, server_side=True) as secure:
+                    secure.recv(4096)
+                    secure.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert readiness.wait(threading.Event())
+        over.set()
+        assert is_healthy(readiness.address)  # the last one that is answered
+        thread.join()
+
+
+def test_a_wait_tells_that_the_server_still_loads_and_can_be_ended(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    readiness = Readiness(LaunchPlan(("/server", "--port", port), tmp_path, {}, "cpu"))
+    looks: list[int] = []
+
+    def give_up() -> None:
+        looks.append(readiness.said)
+        if len(looks) == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        readiness.wait(threading.Event(), give_up)
+    assert looks == [0, 0, 0]
+
+
+def test_the_line_that_the_server_listens_ends_a_long_pause(tmp_path: Path) -> None:
+    """A client's connection may wait for this server: half a second more would be seen."""
+    readiness = Readiness(LaunchPlan(("/server", "--port", "0"), tmp_path, {}, "cpu"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    said = f"listening on http://127.0.0.1:{listening.getsockname()[1]}\n".encode()
+
+    class Clock(threading.Event):
+        """An end that never comes, and time that only this test lets pass."""
+
+        now, told_at = 0.0, 0.0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.now += timeout or 0.0
+            if self.now > 20 and not self.told_at:
+                self.told_at = self.now
+                readiness.on_stderr(said)
+            return False
+
+    clock = Clock()
+    with answering(listening, b"HTTP/1.1 200 OK\r\n\r\n"):
+        assert readiness.wait(clock)
+    assert clock.now - clock.told_at < 0.1
+
+
+def test_lines_about_our_own_questions_do_not_count_as_said(tmp_path: Path) -> None:
+    """b10434 writes a line in several pieces: time, level, text."""
+    readiness = Readiness(LaunchPlan(("/server",), tmp_path, {}, "cpu"))
+    readiness.on_stderr(b"load_tensors: loading\n")
+    said = readiness.said
+    assert said > 0
+    for piece in (
+        b"0.07.119.210 I ",
+        b"srv  log_server_r: ",
+        b"request: GET /health 127.0.0.1 503\n",
+    ):
+        readiness.on_stderr(piece)
+        assert readiness.said == said
+    readiness.on_stderr(b"load_tensors: done\n")
+    assert readiness.said > said
+
+
+def test_dots_without_a_line_end_count_as_said(tmp_path: Path) -> None:
+    """The loader prints up to 100 of them in one line."""
+    readiness = Readiness(LaunchPlan(("/server",), tmp_path, {}, "cpu"))
+    seen = set()
+    for _ in range(100):
+        readiness.on_stderr(b".")
+        seen.add(readiness.said)
+    assert len(seen) > 30
 
 
 def test_a_unix_socket_is_asked_too(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tree_entry"},
     "launch": frozenset({"backends", "errors", "records"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
-    | {"store"},
+    | {"safe_text", "store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "instances", "local_host"}
@@ -78,10 +78,12 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
     "explain": frozenset({"choice", "session"}),
     "reuse": frozenset(),
+    "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session"}),
     # operations with effects
-    "background": frozenset({"revocation", "serve", "session"}),
+    "background": frozenset({"revocation", "session"}),
+    "watching": frozenset({"serve", "session"}),
     "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
     | {"versions", "which"},
     "build_version": frozenset({"choice", "reuse", "session"}),
@@ -111,6 +113,7 @@ EFFECTS = frozenset(
         "serve",
         "tools",
         "update",
+        "watching",
     }
 )
 """The operations that change what is installed, known or published, or that run a build."""
@@ -121,7 +124,7 @@ BUILT_ON_EFFECTS = {
     "serve": "falls back to another variant",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
-    "background": "is serve, watched in another process",
+    "watching": "is serve, with a name and a record",
     "repository": "fetches the metadata of the repository that it adds",
 }
 """The only operations that may import another operation with effects, and why."""
@@ -235,7 +238,9 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
     },
     "instances": {
         "idle": set(),
+        "loading": set(),
         "log": set(),
+        "notify": set(),
         "record": set(),
         "folder": {"record"},
     },
@@ -370,6 +375,7 @@ LIGHT = (
     "operations.serve",
     "operations.tools",
     "operations.versions",
+    "operations.watching",
     "operations.which",
     "store.reader",
 )

@@ -146,25 +146,29 @@ static void answer(int client)
     close(client);
 }
 
-static void serve_at(const char *path)
+/* At a Unix socket, as --host with a path ending in .sock. */
+static int listen_unix(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int server = socket(AF_UNIX, SOCK_STREAM, 0);
-    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     if (bind(server, (struct sockaddr *)&address, sizeof address) || listen(server, 8)) {
-        fprintf(stderr, "E srv start: couldn't bind HTTP server socket, hostname: %s\n", path);
+        fprintf(stderr, "E srv start: couldn't bind HTTP server socket, hostname: %s, port: 8080\n", path);
         exit(1);
     }
-    fprintf(stderr, "I srv llama_server: listening on unix://%s\n", path);
-    for (;;)
-        answer(accept(server, NULL, NULL));
+    return server;
 }
 
 static void serve(int argc, char **argv, int silent)
 {
-    const char *host = option(argc, argv, "--host", ""), *end = strrchr(host, '.');
-    if (end && !strcmp(end, ".sock"))
-        serve_at(host);
+    const char *host = option(argc, argv, "--host", "");
+    if (strlen(host) > 5 && !strcmp(host + strlen(host) - 5, ".sock")) {
+        int server = listen_unix(host);
+        if (!silent)
+            fprintf(stderr, "I srv llama_server: listening on unix://%s\n", host);
+        for (;;)
+            answer(accept(server, NULL, NULL));
+    }
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t size = sizeof address;
     int server = socket(AF_INET, SOCK_STREAM, 0), yes = 1;

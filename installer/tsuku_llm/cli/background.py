@@ -1,4 +1,4 @@
-"""``serve`` in the background: the process that starts the supervisor, and the supervisor."""
+"""``serve`` with a name: in the background, or as a service; and the process that starts it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.errors import LaunchError
-from tsuku_llm.instances.record import checked_name
 from tsuku_llm.operations import background
-from tsuku_llm.operations.credentials import handover, keep_credentials
-from tsuku_llm.operations.serve import Serving
-from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.watching import Listener, watch_over
+
+if TYPE_CHECKING:
+    from tsuku_llm.instances.loading import LoadSample
+    from tsuku_llm.instances.notify import Notifier
+    from tsuku_llm.instances.record import Record
+    from tsuku_llm.operations.serve import Serving
+    from tsuku_llm.operations.session import Session
 
 
-def detach(session: Session, name: str, argv: Sequence[str]) -> CommandResult:
+def detach(console: Console, session: Session, name: str, argv: Sequence[str]) -> CommandResult:
     """Start a supervisor; answer when its server is ready, or when it did not start."""
-    line = serve_again(argv, instead_of="--detach", options=("--supervised", "--json"))
-    said, code = background.start(line)
+    line = serve_again(argv, without=("--detach",), options=("--supervised", "--json"))
+    try:
+        said, code = background.start(line, console.status.show)
+    finally:
+        console.status.close()
     # The supervisor said that its server is ready, and runs on without us.
     if code is None:
         for warning in said.get("warnings", ()):
@@ -43,46 +50,83 @@ def detach(session: Session, name: str, argv: Sequence[str]) -> CommandResult:
 def supervise(
     console: Console, session: Session, arguments: Sequence[str], how: Serving
 ) -> CommandResult:
-    """Be the supervisor: say that the server is ready, or at the end that it never was."""
-    warnings: list[str] = []
+    """Be the supervisor: say how the load goes, and that the server is ready or never was."""
+    starter = _Starter(console)
 
     def note(text: str) -> None:
         # Into the log, and the warnings also to the user who waits for the start.
         session.user.note(text)
         if text.startswith("warning: "):
-            warnings.append(text)
-
-    def ready() -> None:
-        # One line, which ``background.start`` reads. The thread that follows the start calls this,
-        # while the main thread waits for the server: only this thread writes to stdout now.
-        said = {"ready": how.name, "warnings": warnings}
-        streams.say(console.stdout, json.dumps(said) + "\n")
+            starter.warnings.append(text)
 
     told = session._replace(user=session.user._replace(note=note))
-    code = background.watch_over(told, arguments, how, ready)
+    code = watch_over(told, arguments, how, starter, own_log=True)
+    return _ended(code)
+
+
+def notify(
+    console: Console, session: Session, arguments: Sequence[str], how: Serving
+) -> CommandResult:
+    """Be the supervisor of a service: tell systemd how the server is; the journal has the log."""
+    from tsuku_llm.instances.notify import Notifier  # noqa: PLC0415 - only a service
+
+    # Before the server starts, which gets what is left of the environment.
+    service = _Service(Notifier.from_environ(os.environ))
+    code = watch_over(session, arguments, how, service, own_log=False)
+    # The journal has the server's own words; only a program needs more.
+    return _ended(code) if console.json else CommandResult(exit_code=code)
+
+
+def _ended(code: int) -> CommandResult:
     failure = ReportedError("server-exit", f"the server ended with exit code {code}")
     return CommandResult(
         {"server_exit_code": code}, exit_code=code, failure=failure if code else None
     )
 
 
-def unit(session: Session, name: str, argv: Sequence[str]) -> CommandResult:
-    """Return the text of a systemd unit that serves with these arguments; secrets go to a file."""
-    at = argv.index("--") + 1 if "--" in argv else len(argv)
-    # Only ours: the server's arguments may hold secrets, and ``handover`` separates them.
-    line = serve_again(argv[:at], instead_of="--systemd-unit", options=("--exec",))
-    given = handover(argv[at:], session.machine.environ)
-    credentials = None
-    if given.secret:
-        content = render.environment_file(given.secret)
-        credentials = keep_credentials(session, name, given.secret, content)
-        session.user.note(
-            f"{', '.join(given.secret)}: not in the unit; it loads {credentials}, "
-            "which only you can read"
-        )
-    text = render.unit_text(checked_name(name), line, given, working_folder(), credentials)
-    data = {"unit": text, "credentials": credentials}
-    return CommandResult(data, tuple(text.splitlines()), exact=True)
+class _Starter(Listener):
+    """The process that waits for this server; ``background.start`` reads these lines there."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.warnings: list[str] = []
+
+    def on_loading(self, seconds: float, sample: LoadSample) -> None:
+        self._say({"loading": render.loading_line(seconds, sample)})
+
+    def on_giving_up(self, error: LaunchError) -> None:
+        self._say({"gave_up": {"error": ReportedError.of(error)._asdict()}})
+
+    def on_ready(self, record: Record) -> None:
+        self._say({"ready": record.name, "warnings": self.warnings})
+
+    def _say(self, document: Mapping[str, Any]) -> None:
+        # The thread that follows the start calls this, while the main thread waits for the server:
+        # only this thread writes to stdout now.
+        streams.say(self._console.stdout, json.dumps(document) + "\n")
+
+
+class _Service(Listener):
+    """The service manager of this process."""
+
+    def __init__(self, notifier: Notifier) -> None:
+        self.pulse = notifier.pulse
+        self._notifier = notifier
+
+    def on_loading(self, seconds: float, sample: LoadSample) -> None:
+        self._notifier.send(status=render.loading_line(seconds, sample))
+
+    def on_giving_up(self, error: LaunchError) -> None:
+        self._notifier.send(status=error.message)
+
+    def on_ready(self, record: Record) -> None:
+        self._notifier.send(ready="1", status=render.status_line(record))
+
+    def on_alive(self) -> None:
+        self._notifier.send(watchdog="1")
+
+    def on_stopping(self, reason: str) -> None:
+        self._notifier.send(stopping="1", status=reason or None)
 
 
 def _failure(said: Mapping[str, Any], code: int) -> ReportedError:
@@ -114,9 +158,27 @@ def this_program() -> tuple[str, ...]:
     return (sys.executable, *before, last)
 
 
-def serve_again(argv: Sequence[str], *, instead_of: str, options: Sequence[str]) -> list[str]:
-    """Return the line of a ``serve`` given ``argv``, with ``options`` in place of one of them."""
+def serve_again(
+    argv: Sequence[str],
+    *,
+    without: Sequence[str],
+    without_values: Sequence[str] = (),
+    options: Sequence[str],
+) -> list[str]:
+    """Return the line of a ``serve`` given ``argv``, with ``options`` in place of some of them.
+
+    ``without_values`` are options that go together with their values.
+    """
     at = argv.index("--") if "--" in argv else len(argv)
+    own: list[str] = []
     # Only ours: the same argument after "--" belongs to the server.
-    own = [each for each in argv[:at] if each not in (instead_of, "--json")]
+    words = iter(argv[:at])
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option in without_values:
+            # "--scope=user" has its value in it, that of "--scope user" is the next word.
+            if not equals:
+                next(words, None)
+        elif word not in (*without, "--json"):
+            own.append(word)
     return [*this_program(), "serve", *own, *options, *argv[at:]]

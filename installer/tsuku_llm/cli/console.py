@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 from tsuku_llm.cli import streams
-from tsuku_llm.cli.progress_bar import Bar, Lines
+from tsuku_llm.cli.progress_bar import Bar, Lines, SparseStatus, Status
 
 
 class Console:
@@ -22,7 +22,9 @@ class Console:
         self.command = ""
         self.stdout: TextIO | None = None
         self.simulated: str | None = None
-        self.progress = Bar() if not json and _is_terminal() else Lines(self.note)
+        drawn = not json and _is_terminal()
+        self.progress = Bar() if drawn else Lines(self.note)
+        self.status = Status() if drawn else SparseStatus(self.note)
 
     def note(self, text: str) -> None:
         """Print one line for people at once."""

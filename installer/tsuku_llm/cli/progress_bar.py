@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
+from tsuku_llm.cli import streams
 from tsuku_llm.cli.render import text
+from tsuku_llm.safe_text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -124,6 +127,47 @@ def _started() -> Progress:
     bar.add_task("", total=None)
     bar.start()
     return bar
+
+
+class Status:
+    """A text about a long wait that replaces the one before it: on a terminal."""
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the one before it."""
+        # \r and ESC [K: to the begin of the line, and clear it. Cut: a text of two lines would
+        # not be replaced.
+        from shutil import get_terminal_size  # noqa: PLC0415 - it imports all compression modules
+
+        width = get_terminal_size().columns - 1
+        streams.note(sys.stderr, printable(text)[:width], before="\r\x1b[K", end="")
+
+    def close(self) -> None:
+        """Remove the text."""
+        streams.note(sys.stderr, "", before="\r\x1b[K", end="")
+
+
+class SparseStatus:
+    """The same as lines, for a log: after 10 seconds, 20, 40 and so on; ``note`` prints them."""
+
+    def __init__(
+        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._note = note
+        self._clock = clock
+        self._begun: float | None = None
+        self._next = 10.0
+
+    def show(self, text: str) -> None:
+        """Print the text if it is time for one."""
+        now = self._clock()
+        if self._begun is None:
+            self._begun = now
+        if now - self._begun >= self._next:
+            self._next *= 2
+            self._note(text)
+
+    def close(self) -> None:
+        """Do nothing: a log keeps its lines."""
 
 
 class Lines:

@@ -44,10 +44,13 @@ def pass_on(stream: TextIO | None, data: bytes) -> None:
     say(stream, data.decode("utf-8", "surrogateescape"), exact=True)
 
 
-def note(stream: TextIO | None, text: str) -> None:
-    """Write one line for people at once; ignore a stream that cannot be written to."""
+def note(stream: TextIO | None, text: str, *, before: str = "", end: str = "\n") -> None:
+    """Write one line for people at once; ignore a stream that cannot be written to.
+
+    ``before`` and ``end`` are written as they are.
+    """
     with suppress(StoreError):
-        say(stream, printable(text) + "\n")
+        say(stream, before + printable(text) + end)
 
 
 def _silence(stream: TextIO) -> None:

@@ -221,6 +221,13 @@ KEYS: tuple[Key, ...] = (
         "time without a request after which a server in the background ends; 0: never",
         seconds_of,
     ),
+    Key(
+        "llm.start_timeout",
+        "5m",
+        parse_duration,
+        "time without progress after which a start in the background is given up; 0: never",
+        seconds_of,
+    ),
 )
 
 _BY_NAME = {key.name: key for key in KEYS}

@@ -33,7 +33,8 @@ class Settings(NamedTuple):
 
     ``channel`` and ``repository`` are None if the user named none: then an operation may choose.
     ``prefer`` is a policy of the manifest, or backends in order of preference. The timeouts are in
-    seconds; an ``idle_timeout`` of 0 means never. ``chosen`` are the keys that the user set.
+    seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``chosen`` are the keys that
+    the user set.
     """
 
     backend: str
@@ -48,6 +49,7 @@ class Settings(NamedTuple):
     require_fresh: bool
     update_check: bool
     idle_timeout: int
+    start_timeout: int
     chosen: frozenset[str] = frozenset()
 
 

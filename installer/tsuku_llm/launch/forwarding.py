@@ -31,7 +31,8 @@ class SignalForwarder:
     """A context that forwards signals to the child, once each.
 
     A signal that arrives before the child exists is kept until ``attach``. A signal that is
-    ignored when we start (nohup) stays ignored. On Windows the console itself tells the
+    ignored when we start (nohup) stays ignored. ``on_signal`` is called with each of them first;
+    it must be short and must not raise. On Windows the console itself tells the
     child: there we only make sure that the signal does not end us first. Python delivers
     signals to the main thread only, so in another thread nothing is forwarded.
 
@@ -39,10 +40,15 @@ class SignalForwarder:
     interrupt ``attach`` and ``wait``. No other thread uses these fields, so they need no lock.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        on_signal: Callable[[int], None] | None = None,
+    ) -> None:
         self.forwarded: int | None = None
         """The last signal that was forwarded, or kept for the child. Ctrl-Z does not count."""
         self._clock = clock
+        self._told = on_signal or (lambda _number: None)
         self._child: subprocess.Popen[bytes] | None = None
         self._waiting: list[int] = []
         self._last: dict[int, float] = {}
@@ -113,6 +119,7 @@ class SignalForwarder:
             return
         self._last[number] = now
         self.forwarded = number
+        self._told(number)
         if self._child is None:
             # The fork may be under way: ``attach`` forwards it.
             self._waiting.append(number)

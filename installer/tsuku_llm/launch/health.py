@@ -7,7 +7,7 @@ most starts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +27,9 @@ LIMIT = 2.0
 _SHORTEST, _LONGEST = 0.02, 0.5
 """Seconds between two questions for the server's health: the first and the longest pause."""
 
+_STEP = 0.05
+"""Seconds between two looks at the log: a connection may wait for this server already."""
+
 _ALONE = 1.0
 """Seconds of good answers after which one counts even if the log does not say "listening".
 
@@ -41,8 +44,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - co
 class ServerAddress(NamedTuple):
     """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
 
-    ``port`` 0 is not known yet: the server chooses one. ``tls``: the server is not asked;
-    its log tells when it is ready.
+    ``port`` 0 is not known yet: the server chooses one. ``tls``: it is asked through TLS.
     """
 
     host: str = "127.0.0.1"
@@ -102,6 +104,11 @@ class Readiness:
         return self._told if port is None else self._told._replace(port=port)
 
     @property
+    def said(self) -> int:
+        """The bytes of the log so far, without lines about our own questions."""
+        return self._log.said
+
+    @property
     def served(self) -> bool:
         """True if the server has served: its log says so, or its answers did."""
         return self._confirmed or self._log.serves
@@ -113,20 +120,39 @@ class Readiness:
         if not self._confirmed:
             self._log.feed(data)
 
-    def wait(self, over: threading.Event) -> bool:
-        """Ask until the server is ready; return False if ``over`` is set first."""
-        pause, alone = _SHORTEST, 0.0
+    def wait(self, over: threading.Event, on_loading: Callable[[], None] = lambda: None) -> bool:
+        """Ask until the server is ready; return False if ``over`` is set first.
+
+        Calls ``on_loading`` after each question that is not answered with a yes, at least once
+        in 10 seconds; what it raises ends the wait.
+        """
+        pause, alone, listens = _SHORTEST, 0.0, False
         # The supervisor sets ``over`` at the end of the server, which wakes this at once.
-        while not over.wait(pause):
+        while not self._pauses(over, pause, listens):
             # The copying thread goes on reading the log; the next round sees its new facts.
             listens = self._log.facts.listens
             address = self.address
-            # A TLS server cannot be asked: its log is enough. A port of 0 is not known yet.
+            # With TLS the log is enough: our library may refuse what the server's clients accept.
+            # A port of 0 is not known yet.
             if (address.tls and listens) or (address.port and is_healthy(address)):
                 if listens or alone >= _ALONE:
                     return True
                 alone += pause
+            on_loading()
             pause = min(pause * 1.25, _LONGEST)
+        return False
+
+    def _pauses(self, over: threading.Event, seconds: float, listened: bool) -> bool:  # noqa: FBT001
+        """Wait, but not once the log says that the server listens; tell whether it is over."""
+        waited = 0.0
+        while waited < seconds:
+            # In short steps: the copying thread may read that line at any time.
+            step = min(_STEP, seconds - waited)
+            if over.wait(step):
+                return True
+            waited += step
+            if self._log.facts.listens and not listened:
+                break
         return False
 
     def confirm(self) -> None:
@@ -140,13 +166,26 @@ def is_healthy(address: ServerAddress) -> bool:
     The server takes a port above 65535 modulo 65536, and so do we.
     """
     # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
-    with suppress(OSError, UnicodeError), closing(_connected(address)) as connection:
+    with suppress(OSError, UnicodeError), closing(_connected(address)) as plain:
+        # ssl.SSLError is an OSError. The wrapped socket takes over the plain one's descriptor.
+        connection = _through_tls(plain) if address.tls else plain
         request = f"GET {address.prefix}/health HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
-        connection.sendall(request.encode("utf-8", "surrogateescape"))
         # The status line comes first and is short; the rest of the answer is not needed.
-        status = connection.recv(64).split(b" ", 2)
+        with closing(connection):
+            connection.sendall(request.encode("utf-8", "surrogateescape"))
+            status = connection.recv(64).split(b" ", 2)
         return len(status) > 1 and status[0].startswith(b"HTTP/") and status[1] == b"200"
     return False
+
+
+def _through_tls(connection: socket.socket) -> socket.socket:
+    """Begin TLS without looking at the certificate: no secret is sent, and the server is ours."""
+    import ssl  # noqa: PLC0415 - few servers have a certificate
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(connection)
 
 
 def is_taken(address: ServerAddress) -> bool:

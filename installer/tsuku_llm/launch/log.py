@@ -33,6 +33,12 @@ _DEVICE = re.compile(r"using device (?P<name>\w+) \((?P<description>.+?)\) (?:\(
 _LISTENS = re.compile(
     r"listening on:? (?:https?://)?(?:\[[^\]]+\]|[^\s:,]+)(?::(?P<port>[0-9]{1,5})(?![0-9]))?"
 )
+_ASKED = b"/health"
+"""The path of our own questions: upstream logs each request with its path."""
+
+_BEGIN = 64
+"""Bytes of a line that may come before the path of a question: time, level, function."""
+
 _SERVES = (b"model loaded", b"listening on")
 """The server logs these once it serves; every version so far logs one of the two."""
 
@@ -115,15 +121,25 @@ _RULES: tuple[tuple[str, re.Pattern[str], Callable[[LogFacts, re.Match[str]], Lo
 class LogReader:
     """The reader that assembles a stream's lines and reads each of them once.
 
-    One thread feeds it. Others may read ``facts`` and ``serves`` meanwhile: they are immutable
-    values, which are replaced as a whole.
+    One thread feeds it. Others may read ``facts``, ``serves`` and ``said`` meanwhile: they are
+    immutable values, which are replaced as a whole.
     """
 
     def __init__(self) -> None:
         self.facts = LogFacts()
         self.serves = False
         """True once the log says that the server serves."""
+        self._said = 0
         self._rest = b""
+
+    @property
+    def said(self) -> int:
+        """The bytes of the lines so far, without those about questions for ``/health``.
+
+        The begin of a line counts only once it is longer than such a line may be before its path:
+        the loader draws its progress in one line.
+        """
+        return self._said + max(0, len(self._rest) - _BEGIN)
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the stream; a line is read when it is complete."""
@@ -133,5 +149,7 @@ class LogReader:
         *lines, rest = text.split(b"\n")
         # A stream without line ends must not fill the memory.
         self._rest = rest[:_LONGEST]
+        # A server that hangs in its load may still answer our questions, and log each of them.
+        self._said += sum(len(line) for line in lines if _ASKED not in line)
         for line in lines:
             self.facts = read_line(self.facts, line[:_LONGEST].decode("utf-8", "replace"))

@@ -36,8 +36,9 @@ class StartContext(NamedTuple):
     of devices (None: not asked). A server on the CPU is ended with ``require_gpu``; otherwise
     ``warn`` is called. Neither happens if the user's arguments keep the server from the GPU.
     ``recheck`` raises if the tree has changed; it is called when the server has loaded
-    everything. ``on_running`` is called when the server runs. All of them run in the
-    monitor's thread.
+    everything. ``on_running`` is called when the server runs, and ``on_loading`` while it
+    loads, with its pid and the bytes that it has logged; what that raises ends the server. All
+    of them run in the monitor's thread.
     """
 
     build: Build
@@ -49,6 +50,7 @@ class StartContext(NamedTuple):
     recheck: Callable[[], None] = lambda: None
     warn: Callable[[SilentCpu], None] = lambda _: None
     on_running: Callable[[], None] = lambda: None
+    on_loading: Callable[[int, int], None] = lambda _pid, _log: None
 
 
 class StartMonitor:
@@ -89,10 +91,11 @@ class StartMonitor:
         self._start.on_running()
         # As early as possible: memory that the server has taken before is not in the rise.
         before = self._gpu_memory()
-        # The server ended first: the supervisor explains why, or there is nothing to say.
-        if not readiness.wait(self._over):
-            return
+        pid = self.report.pid
         try:
+            # The server ended first: the supervisor explains why, or there is nothing to say.
+            if not readiness.wait(self._over, lambda: self._start.on_loading(pid, readiness.said)):
+                return
             # The libraries and plugins are loaded now. A tree that changed during the load
             # may have put foreign code into the server.
             self._start.recheck()

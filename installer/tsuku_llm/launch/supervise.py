@@ -102,11 +102,13 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     observer: Observer | None = None,
     one_stream: bool = False,
     serves: bool = True,
+    on_signal: Callable[[int], None] | None = None,
 ) -> int:
     """Run the server to its end; return its exit code, or 128 + n for signal n.
 
     The server inherits the descriptors in ``keep``, and no others except its streams.
-    ``stop_handle`` ends it from another thread. ``observer`` follows it.
+    ``stop_handle`` ends it from another thread. ``observer`` follows it. ``on_signal`` is called
+    in this thread with each signal, before the server gets it.
 
     The server's stdout is ours; with ``one_stream`` it is copied together with its stderr.
     The stderr is copied to ours as it arrives, and its end is kept to explain a failed start.
@@ -119,7 +121,7 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     # Before the start: a count that rises later points at this server.
     killed = _oom_kills()
     # Handlers first: a signal from here on is kept for the server and does not end us alone.
-    with SignalForwarder() as forwarder:
+    with SignalForwarder(on_signal=on_signal) as forwarder:
         # Before any thread of ours: the kernel ties the server to us only while this process
         # has one thread (``_tied_to_us``).
         child = _start(plan, keep, one_stream=one_stream)

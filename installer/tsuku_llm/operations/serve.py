@@ -34,7 +34,9 @@ class Serving(NamedTuple):
     of watching it (systemd, containers). ``require_gpu`` ends a server that is not on the GPU.
     ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
-    from another thread.
+    from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
+    with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
+    ``on_signal`` is called in the main thread with each signal that the server gets from us.
     """
 
     name: str = "default"
@@ -44,6 +46,8 @@ class Serving(NamedTuple):
     one_stream: bool = False
     sink: Sink | None = None
     stop_handle: StopHandle | None = None
+    on_loading: Callable[[int, int], None] | None = None
+    on_signal: Callable[[int], None] | None = None
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
@@ -163,6 +167,7 @@ class VersionStart(NamedTuple):
             # The thread that follows the start calls these three while the server runs.
             recheck=self._recheck,
             on_running=self._offer_update,
+            on_loading=self.how.on_loading or (lambda _pid, _log: None),
             warn=self._warn if check.problem is None else lambda _: None,
         )
         stop_handle = self._own_stop_handle()
@@ -175,6 +180,7 @@ class VersionStart(NamedTuple):
                 stop_handle=stop_handle,
                 observer=followed,
                 one_stream=self.how.one_stream,
+                on_signal=self.how.on_signal,
             )
         finally:
             # First: the caller writes the end into its record, and that must stay the last word.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tsuku_llm.cli import options
@@ -16,7 +18,8 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
     """Refuse two ways to serve at once."""
     # The first of these flags that is set is kept in the context; a second one differs from it.
     first = context.meta.setdefault("tsuku_llm.way", parameter) if wanted else parameter
-    if first is not parameter:
+    # A unit that is printed may start the server in this way.
+    if first is not parameter and {first.name, parameter.name} != {"replace", "unit"}:
         raise UsageError(
             f"{first.opts[0]} and {parameter.opts[0]} cannot be combined",
             hint="omit one of them",
@@ -38,7 +41,7 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
     "replace",
     is_flag=True,
     callback=_exclusive,
-    help="Replace this process by the server, for systemd and containers; not with --json.",
+    help="Replace this process by the server, for containers; not with --json.",
 )
 @click.option(
     "--detach",
@@ -51,11 +54,34 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
     "unit",
     is_flag=True,
     callback=_exclusive,
-    help="Print a systemd unit for this user with these options, and start nothing.",
+    help="Print a systemd unit with these options, and start nothing.",
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["user", "system"]),
+    help="With --systemd-unit: a service of this user (the default), or of the system.",
+)
+@click.option(
+    "--on-demand",
+    is_flag=True,
+    help="With --systemd-unit: start at the first connection, end when idle.",
+)
+@click.option(
+    "--output",
+    type=options.FILE,
+    metavar="FOLDER",
+    help="With --systemd-unit: write the units into FOLDER.",
+)
+@click.option(
+    "--notify",
+    is_flag=True,
+    callback=_exclusive,
+    help="Tell systemd when the server is ready (Type=notify), and how it is.",
 )
 @click.option("--supervised", is_flag=True, callback=_exclusive, hidden=True)
 @options.name
 @options.setting("idle_timeout", "TIME")
+@options.setting("start_timeout", "TIME")
 @options.require_fresh
 @options.allow_revoked
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -70,9 +96,14 @@ def serve_command(  # noqa: PLR0913
     replace: bool,
     detach: bool,
     unit: bool,
+    scope: str | None,
+    on_demand: bool,
+    output: Path | None,
+    notify: bool,
     supervised: bool,
     name: str,
     idle_timeout: str | None,
+    start_timeout: str | None,
     require_fresh: str | None,
     allow_revoked: bool,
     arguments: tuple[str, ...],
@@ -83,14 +114,18 @@ def serve_command(  # noqa: PLR0913
     """
     console: Console = context.obj
     # After exec this program can no longer print a document.
-    if replace and console.json and not dry_run:
+    if replace and console.json and not (dry_run or unit):
         raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
+    if not unit and (scope or on_demand or output):
+        given = "--scope" if scope else "--on-demand" if on_demand else "--output"
+        raise UsageError(f"{given} applies to units", hint="add --systemd-unit, or omit it")
     with open_session(
         console,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         fallback=_FALLBACK[fallback],
         idle_timeout=idle_timeout,
+        start_timeout=start_timeout,
     ) as session:
         # Before the other ways: a dry run starts nothing.
         if dry_run:
@@ -99,18 +134,30 @@ def serve_command(  # noqa: PLR0913
 
             plan = planned(session, arguments)
             return CommandResult(render.planned_data(plan), render.planned_lines(plan))
-        if detach or unit:
+        if detach:
             from tsuku_llm.cli import background
 
-            way = background.detach if detach else background.unit
-            return way(session, name, context.meta[ARGV])
+            return background.detach(console, session, name, context.meta[ARGV])
+        if unit:
+            from tsuku_llm.cli import units
+
+            return units.unit(
+                session,
+                name,
+                context.meta[ARGV],
+                replace=replace,
+                system=scope == "system",
+                on_demand=on_demand,
+                output=output,
+            )
         from tsuku_llm.operations.serve import Serving, serve
 
         how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
-        if supervised:
+        if supervised or notify:
             from tsuku_llm.cli import background
 
-            return background.supervise(console, session, arguments, how)
+            way = background.supervise if supervised else background.notify
+            return way(console, session, arguments, how)
         # Only a program is told of the start and of a failure: people have read the server's
         # output. The thread that follows the start appends; it was joined when ``serve`` returns.
         reports: list[object] = []

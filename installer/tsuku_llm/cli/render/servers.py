@@ -1,21 +1,19 @@
-"""Servers: those in the background, what a start would run, and a systemd unit for a start."""
+"""Servers: those in the background, those that load, and what a start would run."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tsuku_llm.cli.render.installed import told_data, told_lines
 from tsuku_llm.cli.render.text import size, table
 
 if TYPE_CHECKING:
+    from tsuku_llm.instances.loading import LoadSample
     from tsuku_llm.instances.record import Record
+    from tsuku_llm.launch.report import StartReport
     from tsuku_llm.operations.background import Servers, StoppedServer
-    from tsuku_llm.operations.credentials import Handover
     from tsuku_llm.operations.tools import Planned
 
 
@@ -69,6 +67,21 @@ def started_lines(record: Record) -> tuple[str, ...]:
     return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
 
 
+def loading_line(seconds: float, sample: LoadSample) -> str:
+    """Return how far a server is that loads its model."""
+    gpu = f", {size(sample.gpu_memory)} of the GPU's" if sample.gpu_memory else ""
+    return f"loading for {seconds:.0f} s: {size(sample.memory)} of memory{gpu}"
+
+
+def status_line(record: Record) -> str:
+    """Return where a server computes and listens, and the decision, for the service manager."""
+    report = record.report
+    if report is None:
+        return ""
+    device = f", {report.device}" if report.device else ""
+    return f"{_runs_on(report)}{device}; at {record.address}; {line(record)}"
+
+
 def stopped_data(stopped: tuple[StoppedServer, ...]) -> dict[str, Any]:
     """Return what was stopped, for programs."""
     return {"stopped": list(stopped)}
@@ -120,7 +133,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
-        "runs on": f"{report.backend or 'unknown'} ({report.verdict.value.replace('_', ' ')})",
+        "runs on": _runs_on(report),
         "device": report.device,
         "driver": report.driver,
         "memory": memory if report.memory_total or report.memory_used else None,
@@ -131,6 +144,10 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     passed = [(f"not {each.variant}", each.reason) for each in report.fallen_back_from]
     # Facts that are unknown have no line.
     return [*((name, text) for name, text in facts.items() if text), *passed]
+
+
+def _runs_on(report: StartReport) -> str:
+    return f"{report.backend or 'unknown'} ({report.verdict.value.replace('_', ' ')})"
 
 
 # --- what a start would run ---------------------------------------------------------------
@@ -156,104 +173,3 @@ def planned_lines(plan: Planned) -> tuple[str, ...]:
         *(f"without {name}" for name in plan.removed),
         f"would run: {shlex.join(plan.argv)}",
     )
-
-
-# --- a systemd unit -----------------------------------------------------------------------
-
-
-# The unit's hardening needs neither root nor user namespaces, which many systems forbid: so it has
-# no ``ProtectSystem=`` and similar options. ``MemoryDenyWriteExecute=`` is missing because GPU
-# drivers compile shaders and kernels.
-
-_TEMPLATE = """\
-# Made by: tsuku-llm serve --systemd-unit
-# Save it as ~/.config/systemd/user/{unit}.service, then:
-#   systemctl --user daemon-reload && systemctl --user enable --now {unit}
-# To run it while you are not logged in: loginctl enable-linger
-
-[Unit]
-Description=llama.cpp server {name}, launched by tsuku-llm
-StartLimitIntervalSec=300
-StartLimitBurst=3
-
-[Service]
-Type=exec
-WorkingDirectory={folder}
-{environment}ExecStart={line}
-Restart=on-failure
-RestartSec=5
-# Not repaired by a restart: usage, nothing that fits, trust, store, launch, no GPU.
-RestartPreventExitStatus=2 3 5 6 7 8
-TimeoutStopSec=15
-
-UMask=0077
-LimitCORE=0
-# This also keeps nvidia-modprobe from making /dev/nvidia-uvm when CUDA is first used;
-# nvidia-persistenced makes it at boot.
-NoNewPrivileges=yes
-LockPersonality=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-SystemCallArchitectures=native
-
-[Install]
-WantedBy=default.target
-"""
-
-_PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
-"""Texts that need no quotes."""
-
-
-def unit_text(
-    name: str, line: Sequence[str], given: Handover, folder: Path, credentials: Path | None
-) -> str:
-    """Return the unit that runs ``line`` and the server's arguments in ``folder``.
-
-    ``credentials`` is the file with the variables that the unit must not show, None without any.
-    """
-    variables = "".join(
-        f"Environment={_quoted(f'{each}={value}')}\n" for each, value in given.told.items()
-    )
-    if credentials:
-        variables += f"EnvironmentFile={_path(credentials)}\n"
-    # systemd replaces $NAME in arguments; in the program's path, which comes first, "$" is
-    # not special.
-    argv = [_quoted(line[0]), *(_quoted(each).replace("$", "$$") for each in line[1:])]
-    for place, each in enumerate(given.argv):
-        # systemd fills in the value from the file of credentials when it starts the server.
-        secret = f"${{{given.variable(place)}}}"
-        argv.append(secret if each is None else _quoted(each).replace("$", "$$"))
-    return _TEMPLATE.format(
-        unit="tsuku-llm" if name == "default" else f"tsuku-llm-{name}",
-        name=name,
-        folder=_path(folder),
-        environment=variables,
-        line=" ".join(argv),
-    )
-
-
-def environment_file(variables: Mapping[str, str]) -> str:
-    """Return the text of a file for ``EnvironmentFile=``, in the syntax of systemd.exec(5)."""
-    return "".join(
-        f'{name}="' + re.sub(r'[\\"$`]', r"\\\g<0>", value) + '"\n'
-        for name, value in variables.items()
-    )
-
-
-def _path(path: Path) -> str:
-    """Return a path for options that take one whole line: only ``%`` is special there."""
-    return str(path).replace("%", "%%")
-
-
-def _quoted(text: str) -> str:
-    """Return a text as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled."""
-    if _PLAIN.fullmatch(text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", _escape, escaped) + '"'
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}"

@@ -1,0 +1,104 @@
+"""The progress of a server that loads its model, from the system's own counts.
+
+A large model on a slow disk loads for an hour, so no fixed time tells a slow server from one
+that hangs. A server that goes on writes its log, reads and writes files, or takes more memory.
+Processor time does not count: a driver that waits for its GPU may use all of a core for ever.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LEAST = 1 << 20
+"""Bytes, read, written or taken, that count as progress; fewer may come from waiting threads."""
+
+NOISE = 2048
+"""Bytes a second that a waiting server may move: it answers ``/health``, and its threads wake."""
+
+LONGEST_STEP = 10.0
+"""Seconds that count between two samples at most: this machine or we may have been stopped."""
+
+
+class LoadSample(NamedTuple):
+    """A sample of a server that does not serve yet, in bytes.
+
+    ``log`` is what it has logged, ``moved`` what it has read and written, ``memory`` what it
+    holds of the machine's memory, and ``gpu_memory`` of a GPU's, None if that is not counted.
+    """
+
+    log: int
+    moved: int = 0
+    memory: int = 0
+    gpu_memory: int | None = None
+
+
+class LoadWatch:
+    """The judge of a loading server's samples; ``limit`` is in seconds, 0 for none."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._begun: float | None = None
+        self._last = 0.0
+        self._still = 0.0
+        self._best = LoadSample(0)
+
+    @property
+    def seconds(self) -> float:
+        """The time from the first sample to the last one."""
+        return 0.0 if self._begun is None else self._last - self._begun
+
+    def is_over(self, now: float, sample: LoadSample | None) -> bool:
+        """Tell whether the server has made no progress for the limit; ``now`` is in seconds.
+
+        None is a server that cannot be looked at: it is not judged.
+        """
+        if self._begun is None:
+            self._begun = self._last = now
+        self._still += min(now - self._last, LONGEST_STEP)
+        self._last = now
+        if sample is None or self._goes_on(sample):
+            self._still = 0.0
+            # The highest values so far: memory that comes and goes is no progress.
+            self._best = _highest(self._best, sample) if sample else self._best
+        return 0 < self._limit <= self._still
+
+    def _goes_on(self, sample: LoadSample) -> bool:
+        best = self._best
+        if sample.log > best.log:
+            return True
+        moved = sample.moved - best.moved - NOISE * self._still
+        memory = sample.memory - best.memory
+        gpu_memory = (sample.gpu_memory or 0) - (best.gpu_memory or 0)
+        return max(moved, memory, gpu_memory) >= LEAST
+
+
+def _highest(one: LoadSample, other: LoadSample) -> LoadSample:
+    counted = [each.gpu_memory for each in (one, other) if each.gpu_memory is not None]
+    return LoadSample(
+        max(one.log, other.log),
+        max(one.moved, other.moved),
+        max(one.memory, other.memory),
+        max(counted) if counted else None,
+    )
+
+
+def sample_loading(pid: int, log: int) -> LoadSample | None:
+    """Take a sample of a process that has logged ``log`` bytes; None if it cannot be looked at."""
+    import psutil  # noqa: PLC0415
+
+    from tsuku_llm.launch.proc import sample_process  # noqa: PLC0415
+
+    try:
+        process = psutil.Process(pid)
+        memory = process.memory_info().rss
+        moved = 0
+        # macOS does not count what a process reads: there, log and memory have to do.
+        if hasattr(process, "io_counters"):
+            # What the process asked for, and what reached a disk: a mapped file is only in the
+            # second count, and one in the kernel's cache only in the first.
+            count = process.io_counters()
+            moved = count.read_bytes + count.write_bytes
+            moved += getattr(count, "read_chars", 0) + getattr(count, "write_chars", 0)
+    except (psutil.Error, OSError):
+        return None
+    return LoadSample(log, moved, memory, sample_process(pid).memory)
