@@ -173,24 +173,30 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "packages"},
-        "gpu_use": {"devices", "log", "report"},
+        "wishes": set(),
+        "verdict": {"report"},
+        "gpu_use": {"devices", "log", "report", "wishes"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
+        "gguf": set(),
         "nvml_worker": set(),
         "planning": set(),
         "speed": set(),
         "child": {"planning"},
         "health": {"log", "planning"},
+        "canary": {"gpu_use", "health", "wishes"},
         "nvml": {"child", "planning"},
         "proc": {"gpu_use"},
+        "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
+        | {"planning", "proc", "wishes"},
         "failure": {"causes", "diagnosis", "health", "packages", "planning"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},
         "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
-        "monitor": {"devices", "gpu_use", "health", "log", "nvml", "planning", "proc", "report"}
-        | {"supervise"},
+        "monitor": {"devices", "gpu_use", "health", "nvml", "observation", "planning", "report"}
+        | {"supervise", "verdict"},
     },
     "store": {
         # What is on disk: files and their formats.
@@ -237,7 +243,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 """The same inside a unit: which of its other modules each module may import, at any place."""
 
 PURE = {
-    "launch": {"causes", "devices", "diagnosis", "gpu_use", "log", "packages", "report"},
+    "launch": {"causes", "devices", "diagnosis", "gpu_use", "log", "packages", "report"}
+    | {"verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

@@ -140,7 +140,7 @@ def is_healthy(address: ServerAddress) -> bool:
     The server takes a port above 65535 modulo 65536, and so do we.
     """
     # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
-    with suppress(OSError, UnicodeError), closing(_connected(address)) as connection:
+    with suppress(OSError, UnicodeError), closing(connect(address)) as connection:
         request = f"GET {address.prefix}/health HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
         connection.sendall(request.encode("utf-8", "surrogateescape"))
         # The status line comes first and is short; the rest of the answer is not needed.
@@ -151,12 +151,13 @@ def is_healthy(address: ServerAddress) -> bool:
 
 def is_taken(address: ServerAddress) -> bool:
     """Tell whether a program accepts connections at this address now."""
-    with suppress(OSError, UnicodeError), closing(_connected(address)):
+    with suppress(OSError, UnicodeError), closing(connect(address)):
         return True
     return False
 
 
-def _connected(address: ServerAddress) -> socket.socket:
+def connect(address: ServerAddress) -> socket.socket:
+    """Connect to a server within ``LIMIT`` seconds. Raises OSError and UnicodeError."""
     import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
 
     if address.is_unix and sys.platform != "win32":

@@ -33,7 +33,8 @@ EXPORT int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pendi
   return 0;
 }
 
-/* STUB_nvml_used and _pid: what is used, all of it by that process. */
+/* STUB_nvml_used and _pid: what is used, all of it by that process; _process: by it, if less.
+ * STUB_nvml_server: the process is the asking one's sibling with that name. */
 struct memory { unsigned long long total, free, used; };
 struct process { unsigned pid; unsigned long long used; unsigned instance, compute; };
 
@@ -45,14 +46,61 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
   memory->free = memory->total - memory->used;
   return 0;
 }
+/* The process with that name whose parent is ours, or 0: parents come before their children. */
+static unsigned sibling(const char *name) {
+  char path[64], found[64];
+  int parent;
+  for (int pid = getppid(); pid < getppid() + 4096; pid++) {
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) continue;
+    int fields = fscanf(file, "%*d (%63[^)]) %*c %d", found, &parent);
+    fclose(file);
+    if (fields == 2 && parent == getppid() && !strcmp(found, name)) return (unsigned)pid;
+  }
+  return 0;
+}
+
+static unsigned told_process(void) {
+  const char *server = setting("nvml_server");
+  return server ? sibling(server) : (unsigned)number("nvml_pid", 0);
+}
+
+static int list(unsigned *count, struct process *found) {
+  unsigned pid = told_process();
+  *count = pid ? 1 : 0;
+  if (pid) {
+    found->pid = pid;
+    found->used = strtoull(words("nvml_process", words("nvml_used", "0")), NULL, 0);
+  }
+  return 0;
+}
+
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
                                                    struct process *found) {
   BEHAVE(nvmlDeviceGetComputeRunningProcesses_v3);
   (void)handle;
-  *count = setting("nvml_pid") ? 1 : 0;
-  if (*count) {
-    found->pid = (unsigned)number("nvml_pid", 0);
-    found->used = (unsigned long long)number("nvml_used", 0);
-  }
+  return list(count, found);
+}
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count,
+                                                    struct process *found) {
+  BEHAVE(nvmlDeviceGetGraphicsRunningProcesses_v3);
+  (void)handle;
+  return list(count, found);
+}
+
+/* STUB_nvml_sm: the process's use of the engines; _sample: when, now if that is not told.
+ * STUB_nvml_worked: a file without which nothing has worked. */
+struct utilization { unsigned pid; unsigned long long time; unsigned sm, memory, encoder, decoder; };
+
+EXPORT int nvmlDeviceGetProcessUtilization(void *handle, struct utilization *found,
+                                           unsigned *count, unsigned long long since) {
+  BEHAVE(nvmlDeviceGetProcessUtilization);
+  (void)handle;
+  const char *worked = setting("nvml_worked");
+  if (worked && access(worked, F_OK)) return 6;
+  *count = 1;
+  *found = (struct utilization){.pid = told_process(), .sm = (unsigned)number("nvml_sm", 0)};
+  found->time = (unsigned long long)number("nvml_sample", (long long)since + 1);
   return 0;
 }

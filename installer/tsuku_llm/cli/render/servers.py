@@ -84,12 +84,13 @@ def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
 
 
 def line(record: Record) -> str:
-    """Return the line of the decision, as the start printed it."""
+    """Return the line of the decision, as the start printed it when the server was ready."""
     report = record.report
     if report is None:
         return ""
     detected = ",".join(report.detected)
-    return f"requested={report.requested} detected=[{detected}] selected={report.selected}"
+    share = f" gpu=[{report.told_share}]" if report.told_share else ""
+    return f"requested={report.requested} detected=[{detected}] selected={report.selected}{share}"
 
 
 def _paragraph(record: Record) -> tuple[str, ...]:
@@ -108,12 +109,13 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     report = record.report
     if report is None:
         return []
-    layers = f"{report.layers_offloaded} of {report.layers_total}"
+    layers = f"{report.layers_offloaded} of {report.layers_total or '?'}"
     # One of the two may be unknown: ``size`` then prints "?".
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
         "runs on": f"{report.backend or 'unknown'} ({report.verdict.value.replace('_', ' ')})",
+        "on the GPU": report.told_share or None,
         "device": report.device,
         "driver": report.driver,
         "memory": memory if report.memory_total or report.memory_used else None,
