@@ -62,7 +62,7 @@ def test_X19_a_device_that_cannot_be_opened_changes_the_fingerprint(
     """As where a container's device rules were loaded again: the name is there, the open fails."""
     node = tmp_path / "renderD128"
     node.write_bytes(b"")
-    monkeypatch.setattr(fingerprint, "_OPENED", (str(tmp_path / "renderD*"),))
+    monkeypatch.setattr(fingerprint, "_OPENED", ((str(tmp_path), ("renderD",)),))
     before = driver_fingerprint({})
     assert before
     assert f"{node}: " in before

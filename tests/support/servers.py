@@ -56,11 +56,18 @@ class Starter:
     data: Path
     environ: Mapping[str, str] = field(default_factory=dict)
     fallback: str = "off"
+    canary: bool = True
     notes: list[str] = field(default_factory=list)
     reports: list[StartReport] = field(default_factory=list)
     on_note: Callable[[], None] = lambda: None
 
-    def start(self, *arguments: str, require_gpu: bool = False, become: bool = False) -> int:
+    def start(
+        self,
+        *arguments: str,
+        require_gpu: bool = False,
+        min_gpu_share: float | None = None,
+        become: bool = False,
+    ) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
         stop_handle = StopHandle()
 
@@ -70,7 +77,11 @@ class Starter:
                 stop_handle.end("it was judged")
 
         how = Serving(
-            replace=become, require_gpu=require_gpu, sink=on_report, stop_handle=stop_handle
+            replace=become,
+            require_gpu=require_gpu,
+            min_gpu_share=min_gpu_share,
+            sink=on_report,
+            stop_handle=stop_handle,
         )
         return serve(self._session(), ("--port", "0", *arguments), how)
 
@@ -85,4 +96,5 @@ class Starter:
 
     def _session(self) -> Session:
         machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
-        return make_session(self.data, machine, note=self._note, fallback=self.fallback)
+        settings = {"fallback": self.fallback, "canary": self.canary}
+        return make_session(self.data, machine, note=self._note, **settings)

@@ -10,7 +10,6 @@ names are the same and the GPU may be gone.
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import sys
 import time
@@ -40,8 +39,8 @@ _LISTED = (
 # The loader's cache changes with every installed library. Of a device node only the presence
 # counts.
 _STAMPED = ("/etc/ld.so.cache", "/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
-_OPENED = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/dri/renderD*")
-"""Device nodes that a server must be able to open; a container's rules refuse it at the open.
+_OPENED = (("/dev", ("nvidiactl", "kfd", "dxg")), ("/dev/dri", ("renderD",)))
+"""Device nodes, as folder and beginnings of names, that a server must be able to open; a container's rules refuse it at the open.
 
 Not /dev/nvidia0: without a server, opening it starts the GPU, which takes seconds.
 """
@@ -90,9 +89,10 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
         with suppress(OSError):
             stamp = _stamp(path)
             facts.append(path if path.startswith("/dev") else f"{path}:{stamp}")
-    for pattern in _OPENED:
-        found = sorted(glob.glob(pattern))  # noqa: PTH207 - texts are kept
-        facts += (f"{path}: {_opened(path)}" for path in found)
+    for folder, prefix in _OPENED:
+        with suppress(OSError):
+            found = sorted(each for each in os.listdir(folder) if each.startswith(prefix))  # noqa: PTH208
+            facts += (f"{folder}/{name}: {_opened(f'{folder}/{name}')}" for name in found)
     facts.append(f"asleep: {seconds_asleep()}")
     facts += (f"{name}={env[name]}" for name in sorted(env) if name.startswith(_DECIDING))
     return tuple(facts)

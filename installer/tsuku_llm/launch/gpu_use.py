@@ -223,15 +223,18 @@ def _device_list(seen: Observed) -> Iterator[Sign]:
     yield Sign("device-list", says, f"--list-devices: {names or 'no device'}")
 
 
-def _plugin(seen: Observed) -> Iterator[Sign]:
-    """Check that the backend's plugin is mapped; without it the server cannot use the backend."""
+def _plugins(seen: Observed) -> frozenset[str]:
+    """Return the names of the backend's plugin in the build; none if it is part of the server."""
     # Imported here: a start needs the table only once its server is watched.
     from tsuku_llm.backends import facts_of  # noqa: PLC0415
 
-    # No sign for a build without plugins: its backend is part of the server.
     name = f"ggml-{facts_of(seen.backend).plugin}"
-    own = {file for file in seen.files if name in file}
-    libraries = seen.process.libraries
+    return frozenset(file for file in seen.files if name in file)
+
+
+def _plugin(seen: Observed) -> Iterator[Sign]:
+    """Check that the backend's plugin is mapped; without it the server cannot use the backend."""
+    own, libraries = _plugins(seen), seen.process.libraries
     # A process without any file of the build is a wrapper that started the server.
     if not own or libraries is None or not seen.files & libraries:
         return
@@ -307,11 +310,12 @@ def _device_nodes(seen: Observed) -> Iterator[Sign]:
     nodes, libraries = seen.process.nodes, seen.process.libraries
     if nodes is None:
         return
-    # Open nodes show nothing: drivers open them to list devices. None is an indication, if this
-    # is the process that computes: not a wrapper, a router or a client of other machines.
-    computes = libraries is not None and seen.files & libraries
-    idle = seen.is_router or seen.wishes.remote
-    says = Verdict.ON_CPU if computes and not nodes and not idle else Verdict.UNKNOWN
+    # Open nodes show nothing: drivers open them to list devices. But a process that has loaded the
+    # backend and no device open cannot compute there. A router and a client of other machines need
+    # not have one.
+    loaded = libraries is not None and _plugins(seen) & libraries
+    needed = loaded and not seen.is_router and not seen.wishes.remote
+    says = Verdict.ON_CPU if needed and not nodes else Verdict.UNKNOWN
     yield Sign("device-nodes", says, f"open: {', '.join(nodes) or 'no GPU device node'}")
 
 
