@@ -40,9 +40,10 @@ _LISTED = (
 # counts.
 _STAMPED = ("/etc/ld.so.cache", "/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 _OPENED = (("/dev", ("nvidiactl", "kfd", "dxg")), ("/dev/dri", ("renderD",)))
-"""Device nodes, as folder and beginnings of names, that a server must be able to open; a container's rules refuse it at the open.
+"""Folders, and beginnings of the names of device nodes there that a server must be able to open.
 
-Not /dev/nvidia0: without a server, opening it starts the GPU, which takes seconds.
+The rules of a container refuse it at the open. Not /dev/nvidia0: without a server, opening it
+starts the GPU, which takes seconds.
 """
 
 _DECIDING: tuple[str, ...] = (

@@ -1,6 +1,8 @@
 /* libnvidia-ml.so.1 */
 #include "stub.h"
 
+#include <dirent.h>
+
 EXPORT int nvmlInit_v2(void) {
   BEHAVE(nvmlInit_v2);
   return 0;
@@ -46,19 +48,22 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
   memory->free = memory->total - memory->used;
   return 0;
 }
-/* The process with that name whose parent is ours, or 0: parents come before their children. */
+/* The process with that name whose parent is ours, or 0. */
 static unsigned sibling(const char *name) {
-  char path[64], found[64];
+  char path[300], found[64];
   int parent;
-  for (int pid = getppid(); pid < getppid() + 4096; pid++) {
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "r");
+  unsigned pid = 0;
+  DIR *folder = opendir("/proc");
+  for (struct dirent *each; folder && !pid && (each = readdir(folder));) {
+    snprintf(path, sizeof path, "/proc/%s/stat", each->d_name);
+    FILE *file = each->d_name[0] <= '9' ? fopen(path, "r") : NULL;
     if (!file) continue;
     int fields = fscanf(file, "%*d (%63[^)]) %*c %d", found, &parent);
     fclose(file);
-    if (fields == 2 && parent == getppid() && !strcmp(found, name)) return (unsigned)pid;
+    if (fields == 2 && parent == getppid() && !strcmp(found, name)) pid = (unsigned)atoi(each->d_name);
   }
-  return 0;
+  if (folder) closedir(folder);
+  return pid;
 }
 
 static unsigned told_process(void) {
