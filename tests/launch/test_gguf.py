@@ -1,6 +1,8 @@
 """The table of tensors in a model's file: the bytes of its layers, and what is no table."""
 
+import os
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,9 +63,12 @@ def test_a_file_without_a_table_has_only_a_size(data: bytes, tmp_path: Path) -> 
     assert read_layout(str(path)) == ModelLayout(len(data))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
 def test_a_missing_model_has_no_layout(tmp_path: Path) -> None:
     assert read_layout(str(tmp_path / "none.gguf")) is None
     assert read_layout(str(tmp_path)) is None
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert read_layout(str(tmp_path / "pipe.gguf")) is None
 
 
 @given(junk=st.binary(max_size=400), at=st.integers(0, 400))

@@ -113,16 +113,16 @@ def test_the_memory_of_a_server_and_its_children(
 @pytest.mark.parametrize(
     ("settings", "working"),
     [
-        ({}, None),
+        ({}, set()),
         ({"STUB_nvml_sm": "35"}, {77}),
         ({"STUB_nvml_sm": "0"}, set()),
         ({"STUB_nvml_sm": "35", "STUB_nvml_sample": "999"}, set()),
         ({"STUB_nvmlDeviceGetProcessUtilization": "6"}, set()),
-        ({"STUB_nvmlDeviceGetProcessUtilization": "3"}, None),
+        ({"STUB_nvmlDeviceGetProcessUtilization": "3"}, set()),
     ],
 )
 def test_the_processes_for_which_the_engines_worked(
-    settings: dict[str, str], working: set[int] | None, stub: dict[str, str]
+    settings: dict[str, str], working: set[int], stub: dict[str, str]
 ) -> None:
     """Also of drivers that return samples from before the time that was asked for."""
     since = 1000 if settings else 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -63,8 +64,13 @@ def read_layout(path: str) -> ModelLayout | None:
     if found := _PART.search(path):
         stem, count = path[: found.start()], found[1]
         parts = [f"{stem}-{n:0{len(count)}}-of-{count}.gguf" for n in range(1, int(count) + 1)]
+    total = 0
     try:
-        total = sum(os.stat(part).st_size for part in parts)  # noqa: PTH116
+        found_parts = [os.stat(part) for part in parts]  # noqa: PTH116
+        # Opening a pipe would wait for a writer.
+        if not all(stat.S_ISREG(each.st_mode) for each in found_parts):
+            return None
+        total = sum(each.st_size for each in found_parts)
         tensors = [each for part in parts for each in _tensors(part)]
     except OSError:
         return None

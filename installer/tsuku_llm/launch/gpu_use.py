@@ -388,7 +388,7 @@ def _engines(seen: Observed) -> Iterator[Sign]:
     if not canary.answered:
         yield Sign("engines", Verdict.UNKNOWN, f"no canary request: {canary.problem}")
     elif canary.worked is None:
-        text = "no driver tells us whether the GPU's engines work for this process"
+        text = "no driver shows any work of the GPU's engines for this process"
         yield Sign("engines", Verdict.UNKNOWN, text)
     elif canary.worked:
         text = "the GPU's engines worked for this process during a canary request"

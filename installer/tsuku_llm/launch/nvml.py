@@ -36,7 +36,7 @@ class GpuMemory(NamedTuple):
     A process has None there if the driver does not tell its memory. In a container the ids are
     the host's, or ``processes`` is empty. ``complete``: every process is there, under the id that
     it has here. ``working`` are the processes for which the engines
-    worked since the time that was asked for, None if the driver does not tell.
+    worked since the time that was asked for; others may have worked too shortly to be seen.
     """
 
     total: int
@@ -44,7 +44,7 @@ class GpuMemory(NamedTuple):
     processes: Mapping[int, int | None]
     driver: str
     complete: bool = False
-    working: frozenset[int] | None = None
+    working: frozenset[int] = frozenset()
 
     def of(self, pids: Collection[int]) -> int | None:
         """Return the memory of processes; None if it is not known."""
@@ -92,19 +92,19 @@ def parse_memory(text: str) -> GpuMemory | None:
         document = json.loads(text.strip().rpartition("\n")[2])
         devices = [device for device in document["devices"] if device]
         processes: dict[int, int | None] = {}
-        working: set[int] | None = None
+        working: set[int] = set()
         for device in devices:
             for pid, used in device["processes"].items():
                 before = processes.get(int(pid))
                 processes[int(pid)] = before if used is None else (before or 0) + int(used)
-            if device["working"] is not None:
-                working = {*(working or ()), *map(int, device["working"])}
+            working.update(map(int, device["working"]))
         if not devices:
             return None
         total = sum(int(device["total"]) for device in devices)
         used = sum(int(device["used"]) for device in devices)
-        at_work = None if working is None else frozenset(working)
         complete = all(device["complete"] for device in devices)
-        return GpuMemory(total, used, processes, str(document["driver"]), complete, at_work)
+        return GpuMemory(
+            total, used, processes, str(document["driver"]), complete, frozenset(working)
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import sys
+import time
 from typing import Any
 
 _SIZE = 96
@@ -21,6 +22,9 @@ _MOST = 256
 _NOT_KNOWN = (1 << 64) - 1
 _NOT_FOUND = 6
 """NVML_ERROR_NOT_FOUND."""
+
+_SAMPLED, _PAUSE = 0.5, 0.02
+"""Seconds to wait for a sample of the engines, and between two questions for it."""
 
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
 
@@ -84,7 +88,7 @@ def _device(nvml: ctypes.CDLL, index: int, since: int) -> dict[str, Any]:
     found = [_users(nvml, name, handle) for name in _LISTS]
     # A process may be in both lists, with the same memory: count it once.
     users = {pid: used for listed in found for pid, used in (listed or {}).items()}
-    working = _working(nvml, handle, since) if since else None
+    working = _working(nvml, handle, since) if since else []
     return {
         "total": memory.total,
         "used": memory.used,
@@ -94,20 +98,25 @@ def _device(nvml: ctypes.CDLL, index: int, since: int) -> dict[str, Any]:
     }
 
 
-def _working(nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int) -> list[int] | None:
-    """Return the processes for which the device worked since then; None if it does not tell."""
+def _working(nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int) -> list[int]:
+    """Return the processes for which the device worked since then.
+
+    The others may have worked as well: a driver that tells nothing, and less than a percent of
+    the time between two samples (about 0.2 seconds), look the same.
+    """
     ask = getattr(nvml, "nvmlDeviceGetProcessUtilization", None)
-    if ask is None:
-        return None
-    samples, count = (_Utilization * _MOST)(), ctypes.c_uint(_MOST)
-    code = ask(handle, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
-    # No sample since then is an answer: nobody worked.
-    if code == _NOT_FOUND:
-        return []
-    if code:
-        return None
-    # Drivers have returned older samples as well, so compare the times here too.
-    return [each.pid for each in samples[: count.value] if each.sm and each.time > since]
+    end = time.monotonic() + _SAMPLED
+    code = _NOT_FOUND
+    # The driver has no sample until it takes the next one.
+    while ask and code == _NOT_FOUND and time.monotonic() < end:
+        samples, count = (_Utilization * _MOST)(), ctypes.c_uint(_MOST)
+        code = ask(handle, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
+        # Drivers have returned older samples as well, so compare the times here too.
+        found = [each for each in samples[: count.value] if each.time > since]
+        if code == 0 and found:
+            return [each.pid for each in found if each.sm]
+        time.sleep(_PAUSE)
+    return []
 
 
 def _users(nvml: ctypes.CDLL, name: str, handle: ctypes.c_void_p) -> dict[int, int | None] | None:

@@ -14,7 +14,15 @@ _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS")
 _DEVICE = ("-dev", "--device", "LLAMA_ARG_DEVICE")
 _RPC = ("--rpc", "LLAMA_ARG_RPC")
 _MODEL = ("-m", "--model", "LLAMA_ARG_MODEL")
-_REPOSITORY = ("-hf", "-hfr", "--hf-repo", "-mu", "--model-url", "-dr", "--docker-repo")
+_REPOSITORY: tuple[str, ...] = (
+    "-hf",
+    "-hfr",
+    "--hf-repo",
+    "-mu",
+    "--model-url",
+    "-dr",
+    "--docker-repo",
+)
 _REPOSITORY += ("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
 _KEY = ("--api-key", "LLAMA_API_KEY")
 _KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
