@@ -63,6 +63,13 @@ def test_a_file_without_a_table_has_only_a_size(data: bytes, tmp_path: Path) -> 
     assert read_layout(str(path)) == ModelLayout(len(data))
 
 
+def test_the_size_of_a_model_is_that_of_all_its_parts(tmp_path: Path) -> None:
+    """Also of files whose tables cannot be read."""
+    for number in (1, 2, 3):
+        (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"x" * number)
+    assert read_layout(str(tmp_path / "m-00001-of-00003.gguf")) == ModelLayout(6)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
 def test_a_missing_model_has_no_layout(tmp_path: Path) -> None:
     assert read_layout(str(tmp_path / "none.gguf")) is None
