@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tsuku_llm.launch.proc import (
     DrmCount,
+    computing_processes,
     drm_count,
     mapped_bytes,
     mapped_files,
-    processes_of,
     sample_processes,
 )
 
@@ -116,9 +116,14 @@ def test_a_child_of_a_child_belongs_to_the_server(tmp_path: Path) -> None:
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
-        pids = processes_of(child.pid)
-        assert pids[0] == child.pid
-        assert len(pids) == 2
+        both = computing_processes(child.pid, frozenset({"none.so"}))
+        assert both[0] == child.pid
+        assert len(both) == 2
+        pids = computing_processes(child.pid, frozenset({"held.gguf"}))
+        assert pids == both[1:]
+        # A parent that has it mapped too only hands out work: the shell and Python share libc.
+        shared = sample_processes(both[:1]).libraries
+        assert computing_processes(child.pid, shared or frozenset()) == both[1:]
         sample = sample_processes(pids, str(held))
         assert sample.model_mapped == 8192
         assert sample.libraries
@@ -132,4 +137,4 @@ def test_a_process_that_is_gone_has_no_facts() -> None:
     ended.wait()
     sample = sample_processes((ended.pid,))
     assert (sample.nodes, sample.libraries, sample.memory) == (None, None, None)
-    assert processes_of(os.getpid())[0] == os.getpid()
+    assert computing_processes(os.getpid(), frozenset())[0] == os.getpid()

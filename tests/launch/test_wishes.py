@@ -30,7 +30,8 @@ def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None
     ("words", "env", "changes"),
     [
         ("", {"LLAMA_ARG_DEVICE": "none"}, {"refusal": "LLAMA_ARG_DEVICE none"}),
-        ("-dev CUDA1", {"LLAMA_ARG_DEVICE": "none"}, {}),
+        ("-dev CUDA1", {"LLAMA_ARG_DEVICE": "none"}, {"devices": ("CUDA1",)}),
+        ("--device CUDA0,CUDA1", {}, {"devices": ("CUDA0", "CUDA1")}),
         ("-ngl 10", {}, {"layers": 10}),
         ("-ngl auto", {}, {}),
         ("-ngl -1", {}, {}),

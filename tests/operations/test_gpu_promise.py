@@ -23,6 +23,7 @@ TEN = 10 * GIB
 PLUGIN = {"libggml-cuda.so": b"plugin", "libggml-cpu.so": b"plugin"}
 CUDA_STEPS = (VULKAN_STEPS[0], "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")
 LOADED = ("map llama-server", "map libggml-cpu.so", "map libggml-cuda.so")
+NO_MODEL = "no model"
 ON_A_CARD = (*LOADED, OPENED)
 
 # The steps of a server, what the driver counts, and the server's arguments.
@@ -37,6 +38,12 @@ ON_THE_CPU: dict[str, Case] = {
         ("child", *LOADED[:2], OPENED),
         {"nvmlInit_v2": 9},
         (),
+    ),
+    # A router has the backend, and the child that computes has not.
+    "X20-plugin-not-mapped-in-a-router's-child": (
+        ("map libggml-cuda.so", "refuse 400 400", "child", "unmap libggml-cuda.so", *LOADED[:2]),
+        {"nvmlInit_v2": 9},
+        (NO_MODEL, "--models-dir", "/models"),
     ),
     "plugin-and-no-node": (LOADED, {"nvmlInit_v2": 9}, ()),
     "X22-no-layers": (("err offloaded 0/33 layers to GPU",), {"nvmlInit_v2": 9}, ()),
@@ -77,6 +84,24 @@ HEALTHY: dict[str, tuple[Case, str, str]] = {
         "100 % of 10.7 GB",
     ),
     "rpc": ((LOADED, {"nvml_used": 0}, ("--rpc", "10.0.0.2:50052")), "unknown", ""),
+    "router": (
+        (
+            ("map libggml-cuda.so", "refuse 400 400", "child", *ON_A_CARD),
+            {"nvml_used": 11 * GIB},
+            (NO_MODEL, "--models-dir", "/models"),
+        ),
+        "on_gpu",
+        "",
+    ),
+    "router-without-a-model": (
+        (
+            ("refuse 400 400", *LOADED[:1]),
+            {"nvml_used": 0},
+            (NO_MODEL, "--models-dir", "/models"),
+        ),
+        "unknown",
+        "",
+    ),
     "wrapper": ((("child", *ON_A_CARD), {"nvml_used": 11 * GIB}, ()), "on_gpu", "100 %"),
 }
 
@@ -111,7 +136,8 @@ def served(folder: Path, case: Case) -> dict[str, Any]:
     install_stand_in(
         data, backend="cuda", files=PLUGIN, devices=CUDA_STEPS, serve=(*serve, "listen")
     )
-    line = [sys.executable, "-c", DRIVER, str(data), "-m", str(model), *words]
+    given = words[1:] if words[:1] == (NO_MODEL,) else ("-m", str(model), *words)
+    line = [sys.executable, "-c", DRIVER, str(data), *given]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = machine.run(line, env=env, **{"nvml_worked": worked, **counts})
     assert done.returncode == 0, done.stderr

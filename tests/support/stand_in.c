@@ -18,6 +18,7 @@
  *     mapped FILE N         map N bytes of a model, by its absolute path
  *     child                 go on in a child, and end with it: a router, or a script
  *     map FILE              map a file of its folder, as the loader maps a library
+ *     unmap FILE            undo the last "map"
  *     write FILE            write a byte over the first one of a file of its folder
  *     listen                log "listening on ..." and answer HTTP until a signal comes
  *     serve                 the same, without a word in the log
@@ -185,10 +186,13 @@ static void serve(int argc, char **argv, int silent)
 }
 
 /* The folder is the working folder: a launcher sees to that. */
+static void *mapped;
+
 static void map(const char *file)
 {
     int opened = open(file, O_RDONLY);
-    if (opened < 0 || mmap(NULL, 1, PROT_READ, MAP_PRIVATE, opened, 0) == MAP_FAILED)
+    mapped = opened < 0 ? MAP_FAILED : mmap(NULL, 1, PROT_READ, MAP_PRIVATE, opened, 0);
+    if (mapped == MAP_FAILED)
         exit(97);
     close(opened);
 }
@@ -261,6 +265,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
         map_model(text);
     else if (!strcmp(name, "child"))
         go_on_in_a_child();
+    else if (!strcmp(name, "unmap"))
+        munmap(mapped, 1);
     else if (!strcmp(name, "map"))
         map(text);
     else if (!strcmp(name, "write"))

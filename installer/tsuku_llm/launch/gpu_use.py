@@ -163,7 +163,8 @@ def bytes_on_gpu(seen: Observed, decided: Verdict) -> int | None:
 def gpu_names(seen: Observed) -> tuple[str, ...]:
     """Return the names of the devices that the model is on, such as ``Vulkan0``."""
     used = dict.fromkeys(name for name, _ in _on_devices(seen.log.buffers))
-    return tuple(used) or tuple(each.name for each in own_devices(seen.listed or (), seen.backend))
+    listed = tuple(each.name for each in own_devices(seen.listed or (), seen.backend))
+    return tuple(used) or seen.wishes.devices or listed
 
 
 def shortfall(seen: Observed, decided: Verdict, minimum: float | None) -> str | None:
@@ -331,8 +332,8 @@ def _process_memory(seen: Observed) -> Iterator[Sign]:
 def _holds(seen: Observed, least: int, most: int) -> Verdict:
     """Judge the GPU memory of a process; the weights on the GPU are at most ``most`` bytes."""
     # Without a loaded model, or with the model on another machine, the GPU may well be empty.
-    if seen.is_router or (seen.wishes.remote and most <= CONTEXT):
-        return Verdict.UNKNOWN
+    if seen.is_router or seen.wishes.remote:
+        return Verdict.ON_GPU if least >= 2 * CONTEXT else Verdict.UNKNOWN
     # No memory at all, not even a context: nothing can compute there.
     if most == 0:
         return Verdict.ON_CPU

@@ -16,7 +16,7 @@ from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample
 from tsuku_llm.launch.health import ServerAddress
 from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.proc import processes_of, sample_processes
+from tsuku_llm.launch.proc import computing_processes, sample_processes
 from tsuku_llm.launch.wishes import wishes_in
 
 _REQUESTS = (1, 5, 5)
@@ -54,7 +54,7 @@ class GpuObserver:
     def look(self, pid: int, log: LogFacts, address: ServerAddress, *, canary: bool) -> Observed:
         """Look at a server that is ready, with a canary request if that is wanted."""
         made = CanaryResult(problem="llm.canary is off")
-        process = sample_processes(processes_of(pid), self._wishes.model)
+        process = sample_processes(computing_processes(pid, self._files), self._wishes.model)
         if not canary:
             self.nvidia = nvml.gpu_memory(self._plan.env)
         for requests in _REQUESTS if canary else ():
@@ -62,7 +62,7 @@ class GpuObserver:
             for _ in range(requests):
                 made = ask_canary(address, self._wishes)
             # Again the list of processes: a router may have started one for the request.
-            pids = processes_of(pid)
+            pids = computing_processes(pid, self._files)
             process = sample_processes(pids, self._wishes.model)
             self.nvidia = nvml.gpu_memory(self._plan.env, since=began)
             made = made._replace(worked=_worked(busy, process, self.nvidia, pids))
@@ -85,7 +85,7 @@ class GpuObserver:
             listed=self._listed,
             log=log,
             process=process,
-            nvidia_memory=after.of(processes_of(pid)) if after else None,
+            nvidia_memory=after.of(computing_processes(pid, self._files)) if after else None,
             # Less memory in use than before: another program has freed some meanwhile.
             risen=None if used is None else max(0, used),
             model_size=layout.total if layout else None,

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -49,8 +50,13 @@ class DrmCount(NamedTuple):
     busy: int | None
 
 
-def processes_of(pid: int) -> tuple[int, ...]:
-    """Return a process and all its descendants: a router and a wrapper compute in children."""
+def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
+    """Return the processes of a server that compute, of a process and its descendants.
+
+    A script that starts the server, and a router that starts one for each model, compute in
+    children. ``files`` are the names of the build's files: a process that has one of them mapped,
+    and no descendant that has, computes. Without such a process return all of them.
+    """
     children: dict[int, list[int]] = {}
     with suppress(OSError):
         for name in os.listdir("/proc"):  # noqa: PTH208 - names
@@ -63,7 +69,18 @@ def processes_of(pid: int) -> tuple[int, ...]:
     found = [pid]
     for each in found:  # grows while it is read, until no process has further children
         found += children.get(each, ())
-    return tuple(found)
+    computing: list[int] = []
+    above: set[int] = set()
+    # From the youngest generation up: a parent of a process that computes only hands out work.
+    for each in reversed(found):
+        below = set(children.get(each, ()))
+        if below & above or below & set(computing):
+            above.add(each)
+            continue
+        with suppress(OSError):
+            if mapped_files(_read(f"/proc/{each}/maps")) & files:
+                computing.append(each)
+    return tuple(computing) or tuple(found)
 
 
 def sample_processes(pids: Collection[int], model: str | None = None) -> ProcessSample:

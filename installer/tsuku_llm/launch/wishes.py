@@ -38,7 +38,8 @@ class Wishes(NamedTuple):
     """The wishes of one start; a text is the argument with its value, None: not given.
 
     ``refusal`` keeps the server from the GPU. ``layers`` is how many layers the GPU shall hold,
-    None for as many as possible. ``split`` leaves tensors of these layers in main memory.
+    None for as many as possible. ``devices`` are the names of those that it may use, empty for
+    all. ``split`` leaves tensors of these layers in main memory.
     ``remote`` names other machines that compute. ``model`` is a path; without any model
     (``names_model``) the server is a router, which starts other servers for its models.
     ``key`` and ``key_file`` are for its API.
@@ -46,6 +47,7 @@ class Wishes(NamedTuple):
 
     refusal: str | None = None
     layers: int | None = None
+    devices: tuple[str, ...] = ()
     split: str | None = None
     remote: str | None = None
     names_model: bool = False
@@ -85,6 +87,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         refusal=next((" ".join(each) for each in refusals if each), None),
         # "auto", "all", and negative numbers mean: as many as possible.
         layers=int(layers[1]) if layers and layers[1].isdecimal() and layers[1] != "0" else None,
+        devices=tuple(device[1].split(",")) if device and device[1] != "none" else (),
         split=next(iter(sorted(given & _TENSORS)), None),
         remote=" ".join(remote) if remote else None,
         names_model=bool(chosen(_MODEL) or chosen(_REPOSITORY)),

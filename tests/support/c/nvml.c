@@ -48,8 +48,8 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
   memory->free = memory->total - memory->used;
   return 0;
 }
-/* The process with that name whose parent is ours, or 0. */
-static unsigned sibling(const char *name) {
+/* The process with that name and parent, or 0. */
+static unsigned child_of(int wanted, const char *name) {
   char path[300], found[64];
   int parent;
   unsigned pid = 0;
@@ -60,7 +60,7 @@ static unsigned sibling(const char *name) {
     if (!file) continue;
     int fields = fscanf(file, "%*d (%63[^)]) %*c %d", found, &parent);
     fclose(file);
-    if (fields == 2 && parent == getppid() && !strcmp(found, name)) pid = (unsigned)atoi(each->d_name);
+    if (fields == 2 && parent == wanted && !strcmp(found, name)) pid = (unsigned)atoi(each->d_name);
   }
   if (folder) closedir(folder);
   return pid;
@@ -68,7 +68,11 @@ static unsigned sibling(const char *name) {
 
 static unsigned told_process(void) {
   const char *server = setting("nvml_server");
-  return server ? sibling(server) : (unsigned)number("nvml_pid", 0);
+  if (!server) return (unsigned)number("nvml_pid", 0);
+  /* A sibling of ours, or its child, which computes for it. */
+  unsigned sibling = child_of(getppid(), server);
+  unsigned child = sibling ? child_of((int)sibling, server) : 0;
+  return child ? child : sibling;
 }
 
 static int list(unsigned *count, struct process *found) {
