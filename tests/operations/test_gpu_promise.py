@@ -138,7 +138,8 @@ def served(folder: Path, case: Case) -> dict[str, Any]:
     )
     given = words[1:] if words[:1] == (NO_MODEL,) else ("-m", str(model), *words)
     line = [sys.executable, "-c", DRIVER, str(data), *given]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = machine.run(line, env=env, **{"nvml_worked": worked, **counts})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
