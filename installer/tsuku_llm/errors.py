@@ -38,6 +38,7 @@ TsukuError
 │   ├── NotRunning        7  not-running
 │   └── StillRunning      7  still-running
 ├── SilentCpu             8  silent-cpu
+├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
 └── Interrupted         130  interrupted
 
 The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
@@ -298,6 +299,13 @@ class SilentCpu(TsukuError):
     """A server that runs, but not on the requested GPU."""
 
     slug = "silent-cpu"
+    exit_code = 8
+
+
+class NotOnGpu(TsukuError):
+    """A server of which too little is on the required GPU, or of which that cannot be shown."""
+
+    slug = "not-on-gpu"
     exit_code = 8
 
 

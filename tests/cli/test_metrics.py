@@ -39,16 +39,29 @@ REPORT = StartReport(
     memory_used=2_000_000_000,
     layers_offloaded=33,
     layers_total=33,
+    model_bytes=8_000_000_000,
+    gpu_bytes=8_000_000_000,
+    gpu_names=("Vulkan0",),
     fallen_back_from=(FallenBack("cuda-13.4", "no CUDA driver"),),
 )
 GPU = Record(name="gpu", supervisor=US, host="127.0.0.1", port=8080, server=US, report=REPORT)
 UNKNOWN = replace(
-    GPU, name="unknown", report=REPORT._replace(verdict=Verdict.UNKNOWN, memory_used=None)
+    GPU,
+    name="unknown",
+    report=REPORT._replace(
+        verdict=Verdict.UNKNOWN, memory_used=None, gpu_bytes=None, layers_offloaded=None
+    ),
 )
-CPU = replace(GPU, name="cpu", report=REPORT._replace(verdict=Verdict.ON_CPU, layers_offloaded=0))
+PARTLY = replace(
+    GPU, name="partly", report=REPORT._replace(verdict=Verdict.PARTLY, gpu_bytes=4_000_000_000)
+)
+CPU = replace(
+    GPU, name="cpu", report=REPORT._replace(verdict=Verdict.ON_CPU, layers_offloaded=0, gpu_bytes=0)
+)
 STARTING = Record(name="starting", supervisor=US, host="127.0.0.1", port=1)
 ENDED = replace(GPU, name="ended", exit_code=1, idle_timeout=300)
-ALL = (GPU, UNKNOWN, CPU, STARTING, ENDED)
+ALL = (GPU, UNKNOWN, PARTLY, CPU, STARTING, ENDED)
+STARTED = ("gpu", "unknown", "partly", "cpu", "ended")
 
 
 def samples(metric: str) -> dict[str, float]:
@@ -64,14 +77,16 @@ def samples(metric: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("metric", "values"),
     [
-        ("up", {"gpu": 1, "unknown": 1, "cpu": 1, "starting": 0, "ended": 0}),
-        ("on_gpu", {"gpu": 1, "cpu": 0, "ended": 1}),
-        ("start_time_seconds", dict.fromkeys(("gpu", "unknown", "cpu", "ended"), 1795262400)),
-        ("device_memory_bytes", dict.fromkeys(("gpu", "unknown", "cpu", "ended"), 1.5e11)),
-        ("device_memory_used_bytes", dict.fromkeys(("gpu", "cpu", "ended"), 2e9)),
-        ("layers", dict.fromkeys(("gpu", "unknown", "cpu", "ended"), 33)),
-        ("layers_offloaded", {"gpu": 33, "unknown": 33, "cpu": 0, "ended": 33}),
-        ("idle_timeout_seconds", {"gpu": 0, "unknown": 0, "cpu": 0, "starting": 0, "ended": 300}),
+        ("up", {**dict.fromkeys(STARTED, 1), "starting": 0, "ended": 0}),
+        ("on_gpu", {"gpu": 1, "partly": 1, "cpu": 0, "ended": 1}),
+        ("gpu_share_ratio", {"gpu": 1, "partly": 0.5, "cpu": 0, "ended": 1}),
+        ("model_bytes", dict.fromkeys(STARTED, 8e9)),
+        ("start_time_seconds", dict.fromkeys(STARTED, 1795262400)),
+        ("device_memory_bytes", dict.fromkeys(STARTED, 1.5e11)),
+        ("device_memory_used_bytes", dict.fromkeys(("gpu", "partly", "cpu", "ended"), 2e9)),
+        ("layers", dict.fromkeys(STARTED, 33)),
+        ("layers_offloaded", {"gpu": 33, "partly": 33, "cpu": 0, "ended": 33}),
+        ("idle_timeout_seconds", {**dict.fromkeys(STARTED, 0), "starting": 0, "ended": 300}),
     ],
 )
 def test_every_value_is_read_back(metric: str, values: dict[str, float]) -> None:
@@ -99,12 +114,12 @@ def test_any_text_can_be_a_label() -> None:
 def test_the_names_follow_the_rules() -> None:
     """https://prometheus.io/docs/practices/naming/: base units at the end, no type in a name."""
     families = list(parsed(text(ALL)))
-    assert len({family.name for family in families}) == len(families) == 9
+    assert len({family.name for family in families}) == len(families) == 11
     for family in families:
         assert re.fullmatch("tsuku_llm_server(_[a-z]+)+", family.name)
         assert family.type == "gauge"
         assert family.documentation.endswith(".")
-        unit = re.search("seconds|bytes", family.name)
+        unit = re.search("seconds|bytes|ratio", family.name)
         assert unit is None or family.name.endswith(unit[0])
         assert not family.name.endswith(("_total", "_count", "_sum", "_bucket", "_gauge"))
 

@@ -137,6 +137,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.refresh": "always",
         "llm.require_fresh": "true",
         "llm.update_check": "false",
+        "llm.canary": "false",
         "llm.fallback": "auto",
         "llm.idle_timeout": "5m",
         "llm.start_timeout": "1h",
@@ -455,6 +456,7 @@ TEXTS = {
     "llm.refresh": st.sampled_from(keys.REFRESHES),
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
+    "llm.canary": st.sampled_from(["true", "false"]),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     **dict.fromkeys(
         ("llm.idle_timeout", "llm.start_timeout"),

@@ -13,6 +13,7 @@ from tsuku_llm.cli.session import FAKE_HARDWARE
 
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 CUDA_STEPS = ("out Available devices:", "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")
+ON_CUDA = ("err load_tensors:        CUDA0 model buffer size =  4096.00 MiB", "listen")
 SILENT = (
     "err load_tensors: offloaded 0/33 layers to GPU",
     "err load_tensors:          CPU model buffer size = 1000.00 MiB",
@@ -25,7 +26,7 @@ def user(shop: ReleaseServer, tmp_path: Path) -> User:
     """A user whose Vulkan build lists its device and then computes on the processor."""
     builds = {
         "vulkan": shop.stand_in("b1-vulkan", devices=VULKAN_STEPS, serve=SILENT),
-        "cuda": shop.stand_in("b1-cuda", devices=CUDA_STEPS),
+        "cuda": shop.stand_in("b1-cuda", devices=CUDA_STEPS, serve=ON_CUDA),
     }
     shop.publish("b1", {name: shop.variant(each, backend=name) for name, each in builds.items()})
     user = shop.user(tmp_path / "home")

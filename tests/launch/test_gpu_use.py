@@ -7,28 +7,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.launch.devices import ListedDevice
-from tsuku_llm.launch.gpu_use import _WEIGHTS, Observed, backend_in_use, collect_signs, verdict
+from tsuku_llm.launch.gpu_use import (
+    CanaryResult,
+    Observed,
+    ProcessSample,
+    backend_in_use,
+    bytes_on_gpu,
+    collect_signs,
+    gpu_names,
+    shortfall,
+)
 from tsuku_llm.launch.log import LogFacts, LogReader, read_line
-from tsuku_llm.launch.planning import refusal_in
-from tsuku_llm.launch.proc import ProcessSample, drm_memory, mapped_files
-from tsuku_llm.launch.report import Sign, Verdict
+from tsuku_llm.launch.report import Verdict
+from tsuku_llm.launch.verdict import RANK, decide
+from tsuku_llm.launch.wishes import Wishes
 
 LOGS = Path(__file__).parents[1] / "server_logs"
 GIB = 1 << 30
 H200 = ListedDevice("Vulkan0", "NVIDIA H200", 140 * GIB, 139 * GIB)
-ON_GPU, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.ON_CPU, Verdict.UNKNOWN
+ON_GPU, PARTLY, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
 
 
 def read(name: str, size: int = 1 << 16) -> LogFacts:
-    """A recorded log, read in pieces of ``size`` bytes as a pipe would give it."""
-    reader, data = LogReader(), (LOGS / f"{name}.txt").read_bytes()
+    """A recorded log, read in pieces of ``size`` bytes as a pipe would give it.
+
+    It was recorded on a software renderer, which stands for a card.
+    """
+    reader, data = LogReader(), (LOGS / f"{name}.txt").read_bytes().replace(b"llvmpipe", b"card")
     for at in range(0, len(data), size):
         reader.feed(data[at : at + size])
     return reader.facts
 
 
 def judge(seen: Observed) -> Verdict:
-    return verdict(collect_signs(seen))
+    return decide(collect_signs(seen))
 
 
 VERSIONS = ("b10068", "b10092", "b10434")
@@ -38,7 +50,7 @@ VERSIONS = ("b10068", "b10092", "b10434")
 @pytest.mark.parametrize("size", [1, 7, 1 << 16])
 def test_the_log_of_a_server_on_a_device(version: str, size: int) -> None:
     facts = read(f"{version}-gpu", size)
-    assert facts.device == "Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits)"
+    assert facts.device == "Vulkan0: card (LLVM 15.0.6, 256 bits)"
     assert facts.layers == (3, 3)
     assert [name for name, _ in facts.buffers] == ["CPU_Mapped", "Vulkan0", "Vulkan0"]
     assert facts.listens
@@ -60,8 +72,7 @@ def test_offloaded_layers_without_a_gpu_prove_nothing(version: str) -> None:
     facts = read(f"{version}-cpu")
     assert facts.layers == (3, 3)
     assert facts.device is None
-    (sign,) = collect_signs(Observed(backend="vulkan", log=LogFacts(layers=facts.layers)))
-    assert (sign.name, sign.says) == ("layers", UNKNOWN)
+    assert judge(Observed(backend="vulkan", log=LogFacts(layers=facts.layers))) is UNKNOWN
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -69,7 +80,7 @@ def test_a_log_of_the_default_verbosity_proves_nothing(version: str) -> None:
     facts = read(f"{version}-gpu-quiet")
     assert facts == LogFacts(listens=True, port=facts.port)
     assert judge(Observed(backend="vulkan", log=facts)) is UNKNOWN
-    assert judge(Observed(backend="vulkan", log=facts, listed=(H200,))) is ON_GPU
+    assert judge(Observed(backend="vulkan", log=facts, listed=(H200,))) is UNKNOWN
     assert judge(Observed(backend="vulkan", log=facts, listed=())) is ON_CPU
 
 
@@ -78,10 +89,12 @@ OTHER_DIALECTS = {
     "llm_load_tensors: offloaded 0/33 layers to GPU": {"layers": (0, 33)},
     "llm_load_tensors:        CUDA0 buffer size =  4095.05 MiB": {},
     "load_tensors:        CUDA0 model buffer size =  4096.00 MiB": {
-        "buffers": (("CUDA0", 4 * GIB),)
+        "buffers": (("CUDA0", 4 * GIB),),
+        "weights": (("CUDA0", 4 * GIB),),
     },
     "load_tensors: RPC[10.0.0.2:50052] model buffer size = 1.00 MiB": {
-        "buffers": (("RPC[10.0.0.2:50052]", 1 << 20),)
+        "buffers": (("RPC[10.0.0.2:50052]", 1 << 20),),
+        "weights": (("RPC[10.0.0.2:50052]", 1 << 20),),
     },
     "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA A10G) - 22500 MiB free": {
         "device": "CUDA0: NVIDIA A10G"
@@ -93,6 +106,7 @@ OTHER_DIALECTS = {
     "main: server is listening on unix:///run/llama.sock": {"listens": True},
     "srv: listening on https://[::1]:8443": {"listens": True, "port": 8443},
     "ggml_vulkan: No devices found.": {"complaint": "ggml_vulkan: No devices found."},
+    "llama_kv_cache:    CUDA0 KV buffer size =   64.00 MiB": {"buffers": (("CUDA0", 1 << 26),)},
     "an ordinary line": {},
 }
 
@@ -136,15 +150,34 @@ def test_an_endless_line_costs_no_memory() -> None:
     assert len(reader._rest) <= 4096
 
 
-def test_a_healthy_server_gives_every_sign() -> None:
-    seen = Observed(
+def vulkan(**changes: object) -> Observed:
+    """A 6 GB model, all of it wanted on a card, of which nothing else is known."""
+    plain = Observed(
         backend="vulkan",
         files=frozenset({"libggml-vulkan.so", "libggml-cpu.so", "llama-server"}),
+        wishes=Wishes(names_model=True),
         listed=(H200,),
-        log=read("b10434-gpu"),
-        process=ProcessSample(("/dev/nvidia0",), frozenset({"libggml-vulkan.so", "llama-server"})),
-        process_memory=8 * GIB,
         model_size=6 * GIB,
+        whole=6 * GIB,
+        wanted=6 * GIB,
+    )
+    return plain._replace(**changes)  # type: ignore[arg-type]
+
+
+PLUGINS = frozenset({"libggml-vulkan.so", "libggml-cpu.so", "llama-server"})
+NVIDIA = ("/dev/nvidia0",)
+DRI = ("/dev/dri/renderD128",)
+HEALTHY = ProcessSample(NVIDIA, PLUGINS)
+ANSWERED = CanaryResult(answered=True)
+WORKED = ANSWERED._replace(worked=True)
+
+
+def test_a_healthy_server_gives_every_sign() -> None:
+    seen = vulkan(
+        log=read("b10434-gpu")._replace(weights=(("Vulkan0", 6 * GIB),)),
+        process=HEALTHY._replace(model_mapped=GIB // 4),
+        nvidia_memory=8 * GIB,
+        canary=WORKED,
     )
     found = collect_signs(seen)
     assert {sign.name for sign in found} == {
@@ -154,57 +187,271 @@ def test_a_healthy_server_gives_every_sign() -> None:
         "layers",
         "device-nodes",
         "process-memory",
+        "mapped-model",
+        "engines",
     }
-    assert verdict(found) is ON_GPU
+    assert decide(found) is ON_GPU
     assert backend_in_use(seen, ON_GPU) == "vulkan"
+    assert bytes_on_gpu(seen, ON_GPU) == 6 * GIB
+    assert gpu_names(seen) == ("Vulkan0",)
 
 
-BARE = Observed(backend="cuda", files=frozenset({"libggml-cuda.so", "llama-server"}))
-SEEN_WITHOUT_PLUGIN = ProcessSample(("/dev/nvidia0",), frozenset({"llama-server"}))
+ON_THE_CPU: dict[str, Observed] = {
+    "no-memory": vulkan(process=HEALTHY, nvidia_memory=0),
+    "a-bare-context": vulkan(process=HEALTHY, nvidia_memory=300 << 20),
+    "a-bare-context-of-an-amd-card": vulkan(
+        process=ProcessSample(DRI, PLUGINS, 40 << 20, 30 << 20)
+    ),
+    "plugin-not-mapped": vulkan(process=ProcessSample(NVIDIA, PLUGINS - {"libggml-vulkan.so"})),
+    "plugin-and-no-node": vulkan(process=ProcessSample((), PLUGINS)),
+    "failed-to-initialize": vulkan(
+        backend="cuda",
+        process=ProcessSample(NVIDIA, PLUGINS),
+        log=LogFacts(complaint="ggml_cuda_init: failed to initialize CUDA: unknown error"),
+    ),
+    "no-usable-gpu": vulkan(
+        process=HEALTHY,
+        log=LogFacts(complaint="warning: no usable GPU found, --gpu-layers option will be ignored"),
+    ),
+    "no-devices-found": vulkan(
+        process=HEALTHY, log=LogFacts(complaint="ggml_vulkan: No devices found.")
+    ),
+    "no-layers": vulkan(process=HEALTHY, log=LogFacts(layers=(0, 33))),
+    "cpu-buffers": vulkan(process=HEALTHY, log=LogFacts(buffers=(("CPU_Mapped", 6 * GIB),))),
+    "host-buffers": vulkan(log=LogFacts(buffers=(("CUDA_Host", GIB), ("CPU_REPACK", GIB)))),
+    "empty-buffer": vulkan(log=LogFacts(buffers=(("CUDA0", 0), ("CPU", GIB)))),
+    "renderer-in-software": vulkan(
+        log=LogFacts(
+            buffers=(("Vulkan0", 6 * GIB),), device="Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits)"
+        ),
+    ),
+    "no-device-listed": vulkan(listed=()),
+    "another-backend-listed": vulkan(listed=(ListedDevice("CUDA0", "NVIDIA H200"),)),
+    "software-listed": vulkan(listed=(ListedDevice("Vulkan0", "SwiftShader Device"),)),
+    "idle-and-not-loaded": vulkan(
+        process=ProcessSample(DRI, None),
+        log=LogFacts(loaded=("CPU",)),
+        canary=ANSWERED._replace(worked=False),
+    ),
+    "refused-by-the-user": vulkan(wishes=Wishes("-ngl 0", names_model=True), wanted=None),
+}
+"""Servers on the CPU, from reports: the program must name each of them."""
+
+
+@pytest.mark.parametrize("seen", ON_THE_CPU.values(), ids=ON_THE_CPU)
+def test_X20_X21_X22_X23_a_server_on_the_cpu_is_named(seen: Observed) -> None:
+    decided = judge(seen)
+    assert decided is ON_CPU
+    assert shortfall(seen, decided, None)
+
+
+@pytest.mark.parametrize("seen", ON_THE_CPU.values(), ids=ON_THE_CPU)
+def test_one_wrong_sign_accuses_no_server_whose_engines_work(seen: Observed) -> None:
+    assert judge(seen._replace(canary=WORKED)) is not ON_CPU
+
+
+CPU_MOE = Wishes(split="--cpu-moe", names_model=True)
+TEN = Wishes(layers=10, names_model=True)
+REMOTE = Wishes(remote="--rpc host:50052", names_model=True)
+HEALTHY_SERVERS: dict[str, tuple[Observed, Verdict]] = {
+    "quiet": (vulkan(process=HEALTHY, nvidia_memory=7 * GIB), ON_GPU),
+    "engines-alone": (vulkan(process=HEALTHY, canary=WORKED), ON_GPU),
+    "verbose": (vulkan(log=LogFacts(buffers=(("Vulkan0", 6 * GIB), ("CPU", GIB)))), ON_GPU),
+    "container": (vulkan(process=HEALTHY, risen=7 * GIB), ON_GPU),
+    "integrated": (
+        vulkan(process=ProcessSample(DRI, PLUGINS, 7 * GIB, 200 << 20), canary=WORKED),
+        ON_GPU,
+    ),
+    "small-model": (
+        vulkan(
+            process=HEALTHY,
+            nvidia_memory=700 << 20,
+            model_size=1 << 20,
+            whole=1 << 20,
+            wanted=1 << 20,
+            canary=WORKED,
+        ),
+        ON_GPU,
+    ),
+    "ten-layers": (
+        vulkan(process=HEALTHY, nvidia_memory=3 * GIB, wishes=TEN, wanted=2 * GIB),
+        PARTLY,
+    ),
+    "ten-layers-of-an-unknown-model": (
+        vulkan(process=HEALTHY, nvidia_memory=3 * GIB, wishes=TEN, whole=None, wanted=None),
+        PARTLY,
+    ),
+    "cpu-moe": (
+        vulkan(process=HEALTHY, nvidia_memory=2 * GIB, wishes=CPU_MOE, wanted=None),
+        PARTLY,
+    ),
+    "rpc": (
+        vulkan(
+            process=ProcessSample((), PLUGINS),
+            wishes=REMOTE,
+            log=LogFacts(buffers=(("RPC[10.0.0.2:50052]", GIB), ("CPU", GIB))),
+        ),
+        UNKNOWN,
+    ),
+    "router": (vulkan(process=ProcessSample((), frozenset()), wishes=Wishes()), UNKNOWN),
+    "another-backend-complains": (
+        vulkan(
+            backend="cuda",
+            process=HEALTHY,
+            nvidia_memory=7 * GIB,
+            log=LogFacts(complaint="ggml_vulkan: No devices found."),
+        ),
+        ON_GPU,
+    ),
+    "embeddings-stay-in-main-memory": (
+        vulkan(
+            process=HEALTHY._replace(model_mapped=3 * GIB),
+            nvidia_memory=4 * GIB,
+            whole=3 * GIB,
+            wanted=3 * GIB,
+        ),
+        ON_GPU,
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "expected"), HEALTHY_SERVERS.values(), ids=HEALTHY_SERVERS)
+def test_X24_a_healthy_server_is_not_accused(seen: Observed, expected: Verdict) -> None:
+    decided = judge(seen)
+    assert decided is expected
+    assert shortfall(seen, decided, None) is None
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, UNKNOWN),
-        ({"listed": ()}, ON_CPU),
-        ({"listed": (ListedDevice("Vulkan0", "NVIDIA H200"),)}, ON_CPU),
-        ({"listed": (ListedDevice("CUDA0", "NVIDIA H200"),)}, ON_GPU),
-        (
-            {
-                "listed": (ListedDevice("CUDA0", "NVIDIA H200", 8 * GIB, GIB),),
-                "model_size": 6 * GIB,
-            },
-            UNKNOWN,
-        ),
-        ({"process": SEEN_WITHOUT_PLUGIN}, ON_CPU),
         ({"process": ProcessSample((), frozenset({"dash"}))}, UNKNOWN),
         ({"process": ProcessSample(())}, UNKNOWN),
-        ({"process": ProcessSample(("/dev/nvidia0",))}, UNKNOWN),
+        ({"process": HEALTHY}, UNKNOWN),
         ({"log": LogFacts(loaded=("CPU",))}, UNKNOWN),
-        ({"log": LogFacts(loaded=("CPU",)), "process": ProcessSample(())}, ON_CPU),
-        ({"log": LogFacts(loaded=("CUDA", "CPU")), "process": ProcessSample(())}, UNKNOWN),
-        ({"log": LogFacts(buffers=(("CUDA_Host", GIB), ("CPU_REPACK", GIB)))}, ON_CPU),
-        ({"log": LogFacts(buffers=(("CUDA0", GIB), ("CPU", GIB)))}, ON_GPU),
-        ({"log": LogFacts(buffers=(("CUDA0", 0), ("CPU", GIB)))}, ON_CPU),
-        ({"log": LogFacts(buffers=(("RPC[10.0.0.2:50052]", GIB), ("CPU", GIB)))}, UNKNOWN),
-        ({"process_memory": 550 << 20, "model_size": 1 << 20}, UNKNOWN),
-        ({"process_memory": 7 * GIB, "model_size": 6 * GIB}, ON_GPU),
-        ({"process_memory": 7 * GIB}, UNKNOWN),
-        ({"risen": 7 * GIB, "model_size": 6 * GIB}, ON_GPU),
-        ({"refusal": "-ngl 0", "listed": (ListedDevice("CUDA0", "NVIDIA H200"),)}, ON_CPU),
+        ({"nvidia_memory": 550 << 20, "wanted": GIB, "whole": GIB}, UNKNOWN),
+        ({"nvidia_memory": 7 * GIB, "process": ProcessSample(("/dev/mali0",))}, UNKNOWN),
+        # A laptop: the kernel counts Intel's part, and nobody NVIDIA's.
+        ({"process": ProcessSample((*DRI, *NVIDIA), None, 1 << 20, 1 << 20)}, UNKNOWN),
+        ({"risen": 5 * GIB}, UNKNOWN),
+        ({"canary": ANSWERED}, UNKNOWN),
+        # An empty process, but of a server that may have no model yet.
+        ({"nvidia_memory": 0, "wishes": Wishes()}, UNKNOWN),
+        ({"nvidia_memory": 0, "wishes": Wishes(), "canary": ANSWERED}, ON_CPU),
     ],
 )
-def test_signs_combine_to_a_verdict(changes: dict[str, object], expected: Verdict) -> None:
-    assert judge(BARE._replace(**changes)) is expected  # type: ignore[arg-type]
+def test_what_shows_nothing_is_unknown(changes: dict[str, object], expected: Verdict) -> None:
+    assert judge(vulkan(**changes)) is expected
 
 
 @pytest.mark.parametrize(
-    "name", ["Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits)", "Vulkan0: SwiftShader Device"]
+    ("changes", "held"),
+    [
+        (
+            {
+                "log": LogFacts(
+                    buffers=(("Vulkan0", GIB),), weights=(("Vulkan0", GIB), ("CPU", 5 * GIB))
+                )
+            },
+            GIB,
+        ),
+        ({"process": HEALTHY, "nvidia_memory": 3 * GIB}, 3 * GIB),
+        # The context takes the rest: the files that are still mapped tell the truth.
+        ({"process": HEALTHY._replace(model_mapped=4 * GIB), "nvidia_memory": 7 * GIB}, 2 * GIB),
+        ({"process": HEALTHY._replace(model_mapped=4 * GIB), "canary": WORKED}, 2 * GIB),
+        ({"log": LogFacts(layers=(10, 33)), "canary": WORKED}, None),
+    ],
 )
-def test_a_software_device_is_not_a_gpu(name: str) -> None:
-    listed = (ListedDevice(*name.split(": ")),)
-    assert judge(Observed(backend="vulkan", listed=listed)) is ON_CPU
+def test_a_model_that_is_partly_on_the_gpu_has_a_share(
+    changes: dict[str, object], held: int | None
+) -> None:
+    seen = vulkan(**changes)
+    assert judge(seen) is PARTLY
+    assert bytes_on_gpu(seen, PARTLY) == held
+    assert shortfall(seen, PARTLY, None)
+    assert shortfall(seen, PARTLY, 0.9)
+    assert shortfall(seen, PARTLY, 0) is None
+    assert (shortfall(seen, PARTLY, 0.1) is None) == (held is not None or bool(seen.log.layers))
+
+
+@pytest.mark.parametrize(
+    ("decided", "minimum", "kept"),
+    [
+        (UNKNOWN, None, False),
+        (UNKNOWN, 0.5, False),
+        (UNKNOWN, 0.0, True),
+        (ON_CPU, 0.0, False),
+        (ON_GPU, 1.0, True),
+    ],
+)
+def test_require_gpu_is_a_promise(decided: Verdict, minimum: float | None, kept: bool) -> None:
+    assert (shortfall(vulkan(), decided, minimum) is None) == kept
+
+
+def test_the_layers_of_the_log_decide_whether_all_that_were_asked_for_are_there() -> None:
+    partly = vulkan(log=LogFacts(layers=(10, 33)), canary=WORKED)
+    assert shortfall(partly, PARTLY, None)
+    assert shortfall(partly._replace(wishes=TEN), PARTLY, None) is None
+    assert shortfall(partly._replace(wishes=TEN._replace(layers=20)), PARTLY, None)
+
+
+SIZES = st.none() | st.integers(0, 12 * GIB)
+OBSERVED = st.builds(
+    vulkan,
+    process=st.builds(
+        ProcessSample,
+        st.none() | st.sampled_from([(), NVIDIA, DRI]),
+        st.none() | st.sampled_from([PLUGINS, PLUGINS - {"libggml-vulkan.so"}, frozenset()]),
+        st.none(),
+        st.none(),
+        SIZES,
+    ),
+    nvidia_memory=SIZES,
+    risen=SIZES,
+    wishes=st.sampled_from([Wishes(names_model=True), TEN, CPU_MOE, REMOTE, Wishes()]),
+    whole=SIZES,
+    wanted=SIZES,
+    canary=st.builds(CanaryResult, st.booleans(), worked=st.sampled_from([None, True, False])),
+    log=st.builds(
+        LogFacts,
+        layers=st.sampled_from([None, (0, 33), (10, 33), (33, 33)]),
+        complaint=st.sampled_from([None, "no usable GPU found"]),
+    ),
+)
+
+
+@given(OBSERVED, st.data())
+def test_more_evidence_for_the_cpu_never_makes_the_verdict_better(
+    seen: Observed, data: st.DataObject
+) -> None:
+    """Less memory, no plugin, no engines, a complaint: each alone, whatever else was seen."""
+    process = seen.process
+    worse = [
+        seen._replace(listed=()),
+        seen._replace(log=seen.log._replace(layers=(0, 33))),
+        seen._replace(log=seen.log._replace(complaint="no usable GPU found")),
+    ]
+    if seen.nvidia_memory is not None:
+        less = data.draw(st.integers(0, seen.nvidia_memory))
+        worse.append(seen._replace(nvidia_memory=less))
+    if seen.risen is not None:
+        worse.append(seen._replace(risen=data.draw(st.integers(0, seen.risen))))
+    if process.libraries is not None:
+        without = process._replace(libraries=PLUGINS - {"libggml-vulkan.so"})
+        worse.append(seen._replace(process=without))
+    if process.model_mapped is not None:
+        more = process._replace(model_mapped=process.model_mapped + data.draw(st.integers(0, GIB)))
+        worse.append(seen._replace(process=more))
+    if seen.canary.worked:
+        worse.append(seen._replace(canary=seen.canary._replace(worked=False)))
+    for each in worse:
+        assert RANK[judge(each)] <= RANK[judge(seen)]
+
+
+@given(OBSERVED)
+def test_a_list_of_devices_never_makes_the_verdict_better(seen: Observed) -> None:
+    assert RANK[judge(seen)] <= RANK[judge(seen._replace(listed=None))]
 
 
 def test_the_backend_in_use_is_the_one_that_has_the_buffers() -> None:
@@ -212,111 +459,3 @@ def test_the_backend_in_use_is_the_one_that_has_the_buffers() -> None:
     assert backend_in_use(seen, judge(seen)) == "vulkan"
     assert backend_in_use(seen, ON_CPU) == "cpu"
     assert backend_in_use(seen, UNKNOWN) is None
-
-
-TRUE_SIGNS = [key for key in _WEIGHTS if key[1] is ON_GPU]
-SILENT = st.lists(
-    st.sampled_from(sorted({name for name, _ in _WEIGHTS})).map(lambda name: (name, UNKNOWN))
-)
-FALSE_SIGNS = [key for key in _WEIGHTS if key[1] is ON_CPU and key[0] != "arguments"]
-
-
-def told(keys: list[tuple[str, Verdict]]) -> list[Sign]:
-    return [Sign(name, says, "") for name, says in keys]
-
-
-@given(st.lists(st.sampled_from(TRUE_SIGNS), min_size=1, unique=True), SILENT, st.data())
-def test_one_false_sign_never_outweighs_a_working_one(
-    true: list[tuple[str, Verdict]], silent: list[tuple[str, Verdict]], data: st.DataObject
-) -> None:
-    """As long as one sign works, another may lie, and any number may say nothing."""
-    names = {name for name, _ in true}
-    lies = [key for key in FALSE_SIGNS if key[0] not in names]
-    lie = data.draw(st.lists(st.sampled_from(lies), max_size=1))
-    found = data.draw(st.permutations(told([*true, *silent, *lie])))
-    assert verdict(found) is not ON_CPU
-
-
-@given(SILENT)
-def test_signs_that_say_nothing_are_unknown(silent: list[tuple[str, Verdict]]) -> None:
-    assert verdict(told(silent)) is UNKNOWN
-
-
-@given(st.sampled_from(FALSE_SIGNS), SILENT)
-def test_one_weak_sign_is_not_enough(
-    sign: tuple[str, Verdict], silent: list[tuple[str, Verdict]]
-) -> None:
-    assert (verdict(told([sign, *silent])) is ON_CPU) == (_WEIGHTS[sign] > 1)
-
-
-@pytest.mark.parametrize(
-    ("words", "refusal"),
-    [
-        ("-ngl 0", "-ngl 0"),
-        ("--n-gpu-layers 0", "--n-gpu-layers 0"),
-        ("--gpu_layers 0", "--gpu-layers 0"),
-        ("--device none", "--device none"),
-        ("-dev none", "-dev none"),
-        ("-ngl 99 -c 0", None),
-        ("-dev Vulkan0", None),
-        ("-ngl", None),
-        ("", None),
-    ],
-)
-def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None:
-    assert refusal_in(words.split(), {}) == refusal
-
-
-def test_a_variable_that_disables_the_gpu() -> None:
-    assert refusal_in((), {"LLAMA_ARG_DEVICE": "none"}) == "LLAMA_ARG_DEVICE none"
-
-
-# fdinfo as the kernel's documentation (drm-usage-stats) and drivers print it.
-
-AMDGPU = """\
-pos:\t0
-drm-driver:\tamdgpu
-drm-client-id:\t34
-drm-pdev:\t0000:03:00.0
-drm-memory-vram:\t5242880 KiB
-drm-memory-gtt: \t20480 KiB
-drm-memory-cpu: \t0 KiB
-"""
-XE = """\
-drm-driver:\txe
-drm-client-id:\t7
-drm-pdev:\t0000:00:02.0
-drm-total-system:\t1024 MiB
-drm-resident-system:\t512 MiB
-drm-total-vram0:\t4096 MiB
-drm-resident-vram0:\t2048 MiB
-"""
-I915 = "drm-driver:\ti915\ndrm-client-id:\t9\ndrm-total-system0:\t262144 KiB\n"
-
-
-@pytest.mark.parametrize(
-    ("texts", "memory"),
-    [
-        ([], None),
-        (["pos:\t0\nflags:\t02\n"], None),
-        ([AMDGPU], 5 * GIB),
-        ([AMDGPU, AMDGPU], 5 * GIB),
-        ([XE], 2 * GIB),
-        ([I915], 256 << 20),
-        ([AMDGPU.replace("34", "35"), XE], 7 * GIB),
-        (["drm-client-id:\t1\n"], None),
-        (["drm-client-id:\t1\ndrm-memory-vram:\t77\n"], 77),
-    ],
-)
-def test_the_memory_that_the_kernels_drivers_count(texts: list[str], memory: int | None) -> None:
-    assert drm_memory(texts) == memory
-
-
-def test_the_names_of_mapped_files() -> None:
-    maps = """\
-55d0-55d1 r-xp 00000000 08:01 12 /opt/my build/llama-server
-7f00-7f01 r--p 00000000 08:01 13 /opt/my build/libggml-vulkan.so (deleted)
-7f02-7f03 rw-p 00000000 00:00 0
-7f04-7f05 r-xp 00000000 00:00 0  [vdso]
-"""
-    assert mapped_files(maps) == {"llama-server", "libggml-vulkan.so", "[vdso]"}

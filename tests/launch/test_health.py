@@ -10,7 +10,6 @@ import pytest
 from support.certificates import Authority
 
 from tsuku_llm.launch.health import Readiness, ServerAddress, address_of, is_healthy
-from tsuku_llm.launch.monitor import _model_size
 from tsuku_llm.launch.planning import LaunchPlan
 
 
@@ -196,21 +195,6 @@ def test_a_refused_connection_is_not_ready(host: str) -> None:
         port = taken.getsockname()[1]
     assert not is_healthy(ServerAddress(host, port))
     assert not is_healthy(ServerAddress(host, 80000))
-
-
-def test_the_size_of_a_model_is_that_of_all_its_parts(tmp_path: Path) -> None:
-    for number in (1, 2, 3):
-        (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"x" * number)
-    (tmp_path / "one.gguf").write_bytes(b"xx")
-
-    def size(*words: str, **env: str) -> int | None:
-        return _model_size(LaunchPlan(("server", *words), tmp_path, env, "cpu"))
-
-    assert size("-m", str(tmp_path / "one.gguf")) == 2
-    assert size("--model", str(tmp_path / "m-00001-of-00003.gguf")) == 6
-    assert size(LLAMA_ARG_MODEL=str(tmp_path / "one.gguf")) == 2
-    assert size("-m", str(tmp_path / "absent.gguf")) is None
-    assert size("-hf", "user/model") is None
 
 
 @pytest.mark.parametrize("mark", [b"main: model loaded", b"srv: listening on"])

@@ -27,14 +27,21 @@ def ask(environ: dict[str, str]) -> GpuMemory | None:
     return gpu_memory(environ, signs=("/dev/null",))
 
 
+def told(used: int, processes: dict[int, int | None]) -> GpuMemory:
+    return GpuMemory(128 * GIB, used, processes, "580.159.04")
+
+
 def test_the_memory_of_the_devices_and_of_each_process(stub: dict[str, str]) -> None:
     found = ask({**stub, "STUB_nvml_pid": "77", "STUB_nvml_used": str(5 * GIB)})
-    assert found == GpuMemory(128 * GIB, 5 * GIB, {77: 5 * GIB}, "580.159.04")
+    assert found
+    assert found._replace(complete=False) == told(5 * GIB, {77: 5 * GIB})
 
 
 def test_the_memory_of_two_devices_is_added(stub: dict[str, str]) -> None:
     settings = {"STUB_nvml_count": "2", "STUB_nvml_pid": "77", "STUB_nvml_used": str(GIB)}
-    assert ask({**stub, **settings}) == GpuMemory(256 * GIB, 2 * GIB, {77: 2 * GIB}, "580.159.04")
+    found = ask({**stub, **settings})
+    assert found
+    assert (found.total, found.used, found.processes) == (256 * GIB, 2 * GIB, {77: 2 * GIB})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,11 @@ def test_a_library_that_fails_or_crashes_gives_no_answer(
 
 def test_a_refused_list_of_processes_is_empty(stub: dict[str, str]) -> None:
     refused = {"STUB_nvmlDeviceGetComputeRunningProcesses_v3": "3", "STUB_nvml_used": "7"}
-    assert ask({**stub, **refused}) == GpuMemory(128 * GIB, 7, {}, "580.159.04")
+    found = ask({**stub, **refused})
+    # A refused list is not a list in which our process is missing.
+    assert found == told(7, {})
+    assert found
+    assert found.of((77,)) is None
 
 
 def test_without_a_device_node_nothing_is_asked(stub: dict[str, str]) -> None:
@@ -65,7 +76,61 @@ def test_without_a_device_node_nothing_is_asked(stub: dict[str, str]) -> None:
 
 
 def test_a_driver_that_prints_does_not_hide_the_answer(stub: dict[str, str]) -> None:
-    assert ask({**stub, "STUB_nvmlInit_v2": "noise"}) == GpuMemory(128 * GIB, 0, {}, "580.159.04")
+    found = ask({**stub, "STUB_nvmlInit_v2": "noise"})
+    assert found
+    assert found._replace(complete=False) == told(0, {})
+
+
+NOT_TOLD = str((1 << 64) - 1)
+
+
+def test_memory_that_the_driver_does_not_tell_is_not_zero(stub: dict[str, str]) -> None:
+    """In WSL, and in instances of a divided card."""
+    found = ask({**stub, "STUB_nvml_pid": "77", "STUB_nvml_process": NOT_TOLD})
+    assert found
+    assert found.processes == {77: None}
+    assert found.of((77,)) is None
+
+
+@pytest.mark.parametrize(
+    ("complete", "pids", "memory"),
+    [
+        (True, (5,), 0),
+        (False, (5,), None),
+        (False, (5, 77), 300),
+        (False, (77, 78), 700),
+        (True, (79,), None),
+        (False, (77, 79), 300),
+    ],
+)
+def test_the_memory_of_a_server_and_its_children(
+    complete: bool, pids: tuple[int, ...], memory: int | None
+) -> None:
+    counted = told(9, {77: 300, 78: 400, 79: None})._replace(complete=complete)
+    assert counted.of(pids) == memory
+
+
+@pytest.mark.parametrize(
+    ("settings", "working"),
+    [
+        ({}, set()),
+        ({"STUB_nvml_sm": "35"}, {77}),
+        ({"STUB_nvml_sm": "0"}, set()),
+        ({"STUB_nvml_sm": "35", "STUB_nvml_sample": "999"}, set()),
+        ({"STUB_nvmlDeviceGetProcessUtilization": "6"}, set()),
+        ({"STUB_nvmlDeviceGetProcessUtilization": "3"}, set()),
+    ],
+)
+def test_the_processes_for_which_the_engines_worked(
+    settings: dict[str, str], working: set[int], stub: dict[str, str]
+) -> None:
+    """Also of drivers that return samples from before the time that was asked for."""
+    since = 1000 if settings else 0
+    found = gpu_memory(
+        {**stub, "STUB_nvml_pid": "77", **settings}, since=since, signs=("/dev/null",)
+    )
+    assert found
+    assert found.working == working
 
 
 @given(st.text())

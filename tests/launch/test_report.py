@@ -50,6 +50,43 @@ def test_a_report_with_a_junk_field_is_refused_or_valid(
         assert json.loads(read.to_json())[name] == junk
 
 
+def test_a_report_of_an_earlier_version_is_read() -> None:
+    document = json.loads(REPORT.to_json())
+    for name in ("model_bytes", "gpu_bytes", "gpu_names"):
+        del document[name]
+    assert StartReport.from_json(json.dumps(document).encode()) == REPORT
+
+
+REPORT = StartReport(
+    *("default", "b1", "b1-vulkan-0", "auto", ("vulkan",), "vulkan", "hash"),
+    *(1, 2, "127.0.0.1", 8080, "2026-11-21T12:00:00Z"),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ""),
+        (
+            {"gpu_bytes": 3_600_000_000, "model_bytes": 7_400_000_000, "gpu_names": ("Vulkan0",)},
+            "48 % of 7.4 GB on Vulkan0",
+        ),
+        (
+            {"gpu_bytes": 99_999, "model_bytes": 100_000_000, "gpu_names": ("CUDA0", "CUDA1")},
+            "1 % of 100 MB on CUDA0, CUDA1",
+        ),
+        ({"gpu_bytes": 999, "model_bytes": 1000}, "99 % of 0 MB on the GPU"),
+        ({"gpu_bytes": 7, "model_bytes": 7, "layers_total": 3}, "100 % of 0 MB on the GPU"),
+        ({"layers_offloaded": 10, "layers_total": 33}, "30 % of 33 layers on the GPU"),
+        ({"layers_offloaded": 0, "layers_total": 33}, "0 % of 33 layers on the GPU"),
+        ({"gpu_bytes": 5}, ""),
+        ({"layers_offloaded": 5}, ""),
+    ],
+)
+def test_the_share_is_told_in_words(changes: dict[str, object], told: str) -> None:
+    assert REPORT._replace(**changes).told_share == told  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format": 2}', b"\xff", b"[" * 100_000])
 def test_anything_but_a_report_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptStore):

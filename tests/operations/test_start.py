@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
+from support.gguf_files import layered_model
 from support.last_words import ROWS, Row, one_of_each
 from support.servers import Starter, install_stand_in
 
-from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu, TamperedInstall
+from tsuku_llm.errors import BackendFailed, LaunchError, NotOnGpu, SilentCpu, TamperedInstall
 from tsuku_llm.launch.diagnosis import ending
 from tsuku_llm.launch.report import Verdict
 from tsuku_llm.operations.device_check import check_devices
@@ -26,8 +27,12 @@ MAPPED = ("map llama-server", "map libggml-vulkan.so")
 
 
 def recorded(name: str) -> tuple[str, ...]:
-    """The steps that print a recorded log up to where the server listens."""
-    lines = (LOGS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    """The steps that print a recorded log up to where the server listens.
+
+    It was recorded on a software renderer, which stands for a card.
+    """
+    text = (LOGS / f"{name}.txt").read_text(encoding="utf-8").replace("llvmpipe", "card")
+    lines = text.splitlines()
     end = next(at for at, line in enumerate(lines) if "listening on" in line)
     return tuple(f"err {line}" for line in lines[:end])
 
@@ -54,7 +59,6 @@ HEALTHY: dict[str, tuple[str, ...]] = {
     **{f"{name}-quiet": recorded(f"{name}-gpu-quiet") for name in ("b10068", "b10092", "b10434")},
     "silence": (),
     "drifted": ("err vk: 33 of 33 blocks placed on VK[0]", "err weights: VK[0] 4096 MiB"),
-    "plugin": MAPPED,
     "still-loading": ("loading 3",),
     "loud": ("flood 20000",),
     "no-utf-8": ("err \x1b[31m\udcff caf\udce9", "out \udcff"),
@@ -66,11 +70,13 @@ HEALTHY: dict[str, tuple[str, ...]] = {
 def test_a_healthy_server_gets_no_warning(
     steps: tuple[str, ...], last: str, data: Path, starter: Starter
 ) -> None:
-    install_stand_in(data, files=PLUGIN if steps == MAPPED else None, serve=(*steps, last))
+    install_stand_in(data, serve=(*steps, last))
     port = free_port() if last == "serve" else 0
-    assert starter.start("--port", str(port), require_gpu=True) == 0
+    # Only a log shows a GPU here, where none is.
+    share = None if "buffer size" in str(steps) else 0
+    assert starter.start("--port", str(port), require_gpu=True, min_gpu_share=share) == 0
     assert starter.report.ready
-    assert starter.report.verdict is not Verdict.ON_CPU
+    assert starter.report.verdict is (Verdict.UNKNOWN if share == 0 else Verdict.ON_GPU)
     assert not [note for note in starter.notes if note.startswith("warning")]
 
 
@@ -83,7 +89,7 @@ def test_a_verbose_server_on_a_device_is_recognised(
     report = starter.report
     assert (report.verdict, report.backend) == (Verdict.ON_GPU, "vulkan")
     assert (report.layers_offloaded, report.layers_total) == (3, 3)
-    assert report.device == "Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits)"
+    assert report.device == "Vulkan0: card (LLVM 15.0.6, 256 bits)"
     assert report.memory_total == 143771 << 20
     assert report.port not in (None, 0)
 
@@ -91,6 +97,11 @@ def test_a_verbose_server_on_a_device_is_recognised(
 SICK: dict[str, tuple[str, ...]] = {
     **{f"{name}-cpu": recorded(f"{name}-cpu") for name in ("b10068", "b10092", "b10434")},
     "plugin-dropped": ("map llama-server", "map libggml-cpu.so"),
+    "plugin-and-no-node": MAPPED,
+    "no-usable-gpu": (
+        "map llama-server",
+        "err warning: no usable GPU found, --gpu-layers option will be ignored",
+    ),
     "dropped-and-said": (
         "err load_backend: loaded CPU backend from /x/libggml-cpu.so",
         "map llama-server",
@@ -109,8 +120,91 @@ def test_a_server_that_silently_uses_the_processor_is_ended(
     assert caught.value.exit_code == 8
     assert caught.value.facts
     assert caught.value.hint.endswith("tsuku-llm config set llm.backend cpu")
+    assert starter.notes[-1].startswith("requested=")
     assert (starter.report.verdict, starter.report.backend) == (Verdict.ON_CPU, "cpu")
     assert starter.report.layers_offloaded == 0
+
+
+UNREADABLE = {"silence": (), "embeddings": ("refuse 501",), "no-answers": ("refuse 501 500",)}
+
+
+@pytest.mark.parametrize("steps", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_shown_does_not_keep_the_promise(
+    steps: tuple[str, ...], data: Path, starter: Starter
+) -> None:
+    install_stand_in(data, serve=(*steps, "listen"))
+    with pytest.raises(NotOnGpu, match="nothing shows that the server uses the GPU") as caught:
+        starter.start("-m", "/none.gguf", require_gpu=True)
+    assert caught.value.exit_code == 8
+    facts = "\n".join(caught.value.facts)
+    assert "process-memory: no driver counts this process's GPU memory" in facts
+    refused = "no canary request: answered with HTTP status 500"
+    assert (refused if "500" in str(steps) else "no driver shows any work of") in facts
+    assert "--min-gpu-share 0" in caught.value.hint
+    assert not starter.report.ready
+    # The way out that the hint names.
+    assert starter.start("-m", "/none.gguf", require_gpu=True, min_gpu_share=0) == 0
+    assert starter.report.verdict is Verdict.UNKNOWN
+
+
+def test_a_router_is_not_accused_before_it_has_a_model(data: Path, starter: Starter) -> None:
+    """It refuses a request that names no model, and its children compute later."""
+    install_stand_in(data, files=PLUGIN, serve=("map llama-server", "refuse 400 400", "listen"))
+    assert starter.start("--models-dir", "/models", require_gpu=True) == 0
+    assert starter.report.verdict is Verdict.UNKNOWN
+
+
+def test_no_request_is_made_where_the_setting_is_off(data: Path, starter: Starter) -> None:
+    install_stand_in(data, serve=("die", "listen"))
+    starter.canary = False
+    assert starter.start("-m", "/none.gguf") == 0
+    signs = {sign.name: sign.evidence for sign in starter.report.signals}
+    assert signs["engines"] == "no canary request: llm.canary is off"
+
+
+def test_a_server_that_ends_at_the_first_request_is_not_ready(data: Path, starter: Starter) -> None:
+    """As CUDA does where the build has no code for the card."""
+    install_stand_in(data, serve=("die", "listen"))
+    assert starter.start("-m", "/none.gguf") == 134
+    assert not any(report.ready for report in starter.reports)
+
+
+PARTLY = (
+    "err load_tensors: offloaded 10/33 layers to GPU",
+    "err load_tensors:      Vulkan0 model buffer size =  3000.00 MiB",
+    "err load_tensors:   CPU_Mapped model buffer size =  7000.00 MiB",
+    "listen",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "share", "kept"),
+    [
+        ((), None, False),
+        (("-ngl", "10"), None, True),
+        (("--cpu-moe",), None, True),
+        ((), 0.25, True),
+        (("-ngl", "10"), 0.5, False),
+    ],
+)
+def test_a_part_of_a_model_is_told_and_must_be_what_was_asked_for(
+    words: tuple[str, ...], share: float | None, kept: bool, data: Path, starter: Starter
+) -> None:
+    model = layered_model(data.parent / "model.gguf", layers=32, size=10_000 << 20)
+    install_stand_in(data, serve=PARTLY)
+    words = ("-m", str(model), *words)
+    if kept:
+        assert starter.start(*words, require_gpu=True, min_gpu_share=share) == 0
+    else:
+        with pytest.raises(NotOnGpu, match="less of the model is on the GPU") as caught:
+            starter.start(*words, require_gpu=True, min_gpu_share=share)
+        assert "layers: offloaded 10/33 layers to GPU" in caught.value.facts
+        # The hint's own number allows this server.
+        allowed = float(caught.value.hint.split()[-1])
+        assert starter.start(*words, require_gpu=True, min_gpu_share=allowed) == 0
+    assert starter.report.verdict is Verdict.PARTLY
+    assert starter.report.told_share == "29 % of 10.5 GB on Vulkan0"
+    assert starter.notes[-1].endswith("selected=vulkan gpu=[29 % of 10.5 GB on Vulkan0]")
 
 
 def test_a_server_on_the_processor_is_one_warning_without_require_gpu(
@@ -232,6 +326,19 @@ def test_a_list_is_remembered_until_the_drivers_change(data: Path, starter: Star
     assert check_devices(build, "another", first, starter.environ).devices is None
     unknown = StateNotes(data / "state", None)
     assert check_devices(build, installed.id, unknown, starter.environ).devices is None
+
+
+def test_X19_a_remembered_list_keeps_no_promise(data: Path, starter: Starter) -> None:
+    """The driver is lost without a trace: same boot, same files, same environment."""
+    install_stand_in(data, devices=(VULKAN_STEPS[0], "need GPU", *VULKAN_STEPS[1:]))
+    starter.environ = {**starter.environ, "GPU": "1"}
+    assert starter.start() == 0
+    starter.environ = {name: value for name, value in starter.environ.items() if name != "GPU"}
+    assert starter.start() == 0
+    with pytest.raises(SilentCpu, match="would run on the CPU"):
+        starter.start(require_gpu=True)
+    with pytest.raises(SilentCpu, match="would run on the CPU"):
+        starter.start(require_gpu=True, become=True)
 
 
 def test_a_list_without_devices_is_never_remembered(data: Path, starter: Starter) -> None:

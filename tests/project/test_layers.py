@@ -182,24 +182,30 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
         | {"last_words", "packages"},
-        "gpu_use": {"devices", "log", "report"},
+        "wishes": set(),
+        "verdict": {"report"},
+        "gpu_use": {"devices", "log", "report", "wishes"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
+        "gguf": set(),
         "nvml_worker": set(),
         "planning": set(),
         "speed": set(),
         "child": {"last_words", "planning"},
         "health": {"log", "planning"},
+        "canary": {"gpu_use", "health", "wishes"},
         "nvml": {"child", "planning"},
         "proc": {"gpu_use"},
+        "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
+        | {"planning", "proc", "wishes"},
         "failure": {"causes", "diagnosis", "health", "last_words", "packages", "planning"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},
         "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
-        "monitor": {"devices", "gpu_use", "health", "log", "nvml", "planning", "proc", "report"}
-        | {"supervise"},
+        "monitor": {"devices", "gpu_use", "health", "nvml", "observation", "planning", "report"}
+        | {"supervise", "verdict"},
     },
     "store": {
         # What is on disk: files and their formats.
@@ -249,7 +255,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 
 PURE = {
     "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "log", "packages", "report"},
+    | {"devices", "diagnosis", "gpu_use", "last_words", "log", "packages", "report", "verdict"}
+    | {"wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

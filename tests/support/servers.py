@@ -58,13 +58,20 @@ class Starter:
     environ: Mapping[str, str] = field(default_factory=dict)
     fallback: str = "off"
     backend: str = "auto"
+    canary: bool = True
     notes: list[str] = field(default_factory=list)
     reports: list[StartReport] = field(default_factory=list)
     on_note: Callable[[], None] = lambda: None
     answer: bool = False
     questions: list[str] = field(default_factory=list)
 
-    def start(self, *arguments: str, require_gpu: bool = False, become: bool = False) -> int:
+    def start(
+        self,
+        *arguments: str,
+        require_gpu: bool = False,
+        min_gpu_share: float | None = None,
+        become: bool = False,
+    ) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
         stop_handle = StopHandle()
 
@@ -74,7 +81,11 @@ class Starter:
                 stop_handle.end("it was judged")
 
         how = Serving(
-            replace=become, require_gpu=require_gpu, sink=on_report, stop_handle=stop_handle
+            replace=become,
+            require_gpu=require_gpu,
+            min_gpu_share=min_gpu_share,
+            sink=on_report,
+            stop_handle=stop_handle,
         )
         return serve(self._session(), ("--port", "0", *arguments), how)
 
@@ -93,5 +104,5 @@ class Starter:
 
     def _session(self) -> Session:
         machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
-        wanted = {"fallback": self.fallback, "backend": self.backend}
+        wanted = {"fallback": self.fallback, "backend": self.backend, "canary": self.canary}
         return make_session(self.data, machine, note=self._note, ask=self._ask, **wanted)

@@ -12,7 +12,14 @@
  *     device NAME           refuse a --device unless the environment has that variable
  *     loading N             /health is answered with 503 so many times first
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
+ *     refuse N M            a completion is answered with status N, an embedding with M
+ *     die                   the first request for a result ends it as abort() does
+ *     work FILE             a result makes that file, by its absolute path
+ *     open FILE             open a file and keep it open
+ *     mapped FILE N         map N bytes of a model, by its absolute path
+ *     child                 go on in a child, and end with it: a router, or a script
  *     map FILE              map a file of its folder, as the loader maps a library
+ *     unmap FILE            undo the last "map"
  *     write FILE            write a byte over the first one of a file of its folder
  *     listen                log "listening on ..." and answer HTTP until a signal comes;
  *                           at a Unix socket if --host ends with ".sock", as the real one does
@@ -29,6 +36,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -86,7 +94,9 @@ static void spawn(void)
     fflush(stdout);
 }
 
-static long loading;
+static long loading, refused_completions, refused_embeddings;
+static int dies;
+static char work[4096];
 
 static double prompt_speed, generation_speed;
 
@@ -127,7 +137,17 @@ static void answer(int client)
     static char request[65536], body[8192];
     receive(client, request, sizeof request - 1);
     const char *status = loading > 0 ? "503 Service Unavailable" : "200 OK";
+    char refused[64];
+    long code = !strncmp(request, "POST /completion", 16)  ? refused_completions
+                : !strncmp(request, "POST /embedding", 15) ? refused_embeddings
+                                                           : 0;
     loading--;
+    if (!strncmp(request, "POST /", 6) && dies)
+        abort();
+    if (code)
+        snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
+    else if (*work && !strncmp(request, "POST /", 6))
+        close(open(work, O_CREAT | O_WRONLY, 0600));
     if (!strncmp(request, "GET /health", 11))
         strcpy(body, "{\"status\":\"ok\"}");
     else if (!strncmp(request, "GET /props", 10))
@@ -190,12 +210,35 @@ static void serve(int argc, char **argv, int silent)
 }
 
 /* The folder is the working folder: a launcher sees to that. */
+static void *mapped;
+
 static void map(const char *file)
 {
     int opened = open(file, O_RDONLY);
-    if (opened < 0 || mmap(NULL, 1, PROT_READ, MAP_PRIVATE, opened, 0) == MAP_FAILED)
+    mapped = opened < 0 ? MAP_FAILED : mmap(NULL, 1, PROT_READ, MAP_PRIVATE, opened, 0);
+    if (mapped == MAP_FAILED)
         exit(97);
     close(opened);
+}
+
+static void map_model(const char *text)
+{
+    char file[4096];
+    size_t size;
+    int opened = sscanf(text, "%4095s %zu", file, &size) == 2 ? open(file, O_RDONLY) : -1;
+    if (opened < 0 || mmap(NULL, size, PROT_READ, MAP_SHARED, opened, 0) == MAP_FAILED)
+        exit(95);
+}
+
+static void go_on_in_a_child(void)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        return;
+    if (waitpid(child, &status, 0) < 0)
+        exit(94);
+    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 93);
 }
 
 static void spoil(const char *file)
@@ -239,6 +282,21 @@ static void step(const char *name, const char *text, int argc, char **argv)
         loading = atol(text);
     else if (!strcmp(name, "speed"))
         sscanf(text, "%lf %lf", &prompt_speed, &generation_speed);
+    else if (!strcmp(name, "refuse"))
+        sscanf(text, "%ld %ld", &refused_completions, &refused_embeddings);
+    else if (!strcmp(name, "die"))
+        dies = 1;
+    else if (!strcmp(name, "work"))
+        snprintf(work, sizeof work, "%s", text);
+    else if (!strcmp(name, "open")) {
+        if (open(text, O_RDWR) < 0)
+            exit(92);
+    } else if (!strcmp(name, "mapped"))
+        map_model(text);
+    else if (!strcmp(name, "child"))
+        go_on_in_a_child();
+    else if (!strcmp(name, "unmap"))
+        munmap(mapped, 1);
     else if (!strcmp(name, "map"))
         map(text);
     else if (!strcmp(name, "write"))

@@ -23,6 +23,7 @@ _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_SHARE = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,9})?)(?P<percent>%?)", re.ASCII)
 _FILE = re.compile(r"file:///[^\s,\\]*")
 
 
@@ -147,6 +148,20 @@ def parse_seconds(value: object) -> str:
     return text
 
 
+def parse_share(value: object) -> str:
+    """Parse a share: a number from 0 to 1, or a percentage."""
+    text = _text(value)
+    found = _SHARE.fullmatch(text)
+    if found is None or float(found["number"]) > (100 if found["percent"] else 1):
+        raise ValueError("must be a number from 0 to 1, or a percentage such as 50%")
+    return text
+
+
+def share_of(text: str) -> float:
+    """Return a parsed share as a number from 0 to 1."""
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
 def one_of(values: tuple[str, ...]) -> Callable[[object], str]:
     """Make the parser for a setting that takes one of a few values."""
 
@@ -212,6 +227,13 @@ KEYS: tuple[Key, ...] = (
         "true",
         parse_switch,
         "whether serve looks for an update once a day, and reports it",
+        _is_true,
+    ),
+    Key(
+        "llm.canary",
+        "true",
+        parse_switch,
+        "whether serve sends the server one short request, to see if the GPU works",
         _is_true,
     ),
     Key(

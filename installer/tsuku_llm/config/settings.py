@@ -48,6 +48,7 @@ class Settings(NamedTuple):
     refresh: str
     require_fresh: bool
     update_check: bool
+    canary: bool
     idle_timeout: int
     start_timeout: int
     chosen: frozenset[str] = frozenset()

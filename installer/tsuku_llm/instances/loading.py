@@ -86,7 +86,7 @@ def sample_loading(pid: int, log: int) -> LoadSample | None:
     """Take a sample of a process that has logged ``log`` bytes; None if it cannot be looked at."""
     import psutil  # noqa: PLC0415
 
-    from tsuku_llm.launch.proc import sample_process  # noqa: PLC0415
+    from tsuku_llm.launch.proc import sample_processes  # noqa: PLC0415
 
     try:
         process = psutil.Process(pid)
@@ -101,4 +101,4 @@ def sample_loading(pid: int, log: int) -> LoadSample | None:
             moved += getattr(count, "read_chars", 0) + getattr(count, "write_chars", 0)
     except (psutil.Error, OSError):
         return None
-    return LoadSample(log, moved, memory, sample_process(pid).memory)
+    return LoadSample(log, moved, memory, sample_processes([pid]).memory)

@@ -166,7 +166,7 @@ def is_healthy(address: ServerAddress) -> bool:
     The server takes a port above 65535 modulo 65536, and so do we.
     """
     # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
-    with suppress(OSError, UnicodeError), closing(_connected(address)) as plain:
+    with suppress(OSError, UnicodeError), closing(connect(address)) as plain:
         # ssl.SSLError is an OSError. The wrapped socket takes over the plain one's descriptor.
         connection = _through_tls(plain) if address.tls else plain
         request = f"GET {address.prefix}/health HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
@@ -190,12 +190,13 @@ def _through_tls(connection: socket.socket) -> socket.socket:
 
 def is_taken(address: ServerAddress) -> bool:
     """Tell whether a program accepts connections at this address now."""
-    with suppress(OSError, UnicodeError), closing(_connected(address)):
+    with suppress(OSError, UnicodeError), closing(connect(address)):
         return True
     return False
 
 
-def _connected(address: ServerAddress) -> socket.socket:
+def connect(address: ServerAddress) -> socket.socket:
+    """Connect to a server within ``LIMIT`` seconds. Raises OSError and UnicodeError."""
     import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
 
     if address.is_unix and sys.platform != "win32":

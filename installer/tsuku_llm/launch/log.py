@@ -54,13 +54,15 @@ class LogFacts(NamedTuple):
     """The facts that were read so far.
 
     ``loaded`` are the backends that ggml's plugin loader named. ``buffers`` are the places
-    that hold weights or context, each with its size in bytes. ``device`` is the model's
-    device in words. ``complaint`` is a line that denies a GPU. ``port`` is where the server
-    ``listens``, None for a Unix socket.
+    that hold weights or context, each with its size in bytes; ``weights`` are those of them that
+    hold weights. ``layers`` are the model's, offloaded and in total; a draft model comes later and
+    does not count. ``device`` is the model's device in words. ``complaint`` is a line that denies
+    a GPU. ``port`` is where the server ``listens``, None for a Unix socket.
     """
 
     loaded: tuple[str, ...] = ()
     buffers: tuple[tuple[str, int], ...] = ()
+    weights: tuple[tuple[str, int], ...] = ()
     layers: tuple[int, int] | None = None
     device: str | None = None
     complaint: str | None = None
@@ -81,12 +83,13 @@ def read_line(facts: LogFacts, line: str) -> LogFacts:
 def _add_buffer(facts: LogFacts, found: re.Match[str]) -> LogFacts:
     if len(facts.buffers) == _MOST:
         return facts
-    size = int(float(found["size"]) * _MIB)
-    return facts._replace(buffers=(*facts.buffers, (found["where"], size)))
+    buffer = (found["where"], int(float(found["size"]) * _MIB))
+    weights = (buffer,) if found["what"].lower() == "model" else ()
+    return facts._replace(buffers=(*facts.buffers, buffer), weights=(*facts.weights, *weights))
 
 
 def _add_layers(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return facts._replace(layers=(int(found["offloaded"]), int(found["total"])))
+    return facts._replace(layers=facts.layers or (int(found["offloaded"]), int(found["total"])))
 
 
 def _add_loaded(facts: LogFacts, found: re.Match[str]) -> LogFacts:

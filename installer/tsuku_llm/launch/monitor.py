@@ -7,38 +7,44 @@ into the ``Readiness`` that both share.
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from itertools import pairwise
 from typing import NamedTuple
 
-from tsuku_llm.errors import SilentCpu, TsukuError
-from tsuku_llm.launch import health, nvml
+from tsuku_llm.errors import NotOnGpu, SilentCpu, TsukuError
+from tsuku_llm.launch import health
 from tsuku_llm.launch.devices import ListedDevice, own_devices
-from tsuku_llm.launch.gpu_use import Observed, backend_in_use, collect_signs, verdict
-from tsuku_llm.launch.log import LogFacts
-from tsuku_llm.launch.planning import Build, LaunchPlan, refusal_in
-from tsuku_llm.launch.proc import sample_process
+from tsuku_llm.launch.gpu_use import (
+    Observed,
+    backend_in_use,
+    bytes_on_gpu,
+    collect_signs,
+    gpu_names,
+    shortfall,
+)
+from tsuku_llm.launch.nvml import GpuMemory
+from tsuku_llm.launch.observation import GpuObserver
+from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.report import Sink, StartReport, Verdict
 from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.launch.verdict import decide
 
-_MODEL = ("-m", "--model")
-_FIRST_PART = re.compile(r"-0*1-of-(\d+)\.gguf$")
+_ENDING = 0.5
+"""Seconds for the supervisor to see the end of a server whose connection broke."""
 
 
 class StartContext(NamedTuple):
     """The facts about a start before it is made.
 
     ``draft`` is the report as far as it can be filled in. ``listed`` is the build's own list
-    of devices (None: not asked). A server on the CPU is ended with ``require_gpu``; otherwise
-    ``warn`` is called. Neither happens if the user's arguments keep the server from the GPU.
-    ``recheck`` raises if the tree has changed; it is called when the server has loaded
-    everything. ``on_running`` is called when the server runs, and ``on_loading`` while it
-    loads, with its pid and the bytes that it has logged; what that raises ends the server. All
-    of them run in the monitor's thread.
+    of devices (None: not asked). With ``require_gpu`` a server is ended if less than
+    ``min_gpu_share`` of its model is on the GPU (0 to 1; None: less than the arguments ask for),
+    or if that is unknown. Otherwise ``warn`` is called for a server on the CPU. Neither happens
+    if the user's arguments keep the server from the GPU. ``canary`` allows a short request to
+    the server. ``tell`` gets the report of a server that was judged. ``recheck`` raises if the
+    tree has changed; it is called when the server has loaded everything. ``on_running`` is called
+    when the server runs, and ``on_loading`` while it loads, with its pid and the bytes that it
+    has logged; what that raises ends the server. All of them run in the monitor's thread.
     """
 
     build: Build
@@ -46,9 +52,12 @@ class StartContext(NamedTuple):
     draft: StartReport
     listed: tuple[ListedDevice, ...] | None = None
     require_gpu: bool = False
+    min_gpu_share: float | None = None
+    canary: bool = True
     files: Collection[str] = ()
     recheck: Callable[[], None] = lambda: None
     warn: Callable[[SilentCpu], None] = lambda _: None
+    tell: Callable[[StartReport], None] = lambda _: None
     on_running: Callable[[], None] = lambda: None
     on_loading: Callable[[int, int], None] = lambda _pid, _log: None
 
@@ -79,8 +88,9 @@ class StartMonitor:
     def on_ended(self) -> None:
         """Stop following the server, which has ended."""
         self._over.set()
-        # The thread may be in a question that lasts: /health for 2 seconds, a driver for
-        # longer. It ends after that, and is a daemon; do not wait for it without a limit.
+        # The thread may be in a question that lasts: /health for 2 seconds, the canary or a
+        # driver for longer. It ends after that, and is a daemon: do not wait for it without
+        # a limit.
         if self._thread:
             self._thread.join(health.LIMIT)
 
@@ -89,9 +99,9 @@ class StartMonitor:
         # that its process is on record before anything here takes time.
         self._sink(self.report)
         self._start.on_running()
-        # As early as possible: memory that the server has taken before is not in the rise.
-        before = self._gpu_memory()
-        pid = self.report.pid
+        start, pid = self._start, self.report.pid
+        gpu = start.build.backend != "cpu"
+        observer = GpuObserver(start.plan, start.files, start.listed) if gpu else None
         try:
             # The server ended first: the supervisor explains why, or there is nothing to say.
             if not readiness.wait(self._over, lambda: self._start.on_loading(pid, readiness.said)):
@@ -99,7 +109,8 @@ class StartMonitor:
             # The libraries and plugins are loaded now. A tree that changed during the load
             # may have put foreign code into the server.
             self._start.recheck()
-            self._judge(readiness, before)
+            if not self._judge(readiness, observer):
+                return
         except TsukuError as error:
             # First the failure, then the end of the server: the supervisor reads ``failure``
             # after the server has ended.
@@ -111,54 +122,59 @@ class StartMonitor:
         readiness.confirm()
         self._sink(self.report)
 
-    def _gpu_memory(self) -> nvml.GpuMemory | None:
-        if self._start.build.backend == "cpu":
-            return None
-        return nvml.gpu_memory(self._start.plan.env)
+    def _judge(self, readiness: health.Readiness, observer: GpuObserver | None) -> bool:
+        """Complete the report of a server that is ready; return False if it has ended.
 
-    def _judge(self, readiness: health.Readiness, before: nvml.GpuMemory | None) -> None:
-        """Complete the report of a server that is ready. Raises SilentCpu."""
-        address = readiness.address
+        Raises SilentCpu and NotOnGpu.
+        """
+        address, start = readiness.address, self._start
         report = self.report._replace(
             host=address.host,
             port=None if address.is_unix else address.port,
             ready=True,
         )
-        if self._start.build.backend == "cpu":
+        if observer is None:
             self.report = report._replace(backend="cpu", verdict=Verdict.ON_CPU)
-            return
-        # The model is loaded now, so its memory is in use.
-        after = self._gpu_memory()
+            return True
         # One look at the log's facts: the copying thread may replace them meanwhile.
-        seen = self._observe(readiness.facts, before, after)
-        self.report = _completed(report, seen, after)
+        seen = observer.look(report.pid, readiness.facts, address, canary=start.canary)
+        # A server that ended during the request is not judged: the supervisor explains its end.
+        # It may not have seen that end yet, so give it a moment.
+        if seen.canary.lost and self._over.wait(_ENDING):
+            return False
+        self.report = _completed(report, seen, observer.nvidia)
         # A user who keeps the server from the GPU is not told that it is not there.
-        if self.report.verdict is Verdict.ON_CPU and seen.refusal is None:
-            error = _silent_cpu(self.report)
-            if self._start.require_gpu:
-                raise error
-            self._start.warn(error)
+        if seen.wishes.refusal is not None:
+            return True
+        broken = shortfall(seen, self.report.verdict, start.min_gpu_share)
+        if start.require_gpu and broken:
+            raise _refused(self.report, broken)
+        if self.report.verdict is Verdict.ON_CPU:
+            start.warn(_silent_cpu(self.report))
+        start.tell(self.report)
+        return True
 
-    def _observe(
-        self, log: LogFacts, before: nvml.GpuMemory | None, after: nvml.GpuMemory | None
-    ) -> Observed:
-        """Put together all that is known of the running server."""
-        start, pid = self._start, self.report.pid
-        process = sample_process(pid)
-        # NVIDIA's library first: its driver does not appear in the kernel's own count.
-        counted = after.processes.get(pid) if after else None
-        return Observed(
-            backend=start.build.backend,
-            files=frozenset(start.files),
-            refusal=refusal_in(start.plan.argv, start.plan.env),
-            listed=start.listed,
-            log=log,
-            process=process,
-            process_memory=counted if counted is not None else process.memory,
-            # Less memory in use than before: another program has freed some meanwhile.
-            risen=max(0, after.used - before.used) if before and after else None,
-            model_size=_model_size(start.plan),
+
+def _refused(report: StartReport, broken: str) -> TsukuError:
+    """Make the error for a server that does not keep the promise of ``--require-gpu``."""
+    if report.verdict is Verdict.ON_CPU:
+        return _silent_cpu(report)
+    if report.verdict is Verdict.UNKNOWN:
+        return NotOnGpu(
+            broken,
+            facts=tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals),
+            hint="to allow what cannot be shown: --min-gpu-share 0; or leave out --require-gpu",
         )
+    share = report.gpu_share
+    part = "an unknown part" if share is None else f"{share:.0%}"
+    # Rounded down, so that the number allows exactly this server.
+    allowed = 0 if share is None else int(share * 100) / 100
+    return NotOnGpu(
+        f"{broken}: {part} of the model",
+        facts=tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals),
+        hint=f"free GPU memory, or use a smaller model or context (-c); to allow it: "
+        f"--min-gpu-share {allowed:g}",
+    )
 
 
 def _silent_cpu(report: StartReport) -> SilentCpu:
@@ -175,40 +191,27 @@ def _silent_cpu(report: StartReport) -> SilentCpu:
     )
 
 
-def _completed(report: StartReport, seen: Observed, after: nvml.GpuMemory | None) -> StartReport:
+def _completed(report: StartReport, seen: Observed, nvidia: GpuMemory | None) -> StartReport:
     """Fill in what the observations say; the log's own words before the list's."""
     found = collect_signs(seen)
-    decided = verdict(found)
+    decided = decide(found)
     own = own_devices(seen.listed or (), seen.backend)
     device = seen.log.device or ", ".join(f"{each.name}: {each.description}" for each in own)
-    layers = seen.log.layers if decided is not Verdict.ON_CPU else None
-    total = sum(each.memory or 0 for each in own) or (after.total if after else None)
+    total = sum(each.memory or 0 for each in own) or (nvidia.total if nvidia else None)
+    # The server prints a number of layers also if it has no GPU for them.
+    shown = decided in (Verdict.ON_GPU, Verdict.PARTLY)
+    offloaded = seen.log.layers[0] if seen.log.layers and shown else None
     return report._replace(
         signals=found,
         verdict=decided,
         backend=backend_in_use(seen, decided),
         device=device or None,
-        driver=f"NVIDIA {after.driver}" if after else None,
+        driver=f"NVIDIA {nvidia.driver}" if nvidia else None,
         memory_total=total,
-        memory_used=seen.process_memory if seen.process_memory is not None else seen.risen,
-        layers_offloaded=layers[0] if layers else 0 if decided is Verdict.ON_CPU else None,
+        memory_used=seen.memory[1] if seen.memory else seen.risen,
+        layers_offloaded=0 if decided is Verdict.ON_CPU else offloaded,
         layers_total=seen.log.layers[1] if seen.log.layers else None,
+        model_bytes=seen.model_size,
+        gpu_bytes=bytes_on_gpu(seen, decided),
+        gpu_names=gpu_names(seen) if shown else (),
     )
-
-
-def _model_size(plan: LaunchPlan) -> int | None:
-    """Return the size of the given model in bytes, with all its parts; None if unknown."""
-    # An argument before the variable, as the server has it.
-    words = [*pairwise(plan.argv), ("-m", plan.env.get("LLAMA_ARG_MODEL", ""))]
-    path = next((path for option, path in words if option in _MODEL and path), None)
-    if path is None:
-        return None
-    # The user names the first part, and the server finds the others by their numbers.
-    parts = [path]
-    if found := _FIRST_PART.search(path):
-        stem, total = path[: found.start()], found[1]
-        numbers = range(1, int(total) + 1)
-        parts = [f"{stem}-{n:0{len(total)}}-of-{total}.gguf" for n in numbers]
-    with suppress(OSError):
-        return sum(os.stat(part).st_size for part in parts)  # noqa: PTH116
-    return None

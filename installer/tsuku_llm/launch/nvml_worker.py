@@ -1,4 +1,4 @@
-"""The child that asks NVIDIA's management library how the GPUs' memory is used.
+"""The child that asks NVIDIA's management library which processes use the GPUs.
 
 A driver's library may crash or hang, so it is never loaded into the process that watches a
 server. The child prints one line of JSON on stdout, or nothing without the library. It
@@ -11,7 +11,7 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
 from typing import Any
 
 _SIZE = 96
@@ -20,6 +20,12 @@ _MOST = 256
 
 # NVML_VALUE_NOT_AVAILABLE: Windows' own memory manager (WDDM) gives no numbers.
 _NOT_KNOWN = (1 << 64) - 1
+_NOT_FOUND = 6
+"""NVML_ERROR_NOT_FOUND."""
+
+_SAMPLED, _PAUSE = 0.5, 0.02
+"""Seconds to wait for a sample of the engines, and between two questions for it."""
+
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
 
 
@@ -44,8 +50,18 @@ class _ProcessInfo(ctypes.Structure):
     )
 
 
+class _Utilization(ctypes.Structure):
+    # nvmlProcessUtilizationSample_t of nvml.h
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("time", ctypes.c_ulonglong),
+        *((name, ctypes.c_uint) for name in ("sm", "memory", "encoder", "decoder")),
+    )
+
+
 def main() -> None:
-    """Print the devices with their memory, and each process's share of it."""
+    """Print the devices with their memory, each process's share of it, and who works there."""
     name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
     try:
         nvml = ctypes.CDLL(name)
@@ -57,28 +73,62 @@ def main() -> None:
         return
     driver = ctypes.create_string_buffer(_SIZE)
     nvml.nvmlSystemGetDriverVersion(driver, _SIZE)
-    devices = [_device(nvml, index) for index in range(count.value)]
+    since = int(sys.argv[2])
+    devices = [_device(nvml, index, since) for index in range(count.value)]
     document = {"driver": driver.value.decode("utf-8", "replace"), "devices": devices}
     os.write(1, json.dumps(document).encode("ascii") + b"\n")
 
 
-def _device(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
+def _device(nvml: ctypes.CDLL, index: int, since: int) -> dict[str, Any]:
     handle, memory = ctypes.c_void_p(), _MemoryInfo()
     if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
         return {}
     if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
         return {}
+    found = [_users(nvml, name, handle) for name in _LISTS]
     # A process may be in both lists, with the same memory: count it once.
-    users = dict(pair for name in _LISTS for pair in _users(nvml, name, handle))
-    return {"total": memory.total, "used": memory.used, "processes": users}
+    users = {pid: used for listed in found for pid, used in (listed or {}).items()}
+    working = _working(nvml, handle, since) if since else []
+    return {
+        "total": memory.total,
+        "used": memory.used,
+        "processes": users,
+        "complete": None not in found,
+        "working": working,
+    }
 
 
-def _users(nvml: ctypes.CDLL, name: str, handle: ctypes.c_void_p) -> Iterator[tuple[int, int]]:
+def _working(nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int) -> list[int]:
+    """Return the processes for which the device worked since then.
+
+    The others may have worked as well: a driver that tells nothing, and less than a percent of
+    the time between two samples (about 0.2 seconds), look the same.
+    """
+    ask = getattr(nvml, "nvmlDeviceGetProcessUtilization", None)
+    end = time.monotonic() + _SAMPLED
+    code = _NOT_FOUND
+    # The driver has no sample until it takes the next one.
+    while ask and code == _NOT_FOUND and time.monotonic() < end:
+        samples, count = (_Utilization * _MOST)(), ctypes.c_uint(_MOST)
+        code = ask(handle, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
+        # Drivers have returned older samples as well, so compare the times here too.
+        found = [each for each in samples[: count.value] if each.time > since]
+        if code == 0 and found:
+            return [each.pid for each in found if each.sm]
+        time.sleep(_PAUSE)
+    return []
+
+
+def _users(nvml: ctypes.CDLL, name: str, handle: ctypes.c_void_p) -> dict[int, int | None] | None:
+    """Return a list's processes with their memory, None for memory that it does not tell.
+
+    None if the driver refuses the list, or has more processes than fit.
+    """
     # Older drivers have only version 2, with the same structure.
     ask = getattr(nvml, name, None) or getattr(nvml, name.replace("_v3", "_v2"), None)
     count, users = ctypes.c_uint(_MOST), (_ProcessInfo * _MOST)()
     if ask is None or ask(handle, ctypes.byref(count), users):
-        return
-    for user in users[: count.value]:
-        if user.used != _NOT_KNOWN:
-            yield user.pid, user.used
+        return None
+    return {
+        user.pid: None if user.used == _NOT_KNOWN else user.used for user in users[: count.value]
+    }

@@ -11,7 +11,6 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,13 +72,6 @@ _PLUGIN = re.compile(r"(?:lib)?ggml-.*\.(?:so|dll|dylib)", re.IGNORECASE)
 
 _TOOL_DEVICE = "LLAMA_ARG_DEVICE"
 """The variable that the other tools with llama-server's options read; some ignore it."""
-
-
-# The values with which the user keeps a server from the GPU.
-_REFUSALS = {
-    **dict.fromkeys(("-dev", "--device", "LLAMA_ARG_DEVICE"), ("none",)),
-    **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), ("0",)),
-}
 
 
 class Build(NamedTuple):
@@ -205,18 +197,6 @@ def require_no_plugins(folder: Path) -> None:
             facts=(f"folder: {folder}",),
             hint="change to another folder, and give paths of files from there",
         )
-
-
-def refusal_in(arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the argument or variable by which the user keeps a server from the GPU, or None."""
-    pairs = [(word.replace("_", "-"), value) for word, value in pairwise(arguments)]
-    pairs += [
-        (name, env[name]) for name in ("LLAMA_ARG_DEVICE", "LLAMA_ARG_N_GPU_LAYERS") if name in env
-    ]
-    for name, value in pairs:
-        if value in _REFUSALS.get(name, ()):
-            return f"{name} {value}"
-    return None
 
 
 @functools.cache

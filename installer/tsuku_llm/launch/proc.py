@@ -1,9 +1,10 @@
-"""The kernel's view of a process and its GPUs, independent of the process's log. Linux only.
+"""The kernel's view of a server's processes and their GPUs, independent of its log. Linux only.
 
-The facts are the process's open device nodes, its mapped libraries, and its GPU memory. The
-kernel's drivers count that memory as ``drm-*`` in ``/proc/PID/fdinfo`` (amdgpu, i915, xe,
-nouveau and others, since Linux 5.19). NVIDIA's own driver counts nothing in ``/proc``: a
-child process asks its library (``nvml``).
+The facts are the open device nodes, the mapped files, the GPU memory and the work of the GPU's
+engines. The kernel's drivers count the last two as ``drm-*`` in ``/proc/PID/fdinfo`` (amdgpu,
+i915, xe, nouveau and others, since Linux 5.19; drm-usage-stats.rst), and AMD's compute driver in
+``/sys/class/kfd``. NVIDIA's own driver counts nothing there: a child process asks its library
+(``nvml``).
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from typing import NamedTuple
 
 from tsuku_llm.launch.gpu_use import ProcessSample
 
 # Without NVIDIA's control nodes: a process can open them and still use no GPU.
-_NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|accel)")
+_NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|nvgpu|accel)")
 _DRM = re.compile(
     r"^drm-(?P<kind>resident|memory|total)-(?P<region>\w+):\s*(?P<size>\d+)\s*(?P<unit>KiB|MiB)?",
     re.MULTILINE,
 )
+# Nanoseconds of each engine, or cycles (xe). "capacity" and "total-cycles" are no work.
+_BUSY = re.compile(r"^drm-(?:engine-(?!capacity)|cycles-)\w+:\s*(\d+)", re.MULTILINE)
 _CLIENT = re.compile(r"^drm-client-id:\s*(\S+)", re.MULTILINE)
 _DEVICE = re.compile(r"^drm-pdev:\s*(\S+)", re.MULTILINE)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
@@ -31,19 +36,90 @@ _HOST_REGIONS = ("cpu", "gtt", "system")
 An integrated GPU has only these.
 """
 
+_KFD = "/sys/class/kfd/kfd/proc"
 
-def sample_process(pid: int) -> ProcessSample:
-    """Read the facts about a process of this user; a fact that cannot be read is None."""
+
+class DrmCount(NamedTuple):
+    """The counts of the kernel's drivers: bytes on the device, bytes in all, and engines' work.
+
+    ``busy`` is in the drivers' units, None if they do not count it; it only grows.
+    """
+
+    device_memory: int
+    memory: int
+    busy: int | None
+
+
+def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
+    """Return the processes of a server that compute, of a process and its descendants.
+
+    A script that starts the server, and a router that starts one for each model, compute in
+    children. ``files`` are the names of the build's files: a process that has one of them mapped,
+    and no descendant that has, computes. Without such a process return all of them.
+    """
+    children: dict[int, list[int]] = {}
+    with suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208 - names
+            # A process may end between two of these steps.
+            if name.isdecimal():
+                with suppress(OSError, ValueError, IndexError):
+                    # The name in brackets may contain anything: the parent comes after it.
+                    parent = int(_read(f"/proc/{name}/stat").rpartition(")")[2].split()[1])
+                    children.setdefault(parent, []).append(int(name))
+    found = [pid]
+    for each in found:  # grows while it is read, until no process has further children
+        found += children.get(each, ())
+    computing: list[int] = []
+    above: set[int] = set()
+    # From the youngest generation up: a parent of a process that computes only hands out work.
+    for each in reversed(found):
+        below = set(children.get(each, ()))
+        if below & above or below & set(computing):
+            above.add(each)
+            continue
+        with suppress(OSError):
+            if mapped_files(_read(f"/proc/{each}/maps")) & files:
+                computing.append(each)
+    return tuple(computing) or tuple(found)
+
+
+def sample_processes(pids: Collection[int], model: str | None = None) -> ProcessSample:
+    """Read the facts about processes of this user; a fact that cannot be read is None.
+
+    ``model`` is the path of the model's first file.
+    """
     if sys.platform != "linux":
         return ProcessSample()
-    nodes: tuple[str, ...] | None = None
-    libraries: frozenset[str] | None = None
-    # Each fact alone: the process may end between two of them, or forbid only one.
-    with suppress(OSError):
-        nodes = tuple(sorted(set(filter(_NODE.match, _open_files(f"/proc/{pid}/fd")))))
-    with suppress(OSError):
-        libraries = mapped_files(_read(f"/proc/{pid}/maps"))
-    return ProcessSample(nodes, libraries, drm_memory(_descriptors(f"/proc/{pid}/fdinfo")))
+    nodes: set[str] | None = None
+    libraries: set[str] | None = None
+    texts: list[str] = []
+    mapped = 0
+    for pid in pids:
+        # Each fact alone: the process may end between two of them, or forbid only one.
+        with suppress(OSError):
+            nodes = {*(nodes or ()), *filter(_NODE.match, _open_files(f"/proc/{pid}/fd"))}
+        with suppress(OSError):
+            maps = _read(f"/proc/{pid}/maps")
+            libraries = {*(libraries or ()), *mapped_files(maps)}
+            mapped += mapped_bytes(maps, model) if model else 0
+        texts += _descriptors(f"/proc/{pid}/fdinfo")
+    counted = drm_count(texts)
+    kfd = _kfd_memory(pids)
+    memory = None if counted is None else counted.memory
+    device = None if counted is None else counted.device_memory
+    # ROCm's memory may be in both counts, or only in its own: the larger one has all of it.
+    if kfd is not None:
+        memory, device = max(memory or 0, kfd), max(device or 0, kfd)
+    elif "/dev/kfd" in (nodes or ()):
+        memory = device = None
+    return ProcessSample(
+        nodes=None if nodes is None else tuple(sorted(nodes)),
+        libraries=None if libraries is None else frozenset(libraries),
+        memory=memory,
+        device_memory=device,
+        model_mapped=mapped if model and libraries is not None else None,
+        busy=None if counted is None else counted.busy,
+    )
 
 
 def mapped_files(maps: str) -> frozenset[str]:
@@ -54,23 +130,47 @@ def mapped_files(maps: str) -> frozenset[str]:
     )
 
 
-def drm_memory(descriptors: Iterable[str]) -> int | None:
-    """Add up the bytes in ``fdinfo`` texts, each client of a device once; None without any.
+def mapped_bytes(maps: str, model: str) -> int:
+    """Return how many bytes of a model's files ``/proc/PID/maps`` has, its other parts included."""
+    # The parts of a model differ in their numbers only. The kernel shows the resolved path.
+    stem = os.path.realpath(model).removesuffix(".gguf")
+    stem = re.sub(r"\d+-of-\d+$", "", stem)
+    total = 0
+    for line in maps.splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].startswith(stem):  # noqa: PLR2004
+            begin, _, end = fields[0].partition("-")
+            total += int(end, 16) - int(begin, 16)
+    return total
 
-    Resident memory counts before allocated memory. Memory of the machine counts only if the
-    driver lists no other, as for an integrated GPU.
+
+def drm_count(descriptors: Iterable[str]) -> DrmCount | None:
+    """Add up ``fdinfo`` texts, each client of a device once; None without any client.
+
+    Resident memory counts before allocated memory. Memory of the machine counts as the device's
+    only if the driver lists no other, as for an integrated GPU.
     """
     # A process may have several descriptors of one client, each with the same numbers.
-    clients: dict[tuple[str, str], int] = {}
+    clients: dict[tuple[str, str], DrmCount] = {}
     for text in descriptors:
         client = _CLIENT.search(text)
-        if client and (size := _size(text)) is not None:
+        if client and (sizes := _sizes(text)) is not None:
             device = _DEVICE.search(text)
-            clients[(device[1] if device else "", client[1])] = size
-    return sum(clients.values()) if clients else None
+            busy = [int(each) for each in _BUSY.findall(text)]
+            key = (device[1] if device else "", client[1])
+            clients[key] = DrmCount(*sizes, sum(busy) if busy else None)
+    if not clients:
+        return None
+    busy = [each.busy for each in clients.values() if each.busy is not None]
+    return DrmCount(
+        sum(each.device_memory for each in clients.values()),
+        sum(each.memory for each in clients.values()),
+        sum(busy) if busy else None,
+    )
 
 
-def _size(text: str) -> int | None:
+def _sizes(text: str) -> tuple[int, int] | None:
+    """Return the bytes on the device, and all bytes that the GPU can use."""
     sizes: dict[str, dict[str, int]] = {}
     for found in _DRM.finditer(text):
         size = int(found["size"]) * _UNITS[found["unit"] or ""]
@@ -79,8 +179,21 @@ def _size(text: str) -> int | None:
     for kind in ("resident", "memory", "total"):
         if regions := sizes.get(kind):
             own = [size for name, size in regions.items() if not name.startswith(_HOST_REGIONS)]
-            return sum(own) or sum(regions.values())
+            # The region "cpu" is memory that the driver has moved away from the GPU.
+            usable = sum(size for name, size in regions.items() if name != "cpu")
+            return sum(own) or sum(regions.values()), usable or sum(regions.values())
     return None
+
+
+def _kfd_memory(pids: Iterable[int]) -> int | None:
+    """Return the bytes that AMD's compute driver counts for processes; None if it counts none."""
+    total: int | None = None
+    for pid in pids:
+        with suppress(OSError, ValueError):
+            for name in os.listdir(f"{_KFD}/{pid}"):  # noqa: PTH208
+                if name.startswith("vram_"):
+                    total = (total or 0) + int(_read(f"{_KFD}/{pid}/{name}"))
+    return total
 
 
 def _open_files(folder: str) -> Iterator[str]:

@@ -17,9 +17,13 @@ FORMAT = 1
 
 
 class Verdict(str, enum.Enum):
-    """The place where the server computes, according to all signs or to a single one."""
+    """The place where the server computes, according to all signs or to a single one.
+
+    ``PARTLY``: on a GPU, but without a part of what was asked for. ``verdict`` has the policy.
+    """
 
     ON_GPU = "on_gpu"
+    PARTLY = "partly"
     ON_CPU = "on_cpu"
     UNKNOWN = "unknown"
 
@@ -28,7 +32,7 @@ class Sign(NamedTuple):
     """One sign of where the server computes, independent of the others.
 
     ``name`` is its source (``device-list``, ``buffers``, …). ``evidence`` is one line with
-    what was read, unchanged.
+    what was read, or with why it could not be read.
     """
 
     name: str
@@ -49,7 +53,9 @@ class StartReport(NamedTuple):
     ``name`` is the server's among several. ``version`` is the id of the installed version,
     ``selected`` its variant. ``backend`` is the one in use, None while that is not known;
     ``device`` is the GPU in words. Memory is the device's, in bytes: ``memory_used`` by this
-    server alone. ``verification`` says how the tree was compared with its receipt:
+    server alone. ``model_bytes`` is the size of the model, ``gpu_bytes`` the part of it that is
+    on the devices called ``gpu_names``; both are None while that is not known.
+    ``verification`` says how the tree was compared with its receipt:
     ``fingerprint`` or ``hash``. ``pid`` is the server's, ``supervisor`` the process that
     watches it (the same after ``--exec``). ``port`` is None if the server has not said which
     one it took, or listens on a Unix socket; then ``host`` is the socket. ``started_at`` is
@@ -79,7 +85,34 @@ class StartReport(NamedTuple):
     memory_used: int | None = None
     layers_offloaded: int | None = None
     layers_total: int | None = None
+    model_bytes: int | None = None
+    gpu_bytes: int | None = None
+    gpu_names: tuple[str, ...] = ()
     fallen_back_from: tuple[FallenBack, ...] = ()
+
+    @property
+    def gpu_share(self) -> float | None:
+        """The share of the model on the GPU, from 0 to 1: of its bytes, else of its layers."""
+        if self.gpu_bytes is not None and self.model_bytes:
+            return self.gpu_bytes / self.model_bytes
+        if self.layers_offloaded is not None and self.layers_total:
+            return self.layers_offloaded / self.layers_total
+        return None
+
+    @property
+    def told_share(self) -> str:
+        """The share in words, such as ``48 % of 7.4 GB on Vulkan0``; empty if it is unknown."""
+        share = self.gpu_share
+        if share is None:
+            return ""
+        whole = f"{self.layers_total} layers"
+        if self.gpu_bytes is not None and self.model_bytes:
+            gigabytes = self.model_bytes / 1e9
+            whole = f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{gigabytes * 1000:.0f} MB"
+        # Only the whole model is 100 %, and only nothing is 0 %.
+        percent = int(share * 100) or (1 if share else 0)
+        names = ", ".join(self.gpu_names) or "the GPU"
+        return f"{percent} % of {whole} on {names}"
 
     def document(self) -> dict[str, Any]:
         """Return the report as a document, for its own file or as a part of another one."""
@@ -127,10 +160,13 @@ READ_REPORT = records.record(
         **dict.fromkeys(("backend", "device", "driver"), records.optional(_text)),
         **dict.fromkeys(("port", "memory_total", "memory_used"), records.optional(_count)),
         **dict.fromkeys(("layers_offloaded", "layers_total"), records.optional(_count)),
+        **dict.fromkeys(("model_bytes", "gpu_bytes"), records.optional(_count)),
+        "gpu_names": records.many(_text),
         "fallen_back_from": records.many(
             records.record(FallenBack, {"variant": _text, "reason": _text})
         ),
     },
     format=FORMAT,
+    since={"gpu_names": []},
 )
 """The reader of a report in its own file, or in the record of a server."""

@@ -234,13 +234,16 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
         stop_handle.end("measured")
 
     gpu = run.installed.receipt.backend != "cpu"
-    how = Serving(name="bench", require_gpu=gpu, sink=on_report, stop_handle=stop_handle)
+    # 0: also where the drivers tell nothing about a process, its speed is worth measuring.
+    how = Serving(
+        name="bench", require_gpu=gpu, min_gpu_share=0, sink=on_report, stop_handle=stop_handle
+    )
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     # Leave out the settings that would reach one variant and not another.
     environ = {
         name: value for name, value in session.machine.environ.items() if not name.startswith(_OURS)
     }
-    alike = session.with_settings(update_check=False)._replace(
+    alike = session.with_settings(update_check=False, canary=False)._replace(
         machine=session.machine._replace(environ=environ),
         user=session.user._replace(note=lambda _: None),
     )

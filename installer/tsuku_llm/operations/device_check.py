@@ -31,15 +31,19 @@ class Check(NamedTuple):
     complaint: str = ""
 
 
-def check_devices(
+def check_devices(  # noqa: PLR0913
     build: Build,
     version: str,
     notes: StateNotes,
     environ: Mapping[str, str],
     *,
+    ask_again: bool = False,
     limit: float | None = None,
 ) -> Check:
     """Ask the build for its devices, or recall its last answer if nothing has changed since.
+
+    With ``ask_again`` the last answer does not count: not every loss of a GPU leaves a trace that
+    ``launch.fingerprint`` can read.
 
     A list without a device of the backend is asked for again at each start: the driver may only be
     coming up. A question that hangs, crashes or gives an unreadable answer does not stop the start,
@@ -49,7 +53,7 @@ def check_devices(
     # The processor is always there.
     if build.backend == "cpu":
         return Check(build)
-    known = notes.devices(version)
+    known = None if ask_again else notes.devices(version)
     if known is not None:
         return Check(_with_listed_device(build, known), known)
     # A start with a remembered list starts no child process, so these come late.

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu
 from tsuku_llm.launch.fingerprint import driver_fingerprint
-from tsuku_llm.launch.planning import LaunchPlan, plan_server, refusal_in
+from tsuku_llm.launch.planning import LaunchPlan, plan_server
+from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.fallback import next_version, note_served, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
@@ -31,7 +32,8 @@ class Serving(NamedTuple):
     """The way in which a server is to be started.
 
     ``name`` tells it from other servers. ``replace`` makes this process become the server instead
-    of watching it (systemd, containers). ``require_gpu`` ends a server that is not on the GPU.
+    of watching it (systemd, containers). ``require_gpu`` ends a server of which less than
+    ``min_gpu_share`` is on the GPU (0 to 1, None: all of the layers that were asked for).
     ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
     from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
@@ -42,6 +44,7 @@ class Serving(NamedTuple):
     name: str = "default"
     replace: bool = False
     require_gpu: bool = False
+    min_gpu_share: float | None = None
     verify: bool = False
     one_stream: bool = False
     sink: Sink | None = None
@@ -57,7 +60,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     it. The server holds its version as long as it lives, so that other processes cannot remove it.
 
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
-    ``require_gpu``, ``SilentCpu``.
+    ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``.
     """
     preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
@@ -133,7 +136,14 @@ class VersionStart(NamedTuple):
 
     def _devices(self) -> Check:
         installed, environ = self.installed, self.session.machine.environ
-        return check_devices(build_of(installed), installed.id, self.notes, environ)
+        return check_devices(
+            build_of(installed),
+            installed.id,
+            self.notes,
+            environ,
+            # A promise needs an answer of now: the GPU may be gone since the last start.
+            ask_again=self.how.require_gpu,
+        )
 
     def _plan(self, check: Check) -> LaunchPlan:
         """Plan the start. Raises ``SilentCpu`` for an unwanted one on the CPU."""
@@ -163,11 +173,14 @@ class VersionStart(NamedTuple):
             draft=self._draft(),
             listed=check.devices,
             require_gpu=self.how.require_gpu,
+            min_gpu_share=self.how.min_gpu_share,
+            canary=self.session.settings.canary,
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
-            # The thread that follows the start calls these three while the server runs.
+            # The thread that follows the start calls these four while the server runs.
             recheck=self._recheck,
             on_running=self._offer_update,
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
+            tell=self._tell,
             warn=self._warn if check.problem is None else lambda _: None,
         )
         stop_handle = self._own_stop_handle()
@@ -243,7 +256,7 @@ class VersionStart(NamedTuple):
         """
         if check.complaint:
             self.session.user.note(f"warning: {check.complaint}")
-        refusal = refusal_in(plan.argv, plan.env)
+        refusal = wishes_in(plan.argv, plan.env).refusal
         if refusal and self.how.require_gpu:
             raise SilentCpu(
                 "a GPU is required, but the arguments prevent its use",
@@ -263,6 +276,11 @@ class VersionStart(NamedTuple):
         if self.how.require_gpu or (self.session.settings.fallback != "off" and not self.insist):
             raise error
         self._warn(error)
+
+    def _tell(self, report: StartReport) -> None:
+        """Print the line of the decision again, with the share of the model on the GPU."""
+        if told := report.told_share:
+            self.session.user.note(f"{self.installed.receipt.line} gpu=[{told}]")
 
     def _warn(self, error: SilentCpu) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")

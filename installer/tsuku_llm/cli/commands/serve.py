@@ -11,6 +11,7 @@ from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import ARGV, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.config.keys import parse_share, share_of
 from tsuku_llm.errors import UsageError
 
 
@@ -27,8 +28,22 @@ def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool)
     return wanted
 
 
+def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else share_of(parse_share(text))
+    except ValueError as error:
+        raise UsageError(f"--min-gpu-share {error}") from error
+
+
 @click.command("serve", cls=Launching, example="tsuku-llm serve -- -m MODEL.gguf")
 @click.option("--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used.")
+@click.option(
+    "--min-gpu-share",
+    metavar="SHARE",
+    callback=_share,
+    help="With --require-gpu: the least part of the model on the GPU, such as 0.5 or 50%; 0: also "
+    "if it is unknown. Else: all layers that were asked for.",
+)
 @click.option(
     "--fallback/--no-fallback",
     default=None,
@@ -90,6 +105,7 @@ def serve_command(  # noqa: PLR0913
     context: click.Context,
     *,
     require_gpu: bool,
+    min_gpu_share: float | None,
     fallback: bool | None,
     verify: bool,
     dry_run: bool,
@@ -119,6 +135,8 @@ def serve_command(  # noqa: PLR0913
     if not unit and (scope or on_demand or output):
         given = "--scope" if scope else "--on-demand" if on_demand else "--output"
         raise UsageError(f"{given} applies to units", hint="add --systemd-unit, or omit it")
+    if min_gpu_share is not None and not require_gpu:
+        raise UsageError("--min-gpu-share needs --require-gpu", hint="add --require-gpu")
     with open_session(
         console,
         require_fresh=require_fresh,
@@ -152,7 +170,13 @@ def serve_command(  # noqa: PLR0913
             )
         from tsuku_llm.operations.serve import Serving, serve
 
-        how = Serving(name=name, replace=replace, require_gpu=require_gpu, verify=verify)
+        how = Serving(
+            name=name,
+            replace=replace,
+            require_gpu=require_gpu,
+            min_gpu_share=min_gpu_share,
+            verify=verify,
+        )
         if supervised or notify:
             from tsuku_llm.cli import background
 

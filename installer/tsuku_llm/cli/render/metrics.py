@@ -73,7 +73,7 @@ def _of_report(pick: Callable[[StartReport], float | None]) -> Callable[[Record]
 
 
 def _on_gpu(report: StartReport) -> float | None:
-    return None if report.verdict is Verdict.UNKNOWN else report.verdict is Verdict.ON_GPU
+    return None if report.verdict is Verdict.UNKNOWN else report.verdict is not Verdict.ON_CPU
 
 
 def _started(report: StartReport) -> float:
@@ -86,9 +86,14 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
         lambda record: record.state in (ServerState.RUNNING, ServerState.UNWATCHED),
     ),
     "on_gpu": (
-        "Whether the server computes on a GPU; absent if unknown.",
+        "Whether the server computes on a GPU, at least partly; absent if unknown.",
         _of_report(_on_gpu),
     ),
+    "gpu_share_ratio": (
+        "Part of the model that is on the GPU, from 0 to 1; absent if unknown.",
+        _of_report(lambda report: report.gpu_share),
+    ),
+    "model_bytes": ("Size of the model.", _of_report(lambda report: report.model_bytes)),
     "start_time_seconds": (
         "When the server was started, in seconds since 1970.",
         _of_report(_started),

@@ -103,12 +103,13 @@ def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
 
 
 def line(record: Record) -> str:
-    """Return the line of the decision, as the start printed it."""
+    """Return the line of the decision, as the start printed it when the server was ready."""
     report = record.report
     if report is None:
         return ""
     detected = ",".join(report.detected)
-    return f"requested={report.requested} detected=[{detected}] selected={report.selected}"
+    share = f" gpu=[{report.told_share}]" if report.told_share else ""
+    return f"requested={report.requested} detected=[{detected}] selected={report.selected}{share}"
 
 
 def _paragraph(record: Record) -> tuple[str, ...]:
@@ -134,6 +135,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
         "runs on": _runs_on(report),
+        "on the GPU": report.told_share or None,
         "device": report.device,
         "driver": report.driver,
         "memory": memory if report.memory_total or report.memory_used else None,

@@ -1,0 +1,77 @@
+"""The canary: one short request to a server that is ready, while the GPU's work is counted.
+
+A plain socket, as for ``/health``: importing an HTTP client takes longer than most starts.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+from tsuku_llm.launch.gpu_use import CanaryResult
+from tsuku_llm.launch.health import ServerAddress, connect
+from tsuku_llm.launch.wishes import Wishes
+
+LIMIT = 20.0
+"""Seconds for the answer: a large model on a slow CPU needs several for one token."""
+
+# One token: longer prompts are computed in batches, which a server without any layer on the GPU
+# sends there too. ``cache_prompt`` off: the user's first request finds an empty slot.
+_COMPLETION = {"prompt": "a", "n_predict": 1, "cache_prompt": False}
+_EMBEDDING = {"content": "a"}
+
+_LARGEST = 1 << 20
+"""Bytes of an answer that are read: an embedding has thousands of numbers."""
+
+
+def ask_canary(address: ServerAddress, wishes: Wishes) -> CanaryResult:
+    """Let the server compute one token, and wait for the result.
+
+    A server for embeddings or for ranking refuses completions: it is asked for an embedding.
+    """
+    if address.tls:
+        return CanaryResult(problem="the server wants TLS")
+    try:
+        key = _key(wishes)
+        status = _post(address, "/completion", _COMPLETION, key)
+        if status not in (200, 401, 403):
+            status = _post(address, "/embedding", _EMBEDDING, key)
+    except TimeoutError:
+        return CanaryResult(problem=f"not answered within {LIMIT:g} seconds")
+    except (OSError, UnicodeError, ValueError) as error:
+        return CanaryResult(problem=f"not answered: {error}", lost=True)
+    if status == 200:  # noqa: PLR2004
+        return CanaryResult(answered=True)
+    return CanaryResult(problem=f"answered with HTTP status {status}")
+
+
+def _key(wishes: Wishes) -> str | None:
+    """Return one of the keys for the server's API. Raises OSError."""
+    if wishes.key:
+        # Several keys are separated by commas.
+        return wishes.key.partition(",")[0]
+    if wishes.key_file:
+        with open(wishes.key_file, encoding="utf-8") as file:  # noqa: PTH123
+            return next((line.strip() for line in file if line.strip()), None)
+    return None
+
+
+def _post(address: ServerAddress, path: str, body: object, key: str | None) -> int:
+    """Return the HTTP status of the answer. Raises OSError and ValueError."""
+    content = json.dumps(body).encode()
+    head = f"POST {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    if key:
+        head += f"Authorization: Bearer {key}\r\n"
+    with closing(connect(address)) as connection:
+        connection.settimeout(LIMIT)
+        connection.sendall(head.encode("utf-8", "surrogateescape") + b"\r\n" + content)
+        answer = b""
+        # The server closes the connection after the answer: then everything is computed.
+        while len(answer) < _LARGEST and (data := connection.recv(1 << 16)):
+            answer += data
+    # A server that ends meanwhile sends nothing.
+    words = answer[:64].split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):  # noqa: PLR2004
+        raise ValueError("no HTTP")
+    return int(words[1])

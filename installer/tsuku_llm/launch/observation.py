@@ -1,0 +1,125 @@
+"""The observation of one server: the kernel's, the driver's and the log's facts at one moment.
+
+Only the monitor's thread uses it. Nothing here decides: ``gpu_use`` reads the facts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from tsuku_llm.launch import nvml
+from tsuku_llm.launch.canary import ask_canary
+from tsuku_llm.launch.devices import ListedDevice
+from tsuku_llm.launch.gguf import ModelLayout, read_layout
+from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample
+from tsuku_llm.launch.health import ServerAddress
+from tsuku_llm.launch.log import LogFacts
+from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.proc import computing_processes, sample_processes
+from tsuku_llm.launch.wishes import wishes_in
+
+_REQUESTS = (1, 5, 5)
+"""Canary requests of each try.
+
+NVIDIA's driver averages the engines' work over 0.2 seconds (measured on an H100): less than 3 ms
+of it are 0 %. One token of a small model is that short.
+"""
+
+_ALL_LAYERS = 99
+"""A number of layers that users give for "all", if the model's own number is not known."""
+
+
+class GpuObserver:
+    """The observer of one server's use of the GPU; make it before the server loads its model.
+
+    ``files`` are the names in the build's folder, ``listed`` is its list of devices.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, files: Collection[str], listed: tuple[ListedDevice, ...] | None
+    ) -> None:
+        self._plan = plan
+        self._files = frozenset(files)
+        self._listed = listed
+        self._wishes = wishes_in(plan.argv, plan.env)
+        # As early as possible: memory that the server has taken before is not in the rise.
+        self._before = nvml.gpu_memory(plan.env)
+        # The server reads the same file now, so this takes no time of its own.
+        model = self._wishes.model
+        self._layout = read_layout(model) if model else None
+        self.nvidia: nvml.GpuMemory | None = None
+        """NVIDIA's last answer."""
+
+    def look(self, pid: int, log: LogFacts, address: ServerAddress, *, canary: bool) -> Observed:
+        """Look at a server that is ready, with a canary request if that is wanted."""
+        made = CanaryResult(problem="llm.canary is off")
+        process = sample_processes(computing_processes(pid, self._files), self._wishes.model)
+        if not canary:
+            self.nvidia = nvml.gpu_memory(self._plan.env)
+        for requests in _REQUESTS if canary else ():
+            busy, began = process.busy, time.time_ns() // 1000
+            for _ in range(requests):
+                made = ask_canary(address, self._wishes)
+            # Again the list of processes: a router may have started one for the request.
+            pids = computing_processes(pid, self._files)
+            process = sample_processes(pids, self._wishes.model)
+            self.nvidia = nvml.gpu_memory(self._plan.env, since=began)
+            made = made._replace(worked=_worked(busy, process, self.nvidia, pids))
+            # Once more only where NVIDIA's driver has nothing else to show: no memory by process.
+            blind = self.nvidia is not None and self.nvidia.of(pids) is None
+            if not (made.answered and made.worked is None and blind):
+                break
+        return self._observed(pid, log, process, made)
+
+    def _observed(
+        self, pid: int, log: LogFacts, process: ProcessSample, canary: CanaryResult
+    ) -> Observed:
+        layout, wishes, after = self._layout, self._wishes, self.nvidia
+        whole, wanted = _bytes_of_layers(layout, wishes.layers)
+        used = after.used - self._before.used if after and self._before else None
+        return Observed(
+            backend=self._plan.backend,
+            files=self._files,
+            wishes=wishes,
+            listed=self._listed,
+            log=log,
+            process=process,
+            nvidia_memory=after.of(computing_processes(pid, self._files)) if after else None,
+            # Less memory in use than before: another program has freed some meanwhile.
+            risen=None if used is None else max(0, used),
+            model_size=layout.total if layout else None,
+            whole=whole,
+            wanted=None if wishes.split or wishes.refusal else wanted,
+            canary=canary,
+        )
+
+
+def _bytes_of_layers(
+    layout: ModelLayout | None, asked: int | None
+) -> tuple[int | None, int | None]:
+    """Return the bytes of all layers, and of those that were asked for; None if unknown."""
+    if layout is None:
+        return None, None
+    if layout.layers:
+        return layout.on_gpu(None), layout.on_gpu(asked)
+    # Without the table of tensors only "all" has a size, and that of the layers is not known.
+    return None, layout.total if asked is None or asked >= _ALL_LAYERS else None
+
+
+def _worked(
+    before: int | None,
+    after: ProcessSample,
+    nvidia: nvml.GpuMemory | None,
+    pids: Collection[int],
+) -> bool | None:
+    """Tell whether the engines worked for these processes; None if no driver tells."""
+    # NVIDIA's driver does not see short work, so only a yes of it counts.
+    if nvidia and nvidia.working & set(pids):
+        return True
+    if before is None or after.busy is None:
+        return None
+    if after.busy > before:
+        return True
+    # AMD's compute driver hands its queues to the GPU past the engines that are counted.
+    return None if "/dev/kfd" in (after.nodes or ()) else False

@@ -1,0 +1,97 @@
+"""The user's wishes about the GPU, as the server's arguments and variables say them. Pure.
+
+A server that does what its user asked for is healthy, also if the GPU holds only a part of the
+model. So the policy of ``verdict`` compares with these wishes, and accuses no server of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS")
+_DEVICE = ("-dev", "--device", "LLAMA_ARG_DEVICE")
+_RPC = ("--rpc", "LLAMA_ARG_RPC")
+_MODEL = ("-m", "--model", "LLAMA_ARG_MODEL")
+_REPOSITORY: tuple[str, ...] = (
+    "-hf",
+    "-hfr",
+    "--hf-repo",
+    "-mu",
+    "--model-url",
+    "-dr",
+    "--docker-repo",
+)
+_REPOSITORY += ("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
+_KEY = ("--api-key", "LLAMA_API_KEY")
+_KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
+
+# Options that put single tensors elsewhere, so that layers on the GPU are not whole.
+_TENSORS = frozenset(
+    {"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"}
+    | {"LLAMA_ARG_OVERRIDE_TENSOR", "LLAMA_ARG_CPU_MOE", "LLAMA_ARG_N_CPU_MOE"}
+)
+
+
+class Wishes(NamedTuple):
+    """The wishes of one start; a text is the argument with its value, None: not given.
+
+    ``refusal`` keeps the server from the GPU. ``layers`` is how many layers the GPU shall hold,
+    None for as many as possible. ``devices`` are the names of those that it may use, empty for
+    all. ``split`` leaves tensors of these layers in main memory.
+    ``remote`` names other machines that compute. ``model`` is a path; without any model
+    (``names_model``) the server is a router, which starts other servers for its models.
+    ``key`` and ``key_file`` are for its API.
+    """
+
+    refusal: str | None = None
+    layers: int | None = None
+    devices: tuple[str, ...] = ()
+    split: str | None = None
+    remote: str | None = None
+    names_model: bool = False
+    model: str | None = None
+    key: str | None = None
+    key_file: str | None = None
+
+    @property
+    def wants_whole_model(self) -> bool:
+        """True if the user asked for the whole model on this machine's GPUs."""
+        return not (self.refusal or self.layers is not None or self.split or self.remote)
+
+
+def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
+    """Read the wishes as llama-server does: the last argument counts, and before a variable."""
+
+    def chosen(names: Sequence[str]) -> tuple[str, str] | None:
+        found = next(((name, env[name]) for name in names if env.get(name)), None)
+        for word, value in pairwise(argv):
+            # llama-server reads "_" in a long option as "-".
+            option = word.replace("_", "-") if word.startswith("--") else word
+            found = (option, value) if option in names else found
+        return found
+
+    def value_of(names: Sequence[str]) -> str | None:
+        found = chosen(names)
+        return found[1] if found else None
+
+    # Upstream: no layer, or no device.
+    layers, device, remote = chosen(_LAYERS), chosen(_DEVICE), chosen(_RPC)
+    refusals = [layers if layers and layers[1] == "0" else None]
+    refusals += [device if device and device[1] == "none" else None]
+    options = {word.replace("_", "-") if word.startswith("--") else word for word in argv}
+    # A variable that is set to a word for "no" is not given.
+    given = options | {name for name, value in env.items() if value not in ("", "0", "false")}
+    return Wishes(
+        refusal=next((" ".join(each) for each in refusals if each), None),
+        # "auto", "all", and negative numbers mean: as many as possible.
+        layers=int(layers[1]) if layers and layers[1].isdecimal() and layers[1] != "0" else None,
+        devices=tuple(device[1].split(",")) if device and device[1] != "none" else (),
+        split=next(iter(sorted(given & _TENSORS)), None),
+        remote=" ".join(remote) if remote else None,
+        names_model=bool(chosen(_MODEL) or chosen(_REPOSITORY)),
+        model=value_of(_MODEL),
+        key=value_of(_KEY),
+        key_file=value_of(_KEY_FILE),
+    )

@@ -1,0 +1,112 @@
+"""The canary request, to a server that answers as llama-server does."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tsuku_llm.launch.canary import ask_canary
+from tsuku_llm.launch.gpu_use import CanaryResult
+from tsuku_llm.launch.health import ServerAddress
+from tsuku_llm.launch.wishes import Wishes
+
+ANSWERED = CanaryResult(answered=True)
+
+
+class Answering(http.server.HTTPServer):
+    """A server that answers each path with a status, 0 for none, and notes what it was asked."""
+
+    def __init__(self, statuses: dict[str, int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.statuses = statuses
+        self.asked: list[tuple[str, str | None, dict[str, object]]] = []
+
+    @property
+    def address(self) -> ServerAddress:
+        return ServerAddress("127.0.0.1", self.server_port)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Answering
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, self.headers["Authorization"], body))
+        if status := self.server.statuses.get(self.path, 404):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+
+@contextmanager
+def answering(**statuses: int) -> Iterator[Answering]:
+    with Answering({f"/{path}": status for path, status in statuses.items()}) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_one_token_is_asked_for_and_nothing_is_kept() -> None:
+    with answering(completion=200) as server:
+        assert ask_canary(server.address, Wishes()) == ANSWERED
+    ((path, key, body),) = server.asked
+    assert (path, key) == ("/completion", None)
+    assert (body["n_predict"], body["cache_prompt"]) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "result", "paths"),
+    [
+        ({"completion": 501, "embedding": 200}, ANSWERED, ["/completion", "/embedding"]),
+        ({"completion": 500}, CanaryResult(problem="answered with HTTP status 404"), None),
+        (
+            {"completion": 401},
+            CanaryResult(problem="answered with HTTP status 401"),
+            ["/completion"],
+        ),
+        ({"completion": 0}, CanaryResult(problem="not answered: no HTTP", lost=True), None),
+    ],
+)
+def test_a_server_that_refuses_completions_is_asked_for_an_embedding(
+    statuses: dict[str, int], result: CanaryResult, paths: list[str] | None
+) -> None:
+    with answering(**statuses) as server:
+        assert ask_canary(server.address, Wishes()) == result
+    assert paths is None or [path for path, _, _ in server.asked] == paths
+
+
+def test_the_servers_own_key_and_prefix_are_used(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("\nfrom-a-file\nother\n")
+    with answering(completion=200) as server:
+        ask_canary(server.address, Wishes(key="one,two", key_file=str(keys)))
+        ask_canary(server.address, Wishes(key_file=str(keys)))
+        ask_canary(server.address._replace(prefix="/v"), Wishes())
+    assert [(path, key) for path, key, _ in server.asked] == [
+        ("/completion", "Bearer one"),
+        ("/completion", "Bearer from-a-file"),
+        ("/v/completion", None),
+        ("/v/embedding", None),
+    ]
+
+
+def test_a_server_that_is_gone_is_lost() -> None:
+    with answering() as server:
+        address = server.address
+    assert ask_canary(address, Wishes()).lost
+
+
+def test_a_server_with_tls_is_not_asked() -> None:
+    result = ask_canary(ServerAddress("127.0.0.1", 1, tls=True), Wishes())
+    assert result == CanaryResult(problem="the server wants TLS")

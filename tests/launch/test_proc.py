@@ -1,0 +1,140 @@
+"""The kernel's view of processes: texts as drivers print them, and this test's own processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsuku_llm.launch.proc import (
+    DrmCount,
+    computing_processes,
+    drm_count,
+    mapped_bytes,
+    mapped_files,
+    sample_processes,
+)
+
+GIB, KIB = 1 << 30, 1 << 10
+
+# fdinfo as the kernel's documentation (drm-usage-stats) and drivers print it.
+
+AMDGPU = """\
+pos:\t0
+drm-driver:\tamdgpu
+drm-client-id:\t34
+drm-pdev:\t0000:03:00.0
+drm-memory-vram:\t5242880 KiB
+drm-memory-gtt: \t20480 KiB
+drm-memory-cpu: \t512 KiB
+drm-engine-gfx:\t1000 ns
+drm-engine-compute:\t250 ns
+drm-engine-capacity-compute:\t8
+"""
+XE = """\
+drm-driver:\txe
+drm-client-id:\t7
+drm-pdev:\t0000:00:02.0
+drm-total-system:\t1024 MiB
+drm-resident-system:\t512 MiB
+drm-total-vram0:\t4096 MiB
+drm-resident-vram0:\t2048 MiB
+drm-cycles-rcs:\t28257900
+drm-total-cycles-rcs:\t7655183225
+drm-cycles-ccs:\t100
+"""
+I915 = "drm-driver:\ti915\ndrm-client-id:\t9\ndrm-total-system0:\t262144 KiB\n"
+AMD = DrmCount(5 * GIB, 5 * GIB + 20480 * KIB, 1250)
+INTEL = DrmCount(2 * GIB, 2 * GIB + (512 << 20), 28258000)
+
+
+@pytest.mark.parametrize(
+    ("texts", "counted"),
+    [
+        ([], None),
+        (["pos:\t0\nflags:\t02\n"], None),
+        ([AMDGPU], AMD),
+        ([AMDGPU, AMDGPU], AMD),
+        ([XE], INTEL),
+        ([I915], DrmCount(256 << 20, 256 << 20, None)),
+        (
+            [AMDGPU.replace("34", "35"), XE],
+            DrmCount(7 * GIB, AMD.memory + INTEL.memory, 1250 + 28258000),
+        ),
+        (["drm-client-id:\t1\n"], None),
+        (["drm-client-id:\t1\ndrm-memory-vram:\t77\n"], DrmCount(77, 77, None)),
+    ],
+)
+def test_the_counts_of_the_kernels_drivers(texts: list[str], counted: DrmCount | None) -> None:
+    assert drm_count(texts) == counted
+
+
+MAPS = """\
+55d0000-55d1000 r-xp 00000000 08:01 12 /opt/my build/llama-server
+7f00000-7f01000 r--p 00000000 08:01 13 /opt/my build/libggml-vulkan.so (deleted)
+7f02000-7f03000 rw-p 00000000 00:00 0
+7f04000-7f05000 r-xp 00000000 00:00 0  [vdso]
+8000000-8400000 r--s 00000000 08:01 14 /models/big-00001-of-00002.gguf
+9000000-9100000 r--s 00000000 08:01 15 /models/big-00002-of-00002.gguf
+a000000-a100000 r--s 00000000 08:01 16 /models/other.gguf
+"""
+
+
+def test_the_names_of_mapped_files() -> None:
+    assert mapped_files(MAPS) >= {"llama-server", "libggml-vulkan.so", "[vdso]"}
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        ("/models/big-00001-of-00002.gguf", 5 << 20),
+        ("/models/other.gguf", 1 << 20),
+        ("/models/none.gguf", 0),
+    ],
+)
+def test_the_part_of_a_model_that_is_mapped(model: str, size: int) -> None:
+    assert mapped_bytes(MAPS, model) == size
+
+
+@given(st.text(), st.lists(st.text()))
+def test_any_text_is_read(maps: str, texts: list[str]) -> None:
+    mapped_files(maps)
+    drm_count(texts)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_child_of_a_child_belongs_to_the_server(tmp_path: Path) -> None:
+    """As in a router, and in a script that starts a server."""
+    held = tmp_path / "held.gguf"
+    held.write_bytes(bytes(8192))
+    code = f"import mmap,sys; f = open({str(held)!r}); m = mmap.mmap(f.fileno(), 0, prot=1); "
+    code += "print(1, flush=True); sys.stdin.read()"
+    line = ["sh", "-c", '"$@"; true', "sh", sys.executable, "-c", code]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        both = computing_processes(child.pid, frozenset({"none.so"}))
+        assert both[0] == child.pid
+        assert len(both) == 2
+        pids = computing_processes(child.pid, frozenset({"held.gguf"}))
+        assert pids == both[1:]
+        # A parent that has it mapped too only hands out work: the shell and Python share libc.
+        shared = sample_processes(both[:1]).libraries
+        assert computing_processes(child.pid, shared or frozenset()) == both[1:]
+        sample = sample_processes(pids, str(held))
+        assert sample.model_mapped == 8192
+        assert sample.libraries
+        assert "held.gguf" in sample.libraries
+        assert sample_processes((child.pid,), str(held)).model_mapped == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_process_that_is_gone_has_no_facts() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    sample = sample_processes((ended.pid,))
+    assert (sample.nodes, sample.libraries, sample.memory) == (None, None, None)
+    assert computing_processes(os.getpid(), frozenset())[0] == os.getpid()

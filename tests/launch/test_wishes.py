@@ -1,0 +1,56 @@
+"""What the server's arguments and variables ask of the GPU."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsuku_llm.launch.wishes import Wishes, wishes_in
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ("-ngl 0", "-ngl 0"),
+        ("--n-gpu-layers 0", "--n-gpu-layers 0"),
+        ("--gpu_layers 0", "--gpu-layers 0"),
+        ("--device none", "--device none"),
+        ("-dev none", "-dev none"),
+        ("-ngl 99 -c 0", None),
+        ("-ngl 0 -ngl 99", None),
+        ("-dev Vulkan0", None),
+        ("-ngl", None),
+        ("", None),
+    ],
+)
+def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None:
+    assert wishes_in(words.split(), {}).refusal == refusal
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "changes"),
+    [
+        ("", {"LLAMA_ARG_DEVICE": "none"}, {"refusal": "LLAMA_ARG_DEVICE none"}),
+        ("-dev CUDA1", {"LLAMA_ARG_DEVICE": "none"}, {"devices": ("CUDA1",)}),
+        ("--device CUDA0,CUDA1", {}, {"devices": ("CUDA0", "CUDA1")}),
+        ("-ngl 10", {}, {"layers": 10}),
+        ("-ngl auto", {}, {}),
+        ("-ngl -1", {}, {}),
+        ("", {"LLAMA_ARG_N_GPU_LAYERS": "7"}, {"layers": 7}),
+        ("--cpu-moe", {}, {"split": "--cpu-moe"}),
+        ("--n_cpu_moe 4", {}, {"split": "--n-cpu-moe"}),
+        ("", {"LLAMA_ARG_CPU_MOE": "1"}, {"split": "LLAMA_ARG_CPU_MOE"}),
+        ("", {"LLAMA_ARG_CPU_MOE": "0"}, {}),
+        ("--rpc host:50052", {}, {"remote": "--rpc host:50052"}),
+        ("-m /x/a.gguf", {}, {"names_model": True, "model": "/x/a.gguf"}),
+        ("-hf org/model", {}, {"names_model": True}),
+        ("--models-dir /x", {}, {}),
+        ("--api-key a,b", {}, {"key": "a,b"}),
+    ],
+)
+def test_every_wish_is_read(words: str, env: dict[str, str], changes: dict[str, object]) -> None:
+    assert wishes_in(words.split(), env) == Wishes(**changes)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.text()), st.dictionaries(st.text(), st.text()))
+def test_any_arguments_are_read(argv: list[str], env: dict[str, str]) -> None:
+    wishes_in(argv, env)
