@@ -239,14 +239,14 @@ REPORT = StartReport(
 
 @pytest.mark.parametrize(
     ("offloaded", "total", "shown"),
-    [(33, 33, ["  layers     33 of 33"]), (0, None, ["  layers     0"]), (None, None, [])],
+    [(33, 33, [["layers", "33 of 33"]]), (0, None, [["layers", "0"]]), (None, None, [])],
 )
 def test_layers_are_shown_as_far_as_they_are_known(
-    offloaded: int | None, total: int | None, shown: list[str]
+    offloaded: int | None, total: int | None, shown: list[list[str]]
 ) -> None:
     """The log tells of none of them, and a server on the CPU has none on the GPU all the same."""
     report = REPORT._replace(layers_offloaded=offloaded, layers_total=total)
     ended = Process(1, "another-boot:1")
     record = Record(name="default", supervisor=ended, host="127.0.0.1", port=8080, report=report)
     lines = servers_render.lines(Servers((record,), {}, {}))
-    assert [line for line in lines if "layers" in line] == shown
+    assert [line.split(None, 1) for line in lines if "layers" in line] == shown

@@ -17,7 +17,13 @@ from tsuku_llm.host import LocalHost
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.fallback import LARGE, Chain, forget_failures, must_ask, noted_failures
+from tsuku_llm.operations.fallback import (
+    LARGE,
+    FailedStarts,
+    forget_failures,
+    must_ask,
+    noted_failures,
+)
 from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Machine
 from tsuku_llm.operations.state_notes import FailureNote, StateNotes
@@ -148,8 +154,8 @@ ERRORS = {
 
 @given(st.lists(st.sampled_from(sorted(ERRORS))))
 def test_only_failures_of_backends_last(kinds: list[str]) -> None:
-    chain = Chain((), tuple(ERRORS[kind] for kind in kinds))
-    assert chain.lasts == (set(kinds) == {"backend"})
+    failures = FailedStarts((), tuple(ERRORS[kind] for kind in kinds))
+    assert failures.lasts == (set(kinds) == {"backend"})
 
 
 @given(st.sampled_from(["ask", "auto"]), st.none() | st.integers(0, 10 * LARGE))

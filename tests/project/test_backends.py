@@ -18,13 +18,15 @@ MAY_NAME = {
     "selection": {"cuda", "rocm", "vulkan", "opencl"},
     "chain.driver": {"cuda"},
     "chain.judging": {"vulkan"},
+    "launch.gpu_use": {"cuda", "rocm"},
     "launch.nvml": {"cuda"},
 }
 """The modules that name a backend, beside its own parser and worker in ``probe``.
 
 ``selection`` has a rule for each requirement that only one backend has, and ``chain.judging``
-the fix for one. ``chain.driver`` says that nouveau has no CUDA. ``launch.nvml`` starts a child
-with the environment of a CUDA build.
+the fix for one. ``chain.driver`` says that nouveau has no CUDA. ``launch.gpu_use`` knows that
+ggml's code for ROCm complains in the words of CUDA. ``launch.nvml`` starts a child with the
+environment of a CUDA build.
 """
 
 

@@ -28,7 +28,7 @@ Mbit/s it takes 80 seconds; systemd's default limit for a start is 90.
 """
 
 
-class Chain(NamedTuple):
+class FailedStarts(NamedTuple):
     """The variants of one start that failed, in order, and why.
 
     ``failed`` says it for people. ``errors`` are those of this run; a failure that is only
@@ -38,12 +38,12 @@ class Chain(NamedTuple):
     failed: tuple[FallenBack, ...] = ()
     errors: tuple[TsukuError, ...] = ()
 
-    def longer(self, installed: Installed, error: TsukuError) -> Chain:
-        """Return the chain with one more failure at its end."""
+    def longer(self, installed: Installed, error: TsukuError) -> FailedStarts:
+        """Return these failures with one more at the end."""
         from tsuku_llm.launch.report import FallenBack  # noqa: PLC0415 - only if a start fails
 
         failure = FallenBack(installed.receipt.variant, error.message)
-        return Chain((*self.failed, failure), (*self.errors, error))
+        return FailedStarts((*self.failed, failure), (*self.errors, error))
 
     @property
     def lasts(self) -> bool:
@@ -57,15 +57,15 @@ class Chain(NamedTuple):
 
 def remembered(
     session: Session, notes: StateNotes, preferred: Installed, *, gpu_only: bool
-) -> tuple[Installed, Chain]:
+) -> tuple[Installed, FailedStarts]:
     """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
-    If another version is returned, the chain says which one it replaces, and why. With ``ask`` the
+    If another version is returned, the failures say which one it replaces, and why. With ``ask`` the
     user is asked at each start, and may have ``preferred`` tried again.
     """
     failure = notes.failure(preferred.id)
     if failure is None or session.settings.fallback == "off":
-        return preferred, Chain()
+        return preferred, FailedStarts()
     with suppress(TsukuError):
         # The version that ran instead may have been removed meanwhile.
         instead = session.reader.find(failure.instead)
@@ -84,13 +84,17 @@ def remembered(
                     "tsuku-llm fallback --forget"
                 )
             elif not session.user.ask(f"{said}. Start {other} instead?"):
-                return preferred, Chain()
-            return instead, Chain((FallenBack(name, failure.reason),))
-    return preferred, Chain()
+                return preferred, FailedStarts()
+            return instead, FailedStarts((FallenBack(name, failure.reason),))
+    return preferred, FailedStarts()
 
 
 def note_served(
-    session: Session, notes: StateNotes, preferred: Installed, served: Installed, chain: Chain
+    session: Session,
+    notes: StateNotes,
+    preferred: Installed,
+    served: Installed,
+    failures: FailedStarts,
 ) -> None:
     """Remember that ``served`` serves instead of ``preferred``, or that ``preferred`` serves again.
 
@@ -99,15 +103,15 @@ def note_served(
     """
     if served.id == preferred.id:
         notes.forget_failure(preferred.id)
-    elif chain.lasts:
-        reasons = {each.variant: each.reason for each in chain.failed}
+    elif failures.lasts:
+        reasons = {each.variant: each.reason for each in failures.failed}
         noted_at = session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         reason = reasons[preferred.receipt.variant]
         notes.keep_failure(FailureNote(preferred.id, reason, served.id, noted_at))
 
 
 def next_version(
-    session: Session, preferred: Installed, chain: Chain, *, gpu_only: bool
+    session: Session, preferred: Installed, failures: FailedStarts, *, gpu_only: bool
 ) -> Installed | None:
     """Return the version of the next variant, with the user's consent, or None.
 
@@ -117,7 +121,7 @@ def next_version(
     if session.settings.fallback == "off":
         return None
     try:
-        return _next(session, preferred, chain, gpu_only=gpu_only)
+        return _next(session, preferred, failures, gpu_only=gpu_only)
     except TsukuError as error:
         session.user.note(f"no other variant can be installed: {error.message}")
         return None
@@ -132,15 +136,15 @@ def must_ask(setting: str, download: int | None) -> bool:
 
 
 def _next(
-    session: Session, preferred: Installed, chain: Chain, *, gpu_only: bool
+    session: Session, preferred: Installed, failures: FailedStarts, *, gpu_only: bool
 ) -> Installed | None:
     # Only a start that fails needs these: they load the manifest.
     from tsuku_llm.operations.choice import choose_like  # noqa: PLC0415
     from tsuku_llm.selection import next_after  # noqa: PLC0415
 
     choice = choose_like(session, preferred)
-    last = chain.failed[-1]
-    tried = [each.variant for each in chain.failed]
+    last = failures.failed[-1]
+    tried = [each.variant for each in failures.failed]
     for candidate in next_after(choice.selection, tried, gpu_only=gpu_only):
         name = candidate.variant.name
         found = installed_variant(session.reader, name, preferred.receipt.release)

@@ -64,17 +64,17 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     """
     preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
-    installed, chain = remembered(session, notes, preferred, gpu_only=how.require_gpu)
+    installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
     while True:
-        # Called in the thread that follows this start; the chain of later starts is another one.
-        on_served = partial(note_served, session, notes, preferred, installed, chain)
-        start = VersionStart(session, arguments, how, installed, notes, chain.failed, on_served)
+        # Called in the thread that follows this start; later starts have other failures.
+        on_served = partial(note_served, session, notes, preferred, installed, failures)
+        start = VersionStart(session, arguments, how, installed, notes, failures.failed, on_served)
         try:
             return start.make()
         except (BackendFailed, SilentCpu) as error:
-            chain = chain.longer(installed, error)
-            other = next_version(session, preferred, chain, gpu_only=how.require_gpu)
+            failures = failures.longer(installed, error)
+            other = next_version(session, preferred, failures, gpu_only=how.require_gpu)
             if other:
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
