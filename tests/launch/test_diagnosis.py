@@ -81,7 +81,7 @@ CUDA error: out of memory in the example
 {%- endfor %}, example_format: '<|im_start|>system
 vk::Queue::submit: ErrorDeviceLost<|im_end|>
 '
-main: model loaded
+srv    operator(): cleaning up before exit...
 """
 HARMLESS = {
     "retried": RETRIED,
