@@ -212,7 +212,7 @@ def test_a_variant_that_falls_back_to_the_processor_is_replaced(
 ) -> None:
     """It had to be ended; the next one lives."""
     slipped = ("err offloaded 0/33 layers to GPU", "err CPU model buffer size = 9.00 MiB", "listen")
-    publish(shop, vulkan=slipped, cuda=("flood 20000", "exit 5"))
+    publish(shop, vulkan=slipped, cuda=("flood 20000", "err listening on :1", "exit 5"))
     user = installed_by(shop, tmp_path / "home")
     words = ("serve", "--fallback", "--require-gpu", "--json", "--", "--port", "0")
     done = user.run(*words)

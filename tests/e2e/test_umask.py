@@ -44,7 +44,10 @@ def test_T15_folders_and_files_have_the_same_modes_with_any_umask(
 ) -> None:
     """Others can read what is installed, only the user can write, and secrets stay private."""
     shop, home = FolderShop(tmp_path / "shop"), tmp_path / "made" / "home"
-    shop.publish("b1", {"cpu": shop.variant(shop.stand_in("b1-cpu", serve=("exit 0",)))})
+    shop.publish(
+        "b1",
+        {"cpu": shop.variant(shop.stand_in("b1-cpu", serve=("err listening on :1", "exit 0")))},
+    )
     root = tmp_path / "root.json"
     root.write_bytes(shop.simulator.pinned_root)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
@@ -69,7 +72,10 @@ def test_T15_folders_and_files_have_the_same_modes_with_any_umask(
     assert added.code == 0, added.stderr
     codes = {words[0]: run(*words).code for words in STEPS}
     assert codes["install"] == 0
-    shop.publish("b2", {"cpu": shop.variant(shop.stand_in("b2-cpu", serve=("exit 0",)))})
+    shop.publish(
+        "b2",
+        {"cpu": shop.variant(shop.stand_in("b2-cpu", serve=("err listening on :1", "exit 0")))},
+    )
     codes = {words[0]: run(*words).code for words in LATER}
     assert set(codes.values()) == {0}
     assert run("repository", "remove", NAME).code == 0

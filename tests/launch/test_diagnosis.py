@@ -81,7 +81,7 @@ CUDA error: out of memory in the example
 {%- endfor %}, example_format: '<|im_start|>system
 vk::Queue::submit: ErrorDeviceLost<|im_end|>
 '
-main: model loaded
+srv    operator(): cleaning up before exit...
 """
 HARMLESS = {
     "retried": RETRIED,
@@ -171,6 +171,9 @@ def test_a_signal_from_outside_has_nothing_to_do_with_what_was_said() -> None:
         found = diagnose(-signal.Signals[name], said)
         assert found is not None
         assert found.slug == slug
+    crashed = diagnose(-signal.SIGSEGV, "loading the shaders\n")
+    assert crashed is not None
+    assert crashed.facts == ("loading the shaders", "it was ended by SIGSEGV")
     aborted = diagnose(-signal.SIGABRT, said)
     assert aborted is not None
     assert aborted.slug == "model-missing"

@@ -341,8 +341,13 @@ LONG = {
     ),
     "S08_a_server_s_last_words": (
         "from tsuku_llm.launch.diagnosis import diagnose\n"
-        "for text in ('x' * 65_536, 'load failed to open ' * 3_200, 'ggerror' * 9_000):\n"
-        "    diagnose(1, text)\n"
+        "from tsuku_llm.launch.child import LastWords\n"
+        "for text in ('x' * 65_536, 'load failed to open ' * 3_200, 'ggerror' * 9_000,\n"
+        "             'error ' * 160 + '\\n', 'error: a.so: ' * 76 + '\\n', 'failed x\\n'):\n"
+        "    words = LastWords()\n"
+        "    for _ in range(300_000 // len(text)):\n"
+        "        words.feed(text.encode())\n"
+        "    diagnose(1, words.text())\n"
     ),
     "S08_a_line_of_a_log": (
         "from tsuku_llm.launch.log import LogReader\n"

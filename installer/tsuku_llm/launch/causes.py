@@ -101,6 +101,16 @@ GENERAL = (
         _REPORT,
         rank=2,
     ),
+    # The C library's words before it aborts.
+    Cause(
+        "crashed",
+        "unknown",
+        r"(?P<said>stack smashing detected|(?:malloc|free|realloc|munmap_chunk)\(\): [^\n]+"
+        r"|double free or corruption|corrupted (?:size|double-linked)[^\n]*)",
+        "the server damaged its own memory ({said})",
+        _REPORT,
+        rank=2,
+    ),
     # Upstream's sentence around any reason, and around none.
     Cause(
         "model-unusable",

@@ -71,7 +71,8 @@ GPU = (
         "no-gpu-visible",
         "backend",
         r"no (?:CUDA|ROCm|HIP)-capable device is detected|No device of requested type available"
-        r"|DEVICE_NOT_FOUND|Found no drivers|ggml_vulkan: No devices found",
+        r"|DEVICE_NOT_FOUND|Found no drivers|ggml_vulkan: No devices found"
+        r"|platform IDs not available",
         "the driver shows no GPU to the server",
         "see: tsuku-llm doctor; in a container, pass the GPU in",
         CPU_OVERRIDE,

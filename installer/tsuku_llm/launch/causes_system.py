@@ -153,6 +153,14 @@ SYSTEM = (
         "{package}",
         CPU_OVERRIDE,
     ),
+    Cause(
+        "missing-library",
+        "system",
+        r"failed to load (?P<library>\S+\.dll): The specified module could not be found",
+        "a DLL that {library} needs is missing",
+        "install the GPU's driver, and the Visual C++ 2015-2022 runtime",
+        CPU_OVERRIDE,
+    ),
     # A container's runtime mounts the driver over such empty files.
     Cause(
         "driver-library-empty",

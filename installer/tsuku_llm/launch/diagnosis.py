@@ -45,7 +45,11 @@ def diagnose(
     # A signal from outside has nothing to do with what was said before.
     if by_code and by_code.slug in ("killed", "oom-killed", "ended-from-outside"):
         return by_code
-    return _by_text(text, distribution) or by_code
+    found = _by_text(text, distribution)
+    if found is None and by_code and by_code.slug == "crashed":
+        # Nothing that is known: its last words may tell more to the reader.
+        return replace(by_code, facts=(*last_lines(text, 3), *by_code.facts))
+    return found or by_code
 
 
 def unknown(code: int, text: str) -> Diagnosis:

@@ -35,7 +35,7 @@ _OF_THE_LOG = re.compile(
     r"\d+\.\d+\.\d+\.\d+ [A-Z] |(?:ggml|gguf|llama|common|clip|mtmd|alloc)_\w+: "
     r"|(?:main|init|load|load_\w+|error|warning|start|operator\(\)): "
     r"|(?:srv|slot|que|main|cmn|res|spec) {2,}\S+ |terminate called|  what\(\): "
-    r"|\S+\.(?:c|cc|cpp|cu|cuh|h|hpp|m):\d+: |[A-Z][\w ]{1,20} error: "
+    r"|\S+\.(?:c|cc|cpp|cu|cuh|h|hpp|m):\d+: "
 )
 
 # Complaints after which the server goes on: it tries another way, or does without.
