@@ -97,6 +97,11 @@ def test_systemd_hears_when_the_server_is_ready_where_it_computes_and_that_it_en
         (server,) = manager.status()
         assert (server["name"], server["state"]) == ("default", "running")
         assert server["supervisor"] == child.pid
+        # Also if an older server of this name has left a log here.
+        (manager.folder / "home" / "llm" / "state" / "servers" / "default.log").write_text("old")
+        logs = run_program("logs", env=environment(manager.folder / "home"))
+        assert (logs.code, logs.stdout) == (7, "")
+        assert "journalctl --user -u tsuku-llm" in logs.stderr
         # It is told at once, not when a server that is slow to end has ended.
         os.kill(server["pid"], signal.SIGSTOP)
         child.send_signal(signal.SIGTERM)

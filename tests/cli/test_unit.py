@@ -100,7 +100,7 @@ def test_unusual_arguments_survive_the_quoting(word: str, tmp_path: Path) -> Non
     """``cat-config`` of a unit cannot be asked here, so the quoting is undone by its rules."""
     given = Handover((word,), {"TSUKU_HOME": word}, {})
     listen = OnDemand("127.0.0.1:8080", "/bin/true", 300)
-    service = Service("x", ["/bin/echo"], given, tmp_path, on_demand=listen)
+    service = Service("x", "tsuku-llm-x", ["/bin/echo"], given, tmp_path, on_demand=listen)
     units = unit_texts(service)
     assert verify_all(units, tmp_path) == ""
     unit = units["tsuku-llm-x.service"]
@@ -252,7 +252,15 @@ def test_a_unit_of_the_system_has_a_user_with_folders_of_its_own(tmp_path: Path)
 
 def test_the_groups_of_the_gpu_are_in_the_unit_of_the_system(tmp_path: Path) -> None:
     given = Handover((), {}, {})
-    service = Service("x", ["/bin/echo"], given, tmp_path, system=True, groups=("render", "video"))
+    service = Service(
+        "x",
+        "tsuku-llm-x",
+        ["/bin/echo"],
+        given,
+        tmp_path,
+        system=True,
+        groups=("render", "video"),
+    )
     unit = unit_texts(service)["tsuku-llm-x.service"]
     assert option(unit, "SupplementaryGroups") == "render video"
     assert verify_all({"tsuku-llm-x.service": unit}, tmp_path, "--system") == ""

@@ -13,7 +13,7 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.background import serve_again
 from tsuku_llm.cli.render import units as render
 from tsuku_llm.errors import UsageError
-from tsuku_llm.instances.record import checked_name
+from tsuku_llm.instances.record import checked_name, unit_name
 from tsuku_llm.launch.health import address_of
 from tsuku_llm.operations.credentials import Handover, handover, keep_credentials
 from tsuku_llm.operations.service import (
@@ -81,6 +81,7 @@ def unit(  # noqa: PLR0913
     line = serve_again(argv[:at], without=_FLAGS, without_values=_WITH_VALUE, options=options)
     service = render.Service(
         name=checked_name(name),
+        unit=unit_name(name),
         line=line,
         given=given,
         folder=folder,

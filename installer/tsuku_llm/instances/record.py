@@ -45,7 +45,7 @@ class Record:
     ``host`` and ``port`` are where it listens, or was told to listen. Port 0: it chooses
     one. Port None: ``host`` is a Unix socket. ``idle_timeout`` is in seconds, 0 for none.
     ``report`` is the launcher's last one. ``exit_code`` and ``reason`` say how the server
-    ended by itself.
+    ended by itself. A server ``in_journal`` is a service, and has no log here.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Record:
     report: StartReport | None = None
     exit_code: int | None = None
     reason: str = ""
+    in_journal: bool = False
 
     @property
     def state(self) -> ServerState:
@@ -111,6 +112,11 @@ def checked_name(name: str) -> str:
     )
 
 
+def unit_name(name: str) -> str:
+    """Return the name of a server's systemd unit, without its kind."""
+    return "tsuku-llm" if name == "default" else f"tsuku-llm-{name}"
+
+
 _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
 
@@ -131,7 +137,8 @@ _READ = records.record(
         "report": records.optional(READ_REPORT),
         "exit_code": records.optional(records.count),
         "reason": _text,
+        "in_journal": records.flag,
     },
     format=FORMAT,
-    since={"idle_timeout": 0},
+    since={"idle_timeout": 0, "in_journal": False},
 )

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from tsuku_llm.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import follow_log, read_log
-from tsuku_llm.instances.record import Record, ServerState, checked_name
+from tsuku_llm.instances.record import Record, ServerState, checked_name, unit_name
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
@@ -187,10 +187,20 @@ def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, 
 def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[bytes]:
     """Return a server's output so far, and with ``follow`` also what it writes until it ends.
 
-    Raises NotRunning if that name has no log.
+    Raises NotRunning if that name has no log, and LaunchError if the server is a service.
     """
     instances = Instances(session.paths.state)
     path = instances.log(checked_name(name))
+    record = None
+    with suppress(StoreError):  # a damaged record hides no log
+        record = instances.find(name)
+    # An older server of this name may have left a log.
+    if record and record.in_journal:
+        raise LaunchError(
+            f"the server {name} is a service, which has its log in the journal",
+            hint=f"see: journalctl --user -u {unit_name(name)}; "
+            "without --user for a service of the system",
+        )
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists may raise
         _raise_not_running(instances, name)
     if not follow:

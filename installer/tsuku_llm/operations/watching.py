@@ -79,6 +79,7 @@ def watch_over(
         host=address.host,
         port=None if address.is_unix else address.port,
         idle_timeout=session.settings.idle_timeout,
+        in_journal=not own_log,
     )
     # From here on no second supervisor can take this name, so the log below is ours alone.
     instances.claim(record)

@@ -31,12 +31,14 @@ class OnDemand(NamedTuple):
 class Service(NamedTuple):
     """A server as a service: ``line`` starts it, with the arguments in ``given`` behind.
 
+    ``unit`` is the unit's name without its kind.
     ``folder`` is the working folder. ``credentials`` is the file with the variables that the unit
     must not show, None without any. With ``replace`` the process becomes the server. A ``system``
     service is one of the machine, with a user of its own in ``groups``.
     """
 
     name: str
+    unit: str
     line: Sequence[str]
     given: Handover
     folder: Path
@@ -45,11 +47,6 @@ class Service(NamedTuple):
     system: bool = False
     groups: Sequence[str] = ()
     on_demand: OnDemand | None = None
-
-    @property
-    def unit(self) -> str:
-        """The name of the unit, without its kind."""
-        return "tsuku-llm" if self.name == "default" else f"tsuku-llm-{self.name}"
 
     @property
     def start_command(self) -> str:
