@@ -60,8 +60,8 @@ def remembered(
 ) -> tuple[Installed, FailedStarts]:
     """Return what to start first: ``preferred``, or what replaced it if it failed on these drivers.
 
-    If another version is returned, the failures say which one it replaces, and why. With ``ask`` the
-    user is asked at each start, and may have ``preferred`` tried again.
+    If another version is returned, the failures say which one it replaces, and why. With ``ask``
+    the user is asked at each start, and may have ``preferred`` tried again.
     """
     failure = notes.failure(preferred.id)
     if failure is None or session.settings.fallback == "off":
