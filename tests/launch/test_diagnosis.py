@@ -1,7 +1,9 @@
 """What servers and loaders say when they do not start, and what is made of it."""
 
+import errno
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from support.last_words import ROWS, Row, one_of_each
 
 from tsuku_llm.launch.child import LastWords
 from tsuku_llm.launch.diagnosis import TABLE, diagnose, ending, unknown
+from tsuku_llm.launch.failure import why_not_started
 from tsuku_llm.launch.packages import family_of, package_of
 
 
@@ -219,6 +222,17 @@ def test_a_missing_library_comes_with_the_package_that_has_it() -> None:
         diagnosis = diagnose(127, tail.format(library))
         assert diagnosis is not None
         assert package in diagnosis.fix
+
+
+def test_a_refusal_that_is_not_about_the_server_names_what_it_is_about(tmp_path: Path) -> None:
+    """The system's error is the same if the null device is missing: seen in a bare container."""
+    server = tmp_path / "llama-server"
+    server.write_bytes(b"\x7fELF")
+    words = (errno.ENOENT, "No such file or directory")
+    device = why_not_started(FileNotFoundError(*words, "/dev/null"), server)
+    assert (device.slug, device.fault) == ("refused", "system")
+    assert "/dev/null cannot be used" in device.cause
+    assert why_not_started(FileNotFoundError(*words, str(server)), server).slug == "musl"
 
 
 def test_nt_statuses_may_be_signed() -> None:
