@@ -74,12 +74,14 @@ def main() -> None:
     driver = ctypes.create_string_buffer(_SIZE)
     nvml.nvmlSystemGetDriverVersion(driver, _SIZE)
     since = int(sys.argv[2])
-    devices = [_device(nvml, index, since) for index in range(count.value)]
+    # One limit for all devices: those without a process never have a sample.
+    end = time.monotonic() + _SAMPLED
+    devices = [_device(nvml, index, since, end) for index in range(count.value)]
     document = {"driver": driver.value.decode("utf-8", "replace"), "devices": devices}
     os.write(1, json.dumps(document).encode("ascii") + b"\n")
 
 
-def _device(nvml: ctypes.CDLL, index: int, since: int) -> dict[str, Any]:
+def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, Any]:
     handle, memory = ctypes.c_void_p(), _MemoryInfo()
     if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
         return {}
@@ -88,7 +90,7 @@ def _device(nvml: ctypes.CDLL, index: int, since: int) -> dict[str, Any]:
     found = [_users(nvml, name, handle) for name in _LISTS]
     # A process may be in both lists, with the same memory: count it once.
     users = {pid: used for listed in found for pid, used in (listed or {}).items()}
-    working = _working(nvml, handle, since) if since else []
+    working = _working(nvml, handle, since, end) if since else []
     return {
         "total": memory.total,
         "used": memory.used,
@@ -98,23 +100,23 @@ def _device(nvml: ctypes.CDLL, index: int, since: int) -> dict[str, Any]:
     }
 
 
-def _working(nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int) -> list[int]:
+def _working(nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int, end: float) -> list[int]:
     """Return the processes for which the device worked since then.
 
     The others may have worked as well: a driver that tells nothing, and less than a percent of
     the time between two samples (about 0.2 seconds), look the same.
     """
     ask = getattr(nvml, "nvmlDeviceGetProcessUtilization", None)
-    end = time.monotonic() + _SAMPLED
-    code = _NOT_FOUND
-    # The driver has no sample until it takes the next one.
-    while ask and code == _NOT_FOUND and time.monotonic() < end:
+    while ask:
         samples, count = (_Utilization * _MOST)(), ctypes.c_uint(_MOST)
         code = ask(handle, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
-        # Drivers have returned older samples as well, so compare the times here too.
-        found = [each for each in samples[: count.value] if each.time > since]
-        if code == 0 and found:
-            return [each.pid for each in found if each.sm]
+        if code == 0:
+            # Drivers have returned older samples as well, so compare the times here too.
+            found = samples[: count.value]
+            return [each.pid for each in found if each.sm and each.time > since]
+        # The driver has no sample until it takes the next one.
+        if code != _NOT_FOUND or time.monotonic() > end:
+            break
         time.sleep(_PAUSE)
     return []
 
