@@ -366,6 +366,7 @@ def test_orphans_are_collected_and_our_own_children_are_left_to_their_owners() -
 
 
 LEAVES_AN_ORPHAN = """#!/bin/sh
+echo "I srv llama_server: listening on http://127.0.0.1:8080" >&2
 orphan=$(true >/dev/null & echo $!)
 left=3000000
 while [ -e /proc/$orphan ] && [ $left -gt 0 ]; do left=$((left - 1)); done
