@@ -86,7 +86,7 @@ def refuse_a_part(machine: Machine, model: Path) -> Mapping[str, object]:
     words = ("serve", "--require-gpu", "--min-gpu-share", "90 %", "--json", "--")
     done = machine.program(*words, "-m", str(model), "--port", port, "-ngl", "5")
     error = done.document.get("error") or {}
-    named = isinstance(error, dict) and error.get("slug") == "not-on-gpu"
+    named = isinstance(error, dict) and error.get("code") == "not-on-gpu"
     return {"shown": done.code == 8 and named, **done.told}  # noqa: PLR2004
 
 
