@@ -14,7 +14,7 @@ from tsuku_llm.backends import NAMES, POLICIES
 from tsuku_llm.config import keys
 from tsuku_llm.config.editing import edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
-from tsuku_llm.config.keys import KEYS
+from tsuku_llm.config.keys import KEYS, parse_share, share_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import Settings, load
 from tsuku_llm.errors import ConfigError, NotWritable, UsageError
@@ -525,3 +525,18 @@ def test_any_file_is_read_or_refused(text: str) -> None:
             continue
         assert key.parse(keys.text_of(value)) == value
         assert keys.text_of(value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("0", 0), ("0.5", 0.5), ("1", 1), ("48 %", 0.48), ("50%", 0.5), ("100%", 1)]
+)
+def test_a_share_is_a_number_or_a_percentage_as_this_program_prints_it(
+    text: str, share: float
+) -> None:
+    assert share_of(parse_share(text)) == share
+
+
+@pytest.mark.parametrize("text", ["", "%", "-1", "1.5", "101%", "5 5", "1e-1", "٥"])
+def test_no_other_text_is_a_share(text: str) -> None:
+    with pytest.raises(ValueError, match="0 to 1"):
+        parse_share(text)
