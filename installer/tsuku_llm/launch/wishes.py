@@ -55,11 +55,6 @@ class Wishes(NamedTuple):
     key: str | None = None
     key_file: str | None = None
 
-    @property
-    def wants_whole_model(self) -> bool:
-        """True if the user asked for the whole model on this machine's GPUs."""
-        return not (self.refusal or self.layers is not None or self.split or self.remote)
-
 
 def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     """Read the wishes as llama-server does: the last argument counts, and before a variable."""
