@@ -12,7 +12,14 @@ from support.gguf_files import layered_model
 from support.last_words import ROWS, Row, one_of_each
 from support.servers import Starter, install_stand_in
 
-from tsuku_llm.errors import BackendFailed, LaunchError, NotOnGpu, SilentCpu, TamperedInstall
+from tsuku_llm.errors import (
+    BackendFailed,
+    LaunchError,
+    NoProgress,
+    NotOnGpu,
+    SilentCpu,
+    TamperedInstall,
+)
 from tsuku_llm.launch.diagnosis import ending
 from tsuku_llm.launch.report import Verdict
 from tsuku_llm.operations.device_check import check_devices
@@ -222,9 +229,12 @@ def test_a_start_for_the_processor_is_not_warned(data: Path, starter: Starter) -
     assert starter.start("-ngl", "0") == 0
     assert starter.report.verdict is Verdict.ON_CPU
     assert not [note for note in starter.notes if note.startswith("warning")]
-    with pytest.raises(SilentCpu, match="arguments prevent its use") as caught:
+    # Another variant would get the same arguments.
+    starter.fallback, starter.answer = "ask", True
+    with pytest.raises(NotOnGpu, match="arguments prevent its use") as caught:
         starter.start("-ngl", "0", require_gpu=True)
     assert caught.value.facts == ("-ngl 0",)
+    assert not any("variant" in note for note in starter.notes)
 
 
 CONTRADICTIONS = {
@@ -394,6 +404,25 @@ def test_a_start_that_fails_with_its_gpu_in_place_is_not_repeated(
         with pytest.raises(BackendFailed):
             starter.start()
         assert capfd.readouterr().err.count("ErrorDeviceLost") == 1
+
+
+def test_a_start_that_was_given_up_is_not_made_again(data: Path, starter: Starter) -> None:
+    """The starting command has told the user, and waits no longer."""
+    given_up: list[int] = []
+
+    def give_up(pid: int, _log: int) -> None:
+        given_up.append(pid)
+        raise NoProgress("it hangs")
+
+    starter.on_loading = give_up
+    install_stand_in(data, device="Vulkan0", devices=LISTED, serve=("hang",))
+    without = starter.environ
+    # The second one has a remembered list, which is wrong by now.
+    for environ in ({**without, "STAND_IN_GPU": "1"}, without):
+        starter.environ = environ
+        with pytest.raises(NoProgress):
+            starter.start()
+    assert len(given_up) == 2
 
 
 @pytest.mark.parametrize(

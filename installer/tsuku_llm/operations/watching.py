@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import LaunchError, StoreError, TsukuError
+from tsuku_llm.errors import LaunchError, NoProgress, StoreError, TsukuError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.idle import BUSY_SECONDS, IdleWatch, sample_activity
 from tsuku_llm.instances.loading import LoadSample, LoadWatch, sample_loading
@@ -167,7 +167,7 @@ class _ServerKeeper:
     def on_loading(self, pid: int, log: int) -> None:
         """Look at a server that does not serve yet and has logged ``log`` bytes.
 
-        Raises LaunchError if it has made no progress for too long.
+        Raises NoProgress if it has made none for too long.
         """
         # The thread of a StartMonitor calls this, several times a second at first.
         now = time.monotonic()
@@ -186,7 +186,7 @@ class _ServerKeeper:
         if is_over:
             name = self._record.name
             words = f"tsuku-llm logs --name {name}" if self._log else "journalctl"
-            error = LaunchError(
+            error = NoProgress(
                 f"the server made no progress for {self._start_timeout} seconds while it loaded",
                 facts=("it logged nothing, read and wrote nothing, and took no more memory",),
                 hint=f"its last words: {words}; the GPU's driver: tsuku-llm doctor; "
