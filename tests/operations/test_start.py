@@ -1,6 +1,7 @@
 """A start from its check to its verdict, with servers that behave as healthy and sick ones do."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -169,10 +170,27 @@ def test_no_request_is_made_where_the_setting_is_off(data: Path, starter: Starte
     assert signs["engines"] == "no canary request: llm.canary is off"
 
 
-def test_a_server_that_ends_at_the_first_request_is_not_ready(data: Path, starter: Starter) -> None:
-    """As CUDA does where the build has no code for the card."""
-    install_stand_in(data, serve=("die", "listen"))
-    assert starter.start("-m", "/none.gguf") == 134
+NO_CODE = "CUDA error: no kernel image is available for execution on the device"
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "cause"),
+    [
+        (NO_CODE, BackendFailed, "the build has no code for this GPU's architecture"),
+        ("CUDA error: out of memory", LaunchError, "memory"),
+        ("", LaunchError, "the server crashed (SIGABRT)"),
+    ],
+    ids=["no-code", "out-of-memory", "silence"],
+)
+def test_a_server_that_ends_at_the_first_request_did_not_start(
+    said: str, error: type[LaunchError], cause: str, data: Path, starter: Starter
+) -> None:
+    """Its log has said that it listens."""
+    install_stand_in(data, serve=(f"die {said}", "listen"))
+    with pytest.raises(LaunchError, match=re.escape(cause)) as caught:
+        starter.start("-m", "/none.gguf")
+    assert type(caught.value) is error
+    assert "it was ended by SIGABRT" in caught.value.facts
     assert not any(report.ready for report in starter.reports)
 
 

@@ -61,6 +61,8 @@ class GpuObserver:
             busy, began = process.busy, time.time_ns() // 1000
             for _ in range(requests):
                 made = ask_canary(address, self._wishes)
+                if not made.answered:
+                    break
             # Again the list of processes: a router may have started one for the request.
             pids = computing_processes(pid, self._files)
             process = sample_processes(pids, self._wishes.model)
