@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from tsuku_llm.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import follow_log, read_log
-from tsuku_llm.instances.record import Record, ServerState, checked_name, unit_name
+from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
@@ -198,8 +198,7 @@ def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[byt
     if record and record.in_journal:
         raise LaunchError(
             f"the server {name} is a service, which has its log in the journal",
-            hint=f"see: journalctl --user -u {unit_name(name)}; "
-            "without --user for a service of the system",
+            hint=f"see: {record.log_command}",
         )
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists may raise
         _raise_not_running(instances, name)

@@ -177,12 +177,12 @@ class VersionStart(NamedTuple):
             min_gpu_share=self.how.min_gpu_share,
             canary=self.session.settings.canary,
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
-            # The thread that follows the start calls these four while the server runs.
+            # The thread that follows the start calls these five while the server runs.
             recheck=self._recheck,
             on_running=self._offer_update,
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
             tell=self._tell,
-            warn=self._warn if check.problem is None else lambda _: None,
+            warn=self._warn_of_running if check.problem is None else lambda _: None,
         )
         stop_handle = self._own_stop_handle()
         sink = _StartSink(self)
@@ -283,6 +283,11 @@ class VersionStart(NamedTuple):
         """Print the line of the decision again, with the share of the model on the GPU."""
         if told := report.told_share:
             self.session.user.note(f"{self.installed.receipt.line} gpu=[{told}]")
+
+    def _warn_of_running(self, error: SilentCpu) -> None:
+        # The GPU may be gone without a sign that ``launch.fingerprint`` could read.
+        self.notes.forget_devices()
+        self._warn(error)
 
     def _warn(self, error: SilentCpu) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")

@@ -184,13 +184,11 @@ class _ServerKeeper:
         if sample:
             self._listener.on_loading(self._load.seconds, sample)
         if is_over:
-            name = self._record.name
-            words = f"tsuku-llm logs --name {name}" if self._log else "journalctl"
             error = NoProgress(
                 f"the server made no progress for {self._start_timeout} seconds while it loaded",
                 facts=("it logged nothing, read and wrote nothing, and took no more memory",),
-                hint=f"its last words: {words}; the GPU's driver: tsuku-llm doctor; "
-                "for a longer limit: --start-timeout TIME",
+                hint="for a longer limit: --start-timeout TIME; the GPU's driver: "
+                f"tsuku-llm doctor; its last words: {self._record.log_command}",
             )
             # Now, since the end may take long: the StartMonitor ends the server after this.
             self._listener.on_giving_up(error)
