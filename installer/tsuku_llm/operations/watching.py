@@ -225,8 +225,8 @@ class _ServerKeeper:
 
         It is removed if the server was never ready, or if it is a service and a signal ended it.
         """
-        # The main thread calls this after the end of the server, and after the StartMonitor has
-        # joined the thread that calls ``on_report``.
+        # The main thread calls this after the end of the server, when ``serve`` has closed the way
+        # to ``on_report``.
         self._over.set()
         self._listener.on_stopping(reason)
         # A thread has an ident once it was started, here: once the server was ready.
