@@ -229,7 +229,7 @@ def waited_for(home: Home, is_so: Callable[[Record], bool], name: str = "default
 def test_a_start_that_hangs_is_given_up_and_leaves_nothing(home: Home) -> None:
     home.install(("err load_tensors: loading", "hang"), "b101")
     result = home.run(*SERVE, "--name", "big", "--start-timeout", "1s", "--json")
-    assert (result.code, result.document["error"]["code"]) == (7, "launch-failed")
+    assert (result.code, result.document["error"]["code"]) == (7, "no-progress")
     assert "made no progress for 1 seconds" in result.document["error"]["message"]
     assert "tsuku-llm logs --name big" in result.document["error"]["hint"]
     assert home.servers() == {}
