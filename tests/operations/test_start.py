@@ -240,6 +240,8 @@ def test_a_server_on_the_processor_is_one_warning_without_require_gpu(
     (warning,) = (note for note in starter.notes if note.startswith("warning"))
     assert "does not run on the GPU" in warning
     assert "not mapped: libggml-vulkan.so" in warning
+    # The GPU may be gone: the next start asks the build again.
+    assert not (data / "state" / "devices.json").exists()
 
 
 def test_a_start_for_the_processor_is_not_warned(data: Path, starter: Starter) -> None:

@@ -83,8 +83,8 @@ def _followed(
     """Read the supervisor's lines until it has said how the start ended, or has ended."""
     assert child.stdout  # noqa: S101 - it is a pipe
     with child.stdout as stdout:
-        # The pipe closes if the supervisor dies: this never waits for good. A supervisor always
-        # writes something in the time of ``--start-timeout``.
+        # This never waits for good: the pipe closes if the supervisor dies, and one whose server
+        # hangs gives up after ``--start-timeout``.
         while line := stdout.readline():
             said = _document(line)
             if "loading" in said:
