@@ -502,6 +502,16 @@ def test_a_lost_gpu_is_a_warning_to_who_starts_the_server(home: Home) -> None:
     home.run("stop")
 
 
+def test_a_log_that_cannot_be_opened_is_one_error_and_leaves_no_record(home: Home) -> None:
+    servers = home.state / "servers"
+    for name in ("default.log", "default.log.1"):
+        (servers / name / "in-its-place").mkdir(parents=True)
+    result = home.run(*SERVE, "--json", "--", "--port", "0")
+    assert result.code == 6
+    assert str(servers / "default.log") in str(result.document["error"]["facts"])
+    assert home.servers() == {}
+
+
 def test_a_state_folder_that_cannot_be_made_is_one_error(home: Home) -> None:
     home.state.write_bytes(b"a file in its place")
     assert home.servers() == {}

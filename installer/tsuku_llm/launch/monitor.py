@@ -137,10 +137,16 @@ class StartMonitor:
             self.report = report._replace(backend="cpu", verdict=Verdict.ON_CPU)
             return True
         # One look at the log's facts: the copying thread may replace them meanwhile.
-        seen = observer.look(report.pid, readiness.facts, address, canary=start.canary)
+        seen = observer.look(
+            report.pid,
+            readiness.facts,
+            address,
+            canary=start.canary,
+            # The supervisor may not have seen the end yet: give it a moment.
+            has_ended=lambda: self._over.wait(_ENDING),
+        )
         # A server that has ended is not judged: nothing of what was seen tells where it computed.
-        # After a lost connection the supervisor may not have seen the end yet: give it a moment.
-        if self._over.wait(_ENDING if seen.canary.lost else 0):
+        if self._over.is_set():
             # The supervisor, which waits for this thread now, explains an end at the first request
             # as a failed start: the driver or the memory failed at the first work.
             if seen.canary.lost:

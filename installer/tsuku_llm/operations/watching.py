@@ -87,10 +87,10 @@ def watch_over(
     keeper = _ServerKeeper(
         instances, record, listener, address, log=log, start_timeout=session.settings.start_timeout
     )
-    if log:
-        with disk_errors("opening the log", log.parent):
-            _into(log)
     try:
+        if log:
+            with disk_errors("opening the log", log.parent):
+                _into(log)
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
         # writing to the old file after ``rotate_log``.
         how = how._replace(
