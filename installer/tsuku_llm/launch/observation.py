@@ -45,7 +45,7 @@ class GpuObserver:
         self._wishes = wishes_in(plan.argv, plan.env)
         # As early as possible: memory that the server has taken before is not in the rise.
         self._before = nvml.gpu_memory(plan.env)
-        # The server reads the same file now, so this takes no time of its own.
+        # The server reads the same file now, so this makes no start longer.
         model = self._wishes.model
         self._layout = read_layout(model) if model else None
         self.nvidia: nvml.GpuMemory | None = None
