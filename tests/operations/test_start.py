@@ -599,3 +599,10 @@ def test_a_foreign_program_is_no_cause_beside_a_complaint(data: Path, starter: S
         install_stand_in(data, release="b101", backend="cpu", serve=("exit 1",))
         with pytest.raises(LaunchError, match="it is in use"):
             starter.start("--port", port)
+    with socket.socket(socket.AF_UNIX) as unix:
+        at = str(data.parent / "a.sock")
+        unix.bind(at)
+        unix.listen()
+        with pytest.raises(LaunchError, match=f"listen on {at}: it is in use") as caught:
+            starter.start("--host", at)
+    assert caught.value.hint.endswith("choose another with --host")
