@@ -32,6 +32,7 @@ TsukuError
 ├── LaunchError           7  launch-failed
 │   ├── NotInstalled      7  not-installed
 │   ├── BackendFailed     7  backend-failed
+│   ├── NoProgress        7  no-progress
 │   ├── GateFailed        7  gate-failed
 │   ├── BadModel          7  bad-model
 │   ├── AlreadyRunning    7  already-running
@@ -263,6 +264,12 @@ class BackendFailed(LaunchError):
     """A server that does not start because of its GPU backend; another variant may start."""
 
     slug = "backend-failed"
+
+
+class NoProgress(LaunchError):
+    """A server that was given up while it loaded."""
+
+    slug = "no-progress"
 
 
 class GateFailed(LaunchError):

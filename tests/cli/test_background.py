@@ -229,7 +229,7 @@ def waited_for(home: Home, is_so: Callable[[Record], bool], name: str = "default
 def test_a_start_that_hangs_is_given_up_and_leaves_nothing(home: Home) -> None:
     home.install(("err load_tensors: loading", "hang"), "b101")
     result = home.run(*SERVE, "--name", "big", "--start-timeout", "1s", "--json")
-    assert (result.code, result.document["error"]["code"]) == (7, "launch-failed")
+    assert (result.code, result.document["error"]["code"]) == (7, "no-progress")
     assert "made no progress for 1 seconds" in result.document["error"]["message"]
     assert "tsuku-llm logs --name big" in result.document["error"]["hint"]
     assert home.servers() == {}
@@ -500,6 +500,16 @@ def test_a_lost_gpu_is_a_warning_to_who_starts_the_server(home: Home) -> None:
     assert warning in said
     assert "arg --device" not in said
     home.run("stop")
+
+
+def test_a_log_that_cannot_be_opened_is_one_error_and_leaves_no_record(home: Home) -> None:
+    servers = home.state / "servers"
+    for name in ("default.log", "default.log.1"):
+        (servers / name / "in-its-place").mkdir(parents=True)
+    result = home.run(*SERVE, "--json", "--", "--port", "0")
+    assert result.code == 6
+    assert str(servers / "default.log") in str(result.document["error"]["facts"])
+    assert home.servers() == {}
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_error(home: Home) -> None:

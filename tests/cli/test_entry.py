@@ -20,7 +20,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import COMMANDS, wants_json
 from tsuku_llm.cli.program import program as group
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.errors import StillRunning, TsukuError
 from tsuku_llm.hardware import GpuKind, Libc
 
 Run = Callable[..., Result]
@@ -308,6 +308,21 @@ def test_a_signal_unwinds_the_program_and_is_reported(
     assert child.returncode == code
     assert err == "cleaned up\nerror[interrupted]: stopped on request\n"
     assert (json.loads(out)["exit_code"] == code) if extra else (out == "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_an_answer_that_can_neither_be_written_nor_undone_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def undo() -> str:
+        raise StillRunning("process 7 does not end", facts=("it was killed",), hint="restart")
+
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code = run(["serve"], lambda *_: CommandResult(lines=("ready",), undo=undo))
+    assert code == 6
+    _, *facts = capsys.readouterr().err.splitlines()
+    assert facts[-3:] == ["  process 7 does not end", "  it was killed", "  restart"]
 
 
 # --- import cost -------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Whether a server that loads goes on: the clock and the counts are the test's."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,19 @@ def test_a_process_is_sampled_and_what_it_writes_counts() -> None:
     assert before.memory > LEAST
     assert after.moved - before.moved >= 4 * LEAST
     assert sample_loading(2**22 + 1, 0) is None
+
+
+def test_what_a_child_takes_and_writes_counts() -> None:
+    """A script starts the server and waits; the server loads in a child."""
+    before = sample_loading(os.getpid(), 0)
+    write = f"import sys; open('/dev/null', 'wb').write(bytes({4 * LEAST})); print('.', flush=True)"
+    line = [sys.executable, "-c", f"{write}; sys.stdin.read()"]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b".\n"
+        after = sample_loading(os.getpid(), 0)
+        child.communicate()
+    assert before
+    assert after
+    assert after.moved - before.moved >= 4 * LEAST
+    assert after.memory - before.memory >= 4 * LEAST

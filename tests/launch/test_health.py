@@ -130,6 +130,24 @@ def test_a_wait_tells_that_the_server_still_loads_and_can_be_ended(tmp_path: Pat
     assert looks == [0, 0, 0]
 
 
+def test_a_server_that_ends_during_the_question_does_not_load_any_more(tmp_path: Path) -> None:
+    over, looks = threading.Event(), list[int]()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = str(listening.getsockname()[1])
+        readiness = Readiness(LaunchPlan(("/server", "--port", port), tmp_path, {}, "cpu"))
+
+        def end() -> None:
+            client, _ = listening.accept()
+            over.set()
+            client.close()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        assert not readiness.wait(over, lambda: looks.append(readiness.said))
+        thread.join()
+    assert looks == []
+
+
 def test_the_line_that_the_server_listens_ends_a_long_pause(tmp_path: Path) -> None:
     """A client's connection may wait for this server: half a second more would be seen."""
     readiness = Readiness(LaunchPlan(("/server", "--port", "0"), tmp_path, {}, "cpu"))
@@ -215,3 +233,11 @@ def test_a_server_that_was_confirmed_has_served_and_its_log_is_not_read_on(tmp_p
     readiness.on_stderr(b"listening on http://127.0.0.1:82\n")
     assert readiness.served
     assert readiness.address.port == 81
+
+
+def test_a_server_that_ended_at_its_first_request_has_not_served(tmp_path: Path) -> None:
+    readiness = Readiness(LaunchPlan(("/server", "--port", "0"), tmp_path, {}, "cuda"))
+    readiness.on_stderr(b"model loaded\nlistening on http://127.0.0.1:81\n")
+    assert readiness.served
+    readiness.deny()
+    assert not readiness.served

@@ -1,6 +1,7 @@
 """A start from its check to its verdict, with servers that behave as healthy and sick ones do."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +13,14 @@ from support.gguf_files import layered_model
 from support.last_words import ROWS, Row, one_of_each
 from support.servers import Starter, install_stand_in
 
-from tsuku_llm.errors import BackendFailed, LaunchError, NotOnGpu, SilentCpu, TamperedInstall
+from tsuku_llm.errors import (
+    BackendFailed,
+    LaunchError,
+    NoProgress,
+    NotOnGpu,
+    SilentCpu,
+    TamperedInstall,
+)
 from tsuku_llm.launch.diagnosis import ending
 from tsuku_llm.launch.report import Verdict
 from tsuku_llm.operations.device_check import check_devices
@@ -162,10 +170,27 @@ def test_no_request_is_made_where_the_setting_is_off(data: Path, starter: Starte
     assert signs["engines"] == "no canary request: llm.canary is off"
 
 
-def test_a_server_that_ends_at_the_first_request_is_not_ready(data: Path, starter: Starter) -> None:
-    """As CUDA does where the build has no code for the card."""
-    install_stand_in(data, serve=("die", "listen"))
-    assert starter.start("-m", "/none.gguf") == 134
+NO_CODE = "CUDA error: no kernel image is available for execution on the device"
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "cause"),
+    [
+        (NO_CODE, BackendFailed, "the build has no code for this GPU's architecture"),
+        ("CUDA error: out of memory", LaunchError, "memory"),
+        ("", LaunchError, "the server crashed (SIGABRT)"),
+    ],
+    ids=["no-code", "out-of-memory", "silence"],
+)
+def test_a_server_that_ends_at_the_first_request_did_not_start(
+    said: str, error: type[LaunchError], cause: str, data: Path, starter: Starter
+) -> None:
+    """Its log has said that it listens."""
+    install_stand_in(data, serve=(f"die {said}", "listen"))
+    with pytest.raises(LaunchError, match=re.escape(cause)) as caught:
+        starter.start("-m", "/none.gguf")
+    assert type(caught.value) is error
+    assert "it was ended by SIGABRT" in caught.value.facts
     assert not any(report.ready for report in starter.reports)
 
 
@@ -215,6 +240,8 @@ def test_a_server_on_the_processor_is_one_warning_without_require_gpu(
     (warning,) = (note for note in starter.notes if note.startswith("warning"))
     assert "does not run on the GPU" in warning
     assert "not mapped: libggml-vulkan.so" in warning
+    # The GPU may be gone: the next start asks the build again.
+    assert not (data / "state" / "devices.json").exists()
 
 
 def test_a_start_for_the_processor_is_not_warned(data: Path, starter: Starter) -> None:
@@ -222,7 +249,8 @@ def test_a_start_for_the_processor_is_not_warned(data: Path, starter: Starter) -
     assert starter.start("-ngl", "0") == 0
     assert starter.report.verdict is Verdict.ON_CPU
     assert not [note for note in starter.notes if note.startswith("warning")]
-    with pytest.raises(SilentCpu, match="arguments prevent its use") as caught:
+    # Not SilentCpu, which leads to the next variant: that would get the same arguments.
+    with pytest.raises(NotOnGpu, match="arguments prevent its use") as caught:
         starter.start("-ngl", "0", require_gpu=True)
     assert caught.value.facts == ("-ngl 0",)
 
@@ -379,7 +407,8 @@ def test_a_gpu_that_is_lost_without_a_sign_ends_a_start_that_requires_it(
     )
     without = starter.environ
     starter.environ = {**without, "STAND_IN_GPU": "1"}
-    assert starter.start(require_gpu=True) == 0
+    # 0: the stand-in shows no GPU.
+    assert starter.start(require_gpu=True, min_gpu_share=0) == 0
     starter.environ = without
     with pytest.raises(SilentCpu, match="would run on the CPU: it lists no device"):
         starter.start(require_gpu=True)
@@ -394,6 +423,25 @@ def test_a_start_that_fails_with_its_gpu_in_place_is_not_repeated(
         with pytest.raises(BackendFailed):
             starter.start()
         assert capfd.readouterr().err.count("ErrorDeviceLost") == 1
+
+
+def test_a_start_that_was_given_up_is_not_made_again(data: Path, starter: Starter) -> None:
+    """The starting command has told the user, and waits no longer."""
+    given_up: list[int] = []
+
+    def give_up(pid: int, _log: int) -> None:
+        given_up.append(pid)
+        raise NoProgress("it hangs")
+
+    starter.on_loading = give_up
+    install_stand_in(data, device="Vulkan0", devices=LISTED, serve=("hang",))
+    without = starter.environ
+    # The second one has a remembered list, which is wrong by now.
+    for environ in ({**without, "STAND_IN_GPU": "1"}, without):
+        starter.environ = environ
+        with pytest.raises(NoProgress):
+            starter.start()
+    assert len(given_up) == 2
 
 
 @pytest.mark.parametrize(
@@ -551,3 +599,10 @@ def test_a_foreign_program_is_no_cause_beside_a_complaint(data: Path, starter: S
         install_stand_in(data, release="b101", backend="cpu", serve=("exit 1",))
         with pytest.raises(LaunchError, match="it is in use"):
             starter.start("--port", port)
+    with socket.socket(socket.AF_UNIX) as unix:
+        at = str(data.parent / "a.sock")
+        unix.bind(at)
+        unix.listen()
+        with pytest.raises(LaunchError, match=f"listen on {at}: it is in use") as caught:
+            starter.start("--host", at)
+    assert caught.value.hint.endswith("choose another with --host")

@@ -64,6 +64,7 @@ class Starter:
     on_note: Callable[[], None] = lambda: None
     answer: bool = False
     questions: list[str] = field(default_factory=list)
+    on_loading: Callable[[int, int], None] | None = None
 
     def start(
         self,
@@ -86,6 +87,7 @@ class Starter:
             min_gpu_share=min_gpu_share,
             sink=on_report,
             stop_handle=stop_handle,
+            on_loading=self.on_loading,
         )
         return serve(self._session(), ("--port", "0", *arguments), how)
 

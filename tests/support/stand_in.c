@@ -13,7 +13,7 @@
  *     loading N             /health is answered with 503 so many times first
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
  *     refuse N M            a completion is answered with status N, an embedding with M
- *     die                   the first request for a result ends it as abort() does
+ *     die TEXT              the first request for a result ends it as abort() does, with a line
  *     work FILE             a result makes that file, by its absolute path
  *     open FILE             open a file and keep it open
  *     mapped FILE N         map N bytes of a model, by its absolute path
@@ -95,7 +95,7 @@ static void spawn(void)
 }
 
 static long loading, refused_completions, refused_embeddings;
-static int dies;
+static const char *dies;
 static char work[4096];
 
 static double prompt_speed, generation_speed;
@@ -142,8 +142,10 @@ static void answer(int client)
                 : !strncmp(request, "POST /embedding", 15) ? refused_embeddings
                                                            : 0;
     loading--;
-    if (!strncmp(request, "POST /", 6) && dies)
+    if (!strncmp(request, "POST /", 6) && dies) {
+        fprintf(stderr, "%s\n", dies);
         abort();
+    }
     if (code)
         snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
     else if (*work && !strncmp(request, "POST /", 6))
@@ -285,7 +287,7 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "refuse"))
         sscanf(text, "%ld %ld", &refused_completions, &refused_embeddings);
     else if (!strcmp(name, "die"))
-        dies = 1;
+        dies = strdup(text);
     else if (!strcmp(name, "work"))
         snprintf(work, sizeof work, "%s", text);
     else if (!strcmp(name, "open")) {

@@ -43,7 +43,7 @@ def detach(console: Console, session: Session, name: str, argv: Sequence[str]) -
             return render.stopped_lines((stopped,))[0]
 
         return CommandResult(render.record_data(record), render.started_lines(record), undo=undo)
-    failure = _failure(said, code)
+    failure = _failure(said, code, name)
     return CommandResult(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
 
 
@@ -129,7 +129,7 @@ class _Service(Listener):
         self._notifier.send(stopping="1", status=reason or None)
 
 
-def _failure(said: Mapping[str, Any], code: int) -> ReportedError:
+def _failure(said: Mapping[str, Any], code: int, name: str) -> ReportedError:
     """Return the supervisor's error, or a general one if it was killed before it could report."""
     error = said.get("error")
     if error:
@@ -138,7 +138,7 @@ def _failure(said: Mapping[str, Any], code: int) -> ReportedError:
     return ReportedError(
         "launch-failed",
         f"the supervisor {how} before the server was ready",
-        hint="see: tsuku-llm logs",
+        hint=f"see: tsuku-llm logs --name {name}",
     )
 
 

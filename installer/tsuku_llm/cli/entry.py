@@ -78,7 +78,10 @@ def _say(stream: TextIO | None, text: str, answer: CommandResult) -> None:
         streams.say(stream, text, exact=answer.exact)
     except StoreError as error:
         if answer.undo:
-            error.facts += (answer.undo(),)
+            try:
+                error.facts += (answer.undo(),)
+            except TsukuError as left:  # a server that does not end
+                error.facts += (left.message, *left.facts, left.hint)
         raise
 
 

@@ -125,6 +125,6 @@ def _warn(session: Session, given: Handover, folder: Path) -> None:
     )
     for closed in dict.fromkeys(closed_to_others(needed)):
         session.user.note(
-            f"warning: {closed} is closed to other users, and the service has a user of its own: "
+            f"warning: {closed} is closed to other users, and the service runs as its own user: "
             "it will not start"
         )

@@ -7,7 +7,11 @@ Processor time does not count: a driver that waits for its GPU may use all of a 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import psutil
 
 LEAST = 1 << 20
 """Bytes, read, written or taken, that count as progress; fewer may come from waiting threads."""
@@ -83,22 +87,37 @@ def _highest(one: LoadSample, other: LoadSample) -> LoadSample:
 
 
 def sample_loading(pid: int, log: int) -> LoadSample | None:
-    """Take a sample of a process that has logged ``log`` bytes; None if it cannot be looked at."""
+    """Take a sample of a server that has logged ``log`` bytes; None if it cannot be looked at.
+
+    ``pid`` is its first process. The others count too: a script may have started the server.
+    """
     import psutil  # noqa: PLC0415
 
     from tsuku_llm.launch.proc import sample_processes  # noqa: PLC0415
 
     try:
-        process = psutil.Process(pid)
-        memory = process.memory_info().rss
-        moved = 0
-        # macOS does not count what a process reads: there, log and memory have to do.
-        if hasattr(process, "io_counters"):
-            # What the process asked for, and what reached a disk: a mapped file is only in the
-            # second count, and one in the kernel's cache only in the first.
-            count = process.io_counters()
-            moved = count.read_bytes + count.write_bytes
-            moved += getattr(count, "read_chars", 0) + getattr(count, "write_chars", 0)
+        first = psutil.Process(pid)
+        memory, moved = _taken(first)
+        others = first.children(recursive=True)
     except (psutil.Error, OSError):
         return None
-    return LoadSample(log, moved, memory, sample_processes([pid]).memory)
+    for process in others:
+        # It has ended meanwhile, or may not be looked at.
+        with suppress(psutil.Error, OSError):
+            own, own_moved = _taken(process)
+            memory, moved = memory + own, moved + own_moved
+    pids = [pid, *(process.pid for process in others)]
+    return LoadSample(log, moved, memory, sample_processes(pids).memory)
+
+
+def _taken(process: psutil.Process) -> tuple[int, int]:
+    """Return the bytes of memory of a process, and those that it has read and written."""
+    memory, moved = process.memory_info().rss, 0
+    # macOS does not count what a process reads: there, log and memory have to do.
+    if hasattr(process, "io_counters"):
+        # What the process asked for, and what reached a disk: a mapped file is only in the
+        # second count, and one in the kernel's cache only in the first.
+        count = process.io_counters()
+        moved = count.read_bytes + count.write_bytes
+        moved += getattr(count, "read_chars", 0) + getattr(count, "write_chars", 0)
+    return memory, moved

@@ -79,6 +79,15 @@ class Record:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.host if self.port is None else f"{host}:{self.port}"
 
+    @property
+    def log_command(self) -> str:
+        """The command that shows what the server has said."""
+        if self.in_journal:
+            # The record does not tell the user's services from the system's.
+            unit = unit_name(self.name)
+            return f"journalctl --user -u {unit} (without --user for a service of the system)"
+        return f"tsuku-llm logs --name {self.name}"
+
     def occupies(self, host: str, port: int | None) -> bool:
         """Tell whether this server prevents another one from listening at this address."""
         # With port 0 each server gets a free port.

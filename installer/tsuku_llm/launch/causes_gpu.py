@@ -9,6 +9,7 @@ from __future__ import annotations
 from tsuku_llm.launch.causes import CPU_OVERRIDE, DRIVER, OTHER, SMALLER, UPDATE, Cause
 
 _HOLDERS = "see who uses it (nvidia-smi, or fuser /dev/dri/*)"
+_FREE = f"{_HOLDERS}, and end that; or {SMALLER}"
 
 # On one line the first row that matches counts, so narrower rows come first.
 GPU = (
@@ -178,7 +179,7 @@ GPU = (
         "model",
         r"allocating (?P<size>[\d.]+ MiB) on device[^\n]*out of memory",
         "there is not enough free memory on the GPU ({size} were requested)",
-        SMALLER,
+        _FREE,
         CPU_OVERRIDE,
     ),
     # Before the "buffer of size" row, which means the GPU's memory.
@@ -211,7 +212,7 @@ GPU = (
         "model",
         r"allocation of size (?P<size>\d+) failed",
         "not enough free memory ({size} bytes were requested)",
-        SMALLER,
+        _FREE,
         CPU_OVERRIDE,
     ),
     Cause(
@@ -223,7 +224,7 @@ GPU = (
         r"|CUBLAS_STATUS_NOT_INITIALIZED|rocblas_status_memory_error|hipErrorOutOfMemory"
         r"|kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory \(",
         "there is not enough free memory on the GPU",
-        SMALLER,
+        _FREE,
         CPU_OVERRIDE,
     ),
     # What ggml and llama.cpp add to a backend's own words.

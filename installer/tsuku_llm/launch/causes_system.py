@@ -229,6 +229,14 @@ SYSTEM = (
         "read it instead: add --no-mmap",
     ),
     # --- the server's address ---
+    # A Unix socket: the port in the line is not used.
+    Cause(
+        "port-in-use",
+        "arguments",
+        r"couldn't bind [^\n]*?hostname[:=] ?(?P<host>[^\s,]+\.sock)",
+        "nothing can listen at {host}: it exists already, or its folder does not or is closed",
+        "stop what uses it and remove it, or choose another with --host",
+    ),
     Cause(
         "port-in-use",
         "arguments",
@@ -237,14 +245,6 @@ SYSTEM = (
         "nothing can listen on {host} port {port}: it is in use or not allowed, "
         "or the address is not this machine's",
         "stop what uses it, or choose another with --port",
-    ),
-    # The same without a port, as for a Unix socket.
-    Cause(
-        "port-in-use",
-        "arguments",
-        r"couldn't bind [^\n]*?hostname[:=] ?(?P<host>[^\s,]+)",
-        "nothing can listen at {host}",
-        "stop what uses it, or choose another with --host",
     ),
     # --- downloads ---
     Cause(

@@ -61,10 +61,13 @@ def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
     # Our server has ended, so it must be another program that accepts connections.
     if not is_taken(address):
         return None
+    where, option = f"{address.host} port {address.port}", "--port"
+    if address.is_unix:
+        where, option = address.host, "--host"
     return Diagnosis(
         "port-in-use",
-        f"nothing can listen on {address.host} port {address.port}: it is in use",
-        "stop what uses it, or choose another with --port",
+        f"nothing can listen on {where}: it is in use",
+        f"stop what uses it, or choose another with {option}",
         facts=("another program accepts connections there",),
         fault="arguments",
     )

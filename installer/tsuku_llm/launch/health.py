@@ -81,15 +81,16 @@ class Readiness:
     """The decision whether one server serves, from its log and its answers to ``/health``.
 
     Nothing else in this package decides it. Three threads use it: one copies the server's
-    stderr and calls ``on_stderr``; one follows the start and calls ``wait`` and ``confirm``;
-    the supervisor reads ``served`` after the end. Each field is written by one thread, as a
-    whole, so no lock is needed.
+    stderr and calls ``on_stderr``; one follows the start and calls ``wait``, and then ``confirm``
+    or ``deny``; the supervisor reads ``served`` after the end. Each field is written by one
+    thread, as a whole, so no lock is needed.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
         self._told = address_of(plan.argv, plan.env)
         self._log = LogReader()
         self._confirmed = False
+        self._denied = False
 
     @property
     def facts(self) -> LogFacts:
@@ -111,7 +112,7 @@ class Readiness:
     @property
     def served(self) -> bool:
         """True if the server has served: its log says so, or its answers did."""
-        return self._confirmed or self._log.serves
+        return not self._denied and (self._confirmed or self._log.serves)
 
     def on_stderr(self, data: bytes) -> None:
         """Read the server's log until ``confirm``; ignore the rest."""
@@ -138,6 +139,9 @@ class Readiness:
                 if listens or alone >= _ALONE:
                     return True
                 alone += pause
+            # The server may have ended during the question: then it does not load any more.
+            if over.is_set():
+                return False
             on_loading()
             pause = min(pause * 1.25, _LONGEST)
         return False
@@ -158,6 +162,10 @@ class Readiness:
     def confirm(self) -> None:
         """Note that the server has served, and stop reading its log."""
         self._confirmed = True
+
+    def deny(self) -> None:
+        """Note that the server ended at its first request: its log promised too much."""
+        self._denied = True
 
 
 def is_healthy(address: ServerAddress) -> bool:

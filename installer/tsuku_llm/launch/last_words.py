@@ -29,7 +29,7 @@ _OF_THE_MODEL = re.compile(
     r"llama_model_loader: - |print_info: |llm_load_print_meta: |(?:llm_load_vocab|load): +"
     r"(?:control|special|printing|- )|init_tokenizer: "
 )
-# A chat template has lines of its own. It ends where a line looks like one of the log.
+# A chat template may have several lines. It ends where a line looks like one of the log.
 _TEMPLATE = re.compile(r"chat template, (?:chat_template: |example_format: '|built_in: )")
 _OF_THE_LOG = re.compile(
     r"\d+\.\d+\.\d+\.\d+ [A-Z] |(?:ggml|gguf|llama|common|clip|mtmd|alloc)_\w+: "

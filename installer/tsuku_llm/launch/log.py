@@ -2,7 +2,7 @@
 
 Since mid-2026 upstream prints almost none of these lines without ``-lv 4``: a missing line
 proves nothing. "offloaded 33/33 layers to GPU" is printed on machines without a GPU too.
-So a number of layers proves something only if it is 0.
+So a number of layers proves something only if it is smaller than the model's.
 """
 
 from __future__ import annotations

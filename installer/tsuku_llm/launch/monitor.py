@@ -117,8 +117,8 @@ class StartMonitor:
             self.failure = error
             self.report = self.report._replace(ready=False)
             self._stop_handle.end(error.message)
-        # Last, since the log is not read any more then. After a failure too: the server did
-        # serve, so its end is not explained as a failed start.
+        # Last, since the log is not read any more then. After a failure too: it is known why the
+        # server ends, so its end is not explained as a failed start.
         readiness.confirm()
         self._sink(self.report)
 
@@ -137,10 +137,22 @@ class StartMonitor:
             self.report = report._replace(backend="cpu", verdict=Verdict.ON_CPU)
             return True
         # One look at the log's facts: the copying thread may replace them meanwhile.
-        seen = observer.look(report.pid, readiness.facts, address, canary=start.canary)
-        # A server that ended during the request is not judged: the supervisor explains its end.
-        # It may not have seen that end yet, so give it a moment.
-        if seen.canary.lost and self._over.wait(_ENDING):
+        seen = observer.look(
+            report.pid,
+            readiness.facts,
+            address,
+            canary=start.canary,
+            # The supervisor may not have seen the end yet: give it a moment.
+            has_ended=lambda: self._over.wait(_ENDING),
+        )
+        # A server that has ended is not judged: nothing of what was seen tells where it computed.
+        if self._over.is_set():
+            # The supervisor, which waits for this thread now, explains an end at the first request
+            # as a failed start: the driver or the memory failed at the first work.
+            if seen.canary.lost:
+                readiness.deny()
+            else:
+                readiness.confirm()
             return False
         self.report = _completed(report, seen, observer.nvidia)
         # A user who keeps the server from the GPU is not told that it is not there.

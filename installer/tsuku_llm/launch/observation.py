@@ -6,7 +6,7 @@ Only the monitor's thread uses it. Nothing here decides: ``gpu_use`` reads the f
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tsuku_llm.launch import nvml
 from tsuku_llm.launch.canary import ask_canary
@@ -45,14 +45,25 @@ class GpuObserver:
         self._wishes = wishes_in(plan.argv, plan.env)
         # As early as possible: memory that the server has taken before is not in the rise.
         self._before = nvml.gpu_memory(plan.env)
-        # The server reads the same file now, so this takes no time of its own.
+        # The server reads the same file now, so this makes no start longer.
         model = self._wishes.model
         self._layout = read_layout(model) if model else None
         self.nvidia: nvml.GpuMemory | None = None
         """NVIDIA's last answer."""
 
-    def look(self, pid: int, log: LogFacts, address: ServerAddress, *, canary: bool) -> Observed:
-        """Look at a server that is ready, with a canary request if that is wanted."""
+    def look(
+        self,
+        pid: int,
+        log: LogFacts,
+        address: ServerAddress,
+        *,
+        canary: bool,
+        has_ended: Callable[[], bool],
+    ) -> Observed:
+        """Look at a server that is ready, with a canary request if that is wanted.
+
+        ``has_ended`` is asked after a lost connection: of a server that has ended nothing is read.
+        """
         made = CanaryResult(problem="llm.canary is off")
         process = sample_processes(computing_processes(pid, self._files), self._wishes.model)
         if not canary:
@@ -61,6 +72,11 @@ class GpuObserver:
             busy, began = process.busy, time.time_ns() // 1000
             for _ in range(requests):
                 made = ask_canary(address, self._wishes)
+                if not made.answered:
+                    break
+            # Soon: the supervisor waits for this, and a driver that has failed may answer late.
+            if made.lost and has_ended():
+                break
             # Again the list of processes: a router may have started one for the request.
             pids = computing_processes(pid, self._files)
             process = sample_processes(pids, self._wishes.model)

@@ -19,7 +19,8 @@ FORMAT = 1
 class Verdict(str, enum.Enum):
     """The place where the server computes, according to all signs or to a single one.
 
-    ``PARTLY``: on a GPU, but without a part of what was asked for. ``verdict`` has the policy.
+    ``PARTLY``: on a GPU, without a part of the layers, also if the user asked for no more.
+    ``verdict`` has the policy.
     """
 
     ON_GPU = "on_gpu"

@@ -55,11 +55,6 @@ class Wishes(NamedTuple):
     key: str | None = None
     key_file: str | None = None
 
-    @property
-    def wants_whole_model(self) -> bool:
-        """True if the user asked for the whole model on this machine's GPUs."""
-        return not (self.refusal or self.layers is not None or self.split or self.remote)
-
 
 def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     """Read the wishes as llama-server does: the last argument counts, and before a variable."""
@@ -67,8 +62,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     def chosen(names: Sequence[str]) -> tuple[str, str] | None:
         found = next(((name, env[name]) for name in names if env.get(name)), None)
         for word, value in pairwise(argv):
-            # llama-server reads "_" in a long option as "-".
-            option = word.replace("_", "-") if word.startswith("--") else word
+            option = _spelled(word)
             found = (option, value) if option in names else found
         return found
 
@@ -80,9 +74,10 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     layers, device, remote = chosen(_LAYERS), chosen(_DEVICE), chosen(_RPC)
     refusals = [layers if layers and layers[1] == "0" else None]
     refusals += [device if device and device[1] == "none" else None]
-    options = {word.replace("_", "-") if word.startswith("--") else word for word in argv}
     # A variable that is set to a word for "no" is not given.
-    given = options | {name for name, value in env.items() if value not in ("", "0", "false")}
+    given = set(map(_spelled, argv)) | {
+        name for name, value in env.items() if value not in ("", "0", "false")
+    }
     return Wishes(
         refusal=next((" ".join(each) for each in refusals if each), None),
         # "auto", "all", and negative numbers mean: as many as possible.
@@ -95,3 +90,8 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         key=value_of(_KEY),
         key_file=value_of(_KEY_FILE),
     )
+
+
+def _spelled(word: str) -> str:
+    """Return an argument as upstream's help spells it: "_" in a long option means "-"."""
+    return word.replace("_", "-") if word.startswith("--") else word

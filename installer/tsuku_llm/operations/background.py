@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from tsuku_llm.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import follow_log, read_log
-from tsuku_llm.instances.record import Record, ServerState, checked_name, unit_name
+from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
@@ -83,8 +83,8 @@ def _followed(
     """Read the supervisor's lines until it has said how the start ended, or has ended."""
     assert child.stdout  # noqa: S101 - it is a pipe
     with child.stdout as stdout:
-        # The pipe closes if the supervisor dies: this never waits for good. A supervisor always
-        # writes something in the time of ``--start-timeout``.
+        # This never waits for good: the pipe closes if the supervisor dies, and one whose server
+        # hangs gives up after ``--start-timeout``.
         while line := stdout.readline():
             said = _document(line)
             if "loading" in said:
@@ -198,8 +198,7 @@ def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[byt
     if record and record.in_journal:
         raise LaunchError(
             f"the server {name} is a service, which has its log in the journal",
-            hint=f"see: journalctl --user -u {unit_name(name)}; "
-            "without --user for a service of the system",
+            hint=f"see: {record.log_command}",
         )
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists may raise
         _raise_not_running(instances, name)

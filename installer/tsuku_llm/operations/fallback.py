@@ -24,7 +24,7 @@ LARGE = 100_000_000
 """Bytes of a download that a start never makes without asking, also with ``auto``.
 
 Builds for the CPU and for Vulkan are smaller; those with a GPU vendor's runtime are larger. At 10
-Mbit/s it takes 80 seconds; systemd's default limit for a start is 90.
+Mbit/s it takes 80 seconds: a start that takes much longer looks like one that hangs.
 """
 
 

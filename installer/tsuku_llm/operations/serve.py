@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import BackendFailed, LaunchError, SilentCpu
+from tsuku_llm.errors import BackendFailed, LaunchError, NoProgress, NotOnGpu, SilentCpu
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
@@ -118,14 +118,15 @@ class VersionStart(NamedTuple):
             require_not_revoked(self.session, installed.receipt)
             self.session.user.note(installed.receipt.line)
             keep = () if held is None else (held,)
-            recalled = self.notes.devices(installed.id) is not None
+            recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
             check = self._devices()
             try:
                 return self._run(check, self._plan(check), keep)
-            except LaunchError:
+            except LaunchError as error:
                 # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
-                # fallen off the bus, or its driver fails. Then the remembered list is wrong.
-                if not recalled:
+                # fallen off the bus, or its driver fails. Then the remembered list is wrong. A
+                # start that was given up is over: the starting command has said so and left.
+                if not recalled or isinstance(error, NoProgress):
                     raise
                 self.notes.forget_devices()
                 now = self._devices()
@@ -146,7 +147,7 @@ class VersionStart(NamedTuple):
         )
 
     def _plan(self, check: Check) -> LaunchPlan:
-        """Plan the start. Raises ``SilentCpu`` for an unwanted one on the CPU."""
+        """Plan the start. Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted one on the CPU."""
         plan = plan_server(
             check.build,
             self.arguments,
@@ -176,12 +177,12 @@ class VersionStart(NamedTuple):
             min_gpu_share=self.how.min_gpu_share,
             canary=self.session.settings.canary,
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
-            # The thread that follows the start calls these four while the server runs.
+            # The thread that follows the start calls these five while the server runs.
             recheck=self._recheck,
             on_running=self._offer_update,
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
             tell=self._tell,
-            warn=self._warn if check.problem is None else lambda _: None,
+            warn=self._warn_of_running if check.problem is None else lambda _: None,
         )
         stop_handle = self._own_stop_handle()
         sink = _StartSink(self)
@@ -252,13 +253,14 @@ class VersionStart(NamedTuple):
     def _require_devices(self, check: Check, plan: LaunchPlan) -> None:
         """Refuse an unwanted start on the CPU; print a warning for one that is allowed.
 
-        Raises ``SilentCpu``.
+        Raises ``SilentCpu``, and ``NotOnGpu`` for arguments that keep the server from the GPU.
         """
         if check.complaint:
             self.session.user.note(f"warning: {check.complaint}")
         refusal = wishes_in(plan.argv, plan.env).refusal
         if refusal and self.how.require_gpu:
-            raise SilentCpu(
+            # Not SilentCpu: every other variant gets the same arguments.
+            raise NotOnGpu(
                 "a GPU is required, but the arguments prevent its use",
                 facts=(refusal,),
                 hint="leave it out, or leave out --require-gpu",
@@ -281,6 +283,11 @@ class VersionStart(NamedTuple):
         """Print the line of the decision again, with the share of the model on the GPU."""
         if told := report.told_share:
             self.session.user.note(f"{self.installed.receipt.line} gpu=[{told}]")
+
+    def _warn_of_running(self, error: SilentCpu) -> None:
+        # The GPU may be gone without a sign that ``launch.fingerprint`` could read.
+        self.notes.forget_devices()
+        self._warn(error)
 
     def _warn(self, error: SilentCpu) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")

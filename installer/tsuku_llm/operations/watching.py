@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import LaunchError, StoreError, TsukuError
+from tsuku_llm.errors import LaunchError, NoProgress, StoreError, TsukuError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.idle import BUSY_SECONDS, IdleWatch, sample_activity
 from tsuku_llm.instances.loading import LoadSample, LoadWatch, sample_loading
@@ -87,10 +87,10 @@ def watch_over(
     keeper = _ServerKeeper(
         instances, record, listener, address, log=log, start_timeout=session.settings.start_timeout
     )
-    if log:
-        with disk_errors("opening the log", log.parent):
-            _into(log)
     try:
+        if log:
+            with disk_errors("opening the log", log.parent):
+                _into(log)
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
         # writing to the old file after ``rotate_log``.
         how = how._replace(
@@ -167,7 +167,7 @@ class _ServerKeeper:
     def on_loading(self, pid: int, log: int) -> None:
         """Look at a server that does not serve yet and has logged ``log`` bytes.
 
-        Raises LaunchError if it has made no progress for too long.
+        Raises NoProgress if it has made none for too long.
         """
         # The thread of a StartMonitor calls this, several times a second at first.
         now = time.monotonic()
@@ -184,13 +184,11 @@ class _ServerKeeper:
         if sample:
             self._listener.on_loading(self._load.seconds, sample)
         if is_over:
-            name = self._record.name
-            words = f"tsuku-llm logs --name {name}" if self._log else "journalctl"
-            error = LaunchError(
+            error = NoProgress(
                 f"the server made no progress for {self._start_timeout} seconds while it loaded",
                 facts=("it logged nothing, read and wrote nothing, and took no more memory",),
-                hint=f"its last words: {words}; the GPU's driver: tsuku-llm doctor; "
-                "for a longer limit: --start-timeout TIME",
+                hint="for a longer limit: --start-timeout TIME; the GPU's driver: "
+                f"tsuku-llm doctor; its last words: {self._record.log_command}",
             )
             # Now, since the end may take long: the StartMonitor ends the server after this.
             self._listener.on_giving_up(error)
@@ -227,8 +225,8 @@ class _ServerKeeper:
 
         It is removed if the server was never ready, or if it is a service and a signal ended it.
         """
-        # The main thread calls this after the end of the server, and after the StartMonitor has
-        # joined the thread that calls ``on_report``.
+        # The main thread calls this after the end of the server, when ``serve`` has closed the way
+        # to ``on_report``.
         self._over.set()
         self._listener.on_stopping(reason)
         # A thread has an ident once it was started, here: once the server was ready.

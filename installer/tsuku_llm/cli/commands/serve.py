@@ -183,7 +183,7 @@ def serve_command(  # noqa: PLR0913
             way = background.supervise if supervised else background.notify
             return way(console, session, arguments, how)
         # Only a program is told of the start and of a failure: people have read the server's
-        # output. The thread that follows the start appends; it was joined when ``serve`` returns.
+        # output. The thread that follows the start appends, but not after ``serve`` has returned.
         reports: list[object] = []
         sink = reports.append if console.json else None
         code = serve(session, arguments, how._replace(sink=sink))

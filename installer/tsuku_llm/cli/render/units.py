@@ -34,7 +34,7 @@ class Service(NamedTuple):
     ``unit`` is the unit's name without its kind.
     ``folder`` is the working folder. ``credentials`` is the file with the variables that the unit
     must not show, None without any. With ``replace`` the process becomes the server. A ``system``
-    service is one of the machine, with a user of its own in ``groups``.
+    service is one of the machine; it runs as its own user, who is in ``groups``.
     """
 
     name: str
@@ -155,7 +155,7 @@ RestartPreventExitStatus=2 3 5 6 7 8
 _STARTS = 5
 """Starts within as many idle times after which systemd gives up."""
 
-# The user of its own exists while the service runs. systemd makes the folders and gives them to it.
+# The service's user exists while the service runs. systemd makes the folders and gives them to it.
 # All servers share the folders, so a shader is compiled once.
 _USER = """\
 DynamicUser=yes
