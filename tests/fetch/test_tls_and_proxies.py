@@ -208,7 +208,7 @@ def test_H33_https_through_a_proxy_with_or_without_tls(
 def as_slow_tunnel(port: int, fast: int, patience: Event) -> Behaviour:
     """A proxy that sends the host's first ``fast`` bytes at once, then one every 50 ms.
 
-    After 600 slow bytes it sets ``patience`` and closes: nobody may wait for so long.
+    After 600 slow bytes it sets ``patience`` and closes: the client should have given up.
     """
 
     def behave(exchange: Exchange) -> None:
