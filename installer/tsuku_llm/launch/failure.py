@@ -1,4 +1,7 @@
-"""The errors of a failed start: the system refused it, or the server ended before it served."""
+"""Why a server did not start, or ended: the system refused it, or its last words tell.
+
+An end before it served is an error of ours. After that it is explained, and its exit code stays.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,16 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
         facts=tuple(dict.fromkeys((*diagnosis.facts, f"it {ending(code)}"))),
         hint=diagnosis.hint(plan.backend),
     )
+
+
+def why_ended(code: int, said: str, *, oom_killed: bool) -> Diagnosis:
+    """Explain the failure of a server that had served, and that we did not tell to end.
+
+    ``said`` is the end of its output.
+    """
+    found = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
+    found = found or unknown(code, said, served=True)
+    return replace(found, facts=tuple(dict.fromkeys((*found.facts, f"it {ending(code)}"))))
 
 
 def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
