@@ -1,25 +1,20 @@
 """What becomes of a server that has served: its last words, a hang, and what follows from them."""
 
-import http.client
+import json
 import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.servers import NOW, install_stand_in
-from support.sessions import make_session
+from support.builds import VULKAN_STEPS
+from support.gpu_machine import OPENED, GpuMachine
+from support.lives import Run
+from support.servers import install_stand_in
 
 from tsuku_llm.errors import GpuLost
-from tsuku_llm.host import LocalHost
 from tsuku_llm.launch import canary, life
-from tsuku_llm.launch.report import StartReport
-from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.serve import Serving, serve
-from tsuku_llm.operations.session import Machine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -36,49 +31,6 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "llm"
     folder.mkdir(mode=0o755)
     return folder
-
-
-@dataclass
-class Run:
-    """One ``serve`` of what is installed; ``on_ready`` is called each time that it serves."""
-
-    data: Path
-    on_ready: Callable[["Run"], None]
-    notes: list[str] = field(default_factory=list)
-    reports: list[StartReport] = field(default_factory=list)
-    served: int = 0
-    on_note: Callable[[str], None] = lambda _: None
-
-    def __post_init__(self) -> None:
-        self.stop_handle = StopHandle()
-
-    def make(self, *arguments: str, **settings: object) -> int:
-        environ = {"PATH": os.environ["PATH"]}
-        machine = Machine(LocalHost(None, environ), NOW, environ)
-        wanted = {"fallback": "off", "canary": False, **settings}
-        session = make_session(self.data, machine, note=self._note, **wanted)
-        how = Serving(sink=self._on_report, stop_handle=self.stop_handle)
-        return serve(session, ("--port", "0", "-m", "/none.gguf", *arguments), how)
-
-    def _note(self, text: str) -> None:
-        self.notes.append(text)
-        self.on_note(text)
-
-    def _on_report(self, report: StartReport) -> None:
-        again = report.ready and not (self.reports and self.reports[-1].ready)
-        self.reports.append(report)
-        if again:
-            self.served += 1
-            self.on_ready(self)
-
-    def request(self) -> None:
-        """Ask for a result, as a client of the server does; it may end meanwhile."""
-        assert self.reports[-1].port
-        connection = http.client.HTTPConnection("127.0.0.1", self.reports[-1].port)
-        with suppress(OSError, http.client.HTTPException):
-            connection.request("POST", "/completion", "{}")
-            connection.getresponse().read()
-        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -214,3 +166,85 @@ def test_a_server_that_hangs_is_one_warning_and_stays_by_default(data: Path) -> 
     assert run.make() == 0
     assert len([text for text in run.notes if "the server hangs" in text]) == 1
     assert [each.trouble.kind for each in run.reports if each.trouble][:1] == ["hangs"]
+
+
+# --- a machine with a card --------------------------------------------------------------------
+
+IN_THE_MACHINE = """
+import json, os, shutil, sys
+from pathlib import Path
+from support.lives import Run
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.launch import life
+data, loss, policy = sys.argv[1:]
+life.LOOK = 0.05
+# A client that watches a fault needs no more than its warning.
+def on_note(text):
+    if text.startswith("warning: the GPU or its driver"):
+        run.stop_handle.end("seen")
+def on_ready(run):
+    if "work" in loss:
+        shutil.rmtree(os.environ["WORK"])
+    if "node" in loss:
+        os.unlink("/dev/nvidia0")
+names = tuple(name for name in os.environ if name.startswith(("STUB_", "LD_LIBRARY")))
+run = Run(Path(data), on_ready, on_note=on_note, inherited=names)
+try:
+    error = run.make(canary=True, on_gpu_loss=policy)
+except TsukuError as raised:
+    error = [raised.exit_code, raised.slug, raised.facts]
+report = run.reports[-1]
+verdicts = [each.verdict for each in run.reports if each.ready]
+print(json.dumps([error, verdicts[0], report.trouble and report.trouble.kind, run.notes]))
+"""
+
+
+def lived(folder: Path, loss: str, policy: str, **counts: object) -> list[Any]:
+    """Serve on a machine with a card, take from it what ``loss`` names, and return what is said.
+
+    The engines' work is the only proof of the GPU: the driver tells no memory of a process.
+    """
+    machine, work, data = GpuMachine(folder), folder / "work", folder / "llm"
+    work.mkdir()
+    data.mkdir(mode=0o755)
+    plugins = {"libggml-cuda.so": b"plugin", "libggml-cpu.so": b"plugin"}
+    maps = tuple(f"map {name}" for name in ("llama-server", *plugins))
+    install_stand_in(
+        data,
+        backend="cuda",
+        files=plugins,
+        devices=(VULKAN_STEPS[0], "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)"),
+        serve=(f"work {work}/done", *maps, OPENED, "listen"),
+    )
+    line = [sys.executable, "-c", IN_THE_MACHINE, str(data), loss, policy]
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "WORK": str(work)}
+    told = {"nvml_process": (1 << 64) - 1, "nvml_sm": 30, "nvml_worked": f"{work}/done"}
+    done = machine.run(line, env=env, **told, **counts)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_device_node_that_is_gone_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> None:
+    error, verdict, trouble, _ = lived(tmp_path, "node work", "stop")
+    assert error[:2] == [8, "gpu-lost"]
+    assert error[2] == ["/dev/nvidia0 does not exist any more"]
+    assert (verdict, trouble) == ("on_gpu", "gpu-lost")
+
+
+def test_an_xid_error_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> None:
+    error, _, trouble, _ = lived(tmp_path, "work", "stop", nvml_xid=79)
+    assert error[:2] == [8, "gpu-lost"]
+    assert error[2] == ["GPU 0: the driver reports Xid 79 (the GPU has fallen off the bus)"]
+    assert trouble == "gpu-lost"
+
+
+@pytest.mark.parametrize(("loss", "counts"), [("node", {}), ("", {"nvml_xid": 48})])
+def test_a_fault_under_which_the_server_computes_is_one_warning(
+    loss: str, counts: dict[str, object], tmp_path: Path
+) -> None:
+    error, verdict, trouble, notes = lived(tmp_path, loss, "stop", **counts)
+    assert (error, verdict, trouble) == (0, "on_gpu", "gpu-fault")
+    assert len([note for note in notes if note.startswith("warning: the GPU")]) == 1

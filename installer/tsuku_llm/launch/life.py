@@ -137,7 +137,8 @@ class LifeWatch:
 
     def see(self, sample: LifeSample) -> ServerProblem | None:
         """Take one more sample; return a problem that is new, or over."""
-        last = self._last or sample
+        # Nothing is known from before the first sample.
+        last = self._last or sample._replace(gone=(), refused=())
         if self._on_gpu:
             self._suspect(last, sample)
         self._last = sample
