@@ -40,6 +40,7 @@ TsukuError
 │   └── StillRunning      7  still-running
 ├── SilentCpu             8  silent-cpu
 ├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
+├── GpuLost               8  gpu-lost         (after it served; or it hangs)
 └── Interrupted         130  interrupted
 
 The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
@@ -313,6 +314,13 @@ class NotOnGpu(TsukuError):
     """A server of which too little is on the required GPU, or of which that cannot be shown."""
 
     slug = "not-on-gpu"
+    exit_code = 8
+
+
+class GpuLost(TsukuError):
+    """A server that served has lost its GPU or hangs, and the settings do not let it go on."""
+
+    slug = "gpu-lost"
     exit_code = 8
 
 

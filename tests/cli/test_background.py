@@ -194,6 +194,25 @@ def test_an_end_before_it_is_ready_is_our_error_with_its_words_and_the_logs_plac
     assert home.servers() == {}
 
 
+def test_a_server_that_dies_of_a_request_is_explained_in_status_and_log(home: Home) -> None:
+    words = "terminate called after throwing an instance of 'vk::DeviceLostError'"
+    home.install((f"die {words}", "listen"), "b101")
+    started = home.start()
+    assert started["report"]["trouble"] is None
+    connection = http.client.HTTPConnection("127.0.0.1", started["port"])
+    connection.request("POST", "/completion", "{}")
+    with pytest.raises(http.client.RemoteDisconnected):
+        connection.getresponse()
+    connection.close()
+    assert gone(started["supervisor"])
+    ended = home.servers()["default"]
+    assert (ended["state"], ended["exit_code"]) == ("ended", 134)
+    assert "lost" in ended["reason"]
+    assert ended["report"]["trouble"]["kind"] == "ended"
+    assert "the server ended after it had served" in home.run("logs").stdout
+    assert "trouble" in home.run("status").stdout
+
+
 @pytest.mark.parametrize(
     ("options", "code"), [(("--name", "A B"), 2), (("--idle-timeout", "soon"), 2), (("--exec",), 2)]
 )

@@ -12,7 +12,7 @@ from support.program import environment, run_program
 from tsuku_llm.cli.render.metrics import text
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
-from tsuku_llm.launch.report import FallenBack, StartReport, Verdict
+from tsuku_llm.launch.report import FallenBack, GpuHolder, StartReport, Trouble, Verdict
 from tsuku_llm.process import Process
 
 US = Process.of(os.getpid())
@@ -53,7 +53,15 @@ UNKNOWN = replace(
     ),
 )
 PARTLY = replace(
-    GPU, name="partly", report=REPORT._replace(verdict=Verdict.PARTLY, gpu_bytes=4_000_000_000)
+    GPU,
+    name="partly",
+    report=REPORT._replace(
+        verdict=Verdict.PARTLY,
+        gpu_bytes=4_000_000_000,
+        trouble=Trouble("hangs", "the server hangs", "2026-11-21T13:00:00Z"),
+        restarts=3,
+        holders=(GpuHolder(7, "game", 3_000_000_000), GpuHolder(8, "", 2_000_000_000)),
+    ),
 )
 CPU = replace(
     GPU, name="cpu", report=REPORT._replace(verdict=Verdict.ON_CPU, layers_offloaded=0, gpu_bytes=0)
@@ -86,6 +94,9 @@ def samples(metric: str) -> dict[str, float]:
         ("device_memory_used_bytes", dict.fromkeys(("gpu", "partly", "cpu", "ended"), 2e9)),
         ("layers", dict.fromkeys(STARTED, 33)),
         ("layers_offloaded", {"gpu": 33, "partly": 33, "cpu": 0, "ended": 33}),
+        ("trouble", {**dict.fromkeys(STARTED, 0), "partly": 1}),
+        ("restarts", {**dict.fromkeys(STARTED, 0), "partly": 3}),
+        ("other_memory_used_bytes", {**dict.fromkeys(STARTED, 0), "partly": 5e9}),
         ("idle_timeout_seconds", {**dict.fromkeys(STARTED, 0), "starting": 0, "ended": 300}),
     ],
 )
@@ -108,13 +119,14 @@ def test_any_text_can_be_a_label() -> None:
         "driver": "NVIDIA 580.159.04",
         "verification": "fingerprint",
         "fallen_back_from": "cuda-13.4",
+        "trouble": "",
     }
 
 
 def test_the_names_follow_the_rules() -> None:
     """https://prometheus.io/docs/practices/naming/: base units at the end, no type in a name."""
     families = list(parsed(text(ALL)))
-    assert len({family.name for family in families}) == len(families) == 11
+    assert len({family.name for family in families}) == len(families) == 14
     for family in families:
         assert re.fullmatch("tsuku_llm_server(_[a-z]+)+", family.name)
         assert family.type == "gauge"

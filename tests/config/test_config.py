@@ -139,6 +139,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.update_check": "false",
         "llm.canary": "false",
         "llm.fallback": "auto",
+        "llm.on_gpu_loss": "restart",
         "llm.idle_timeout": "5m",
         "llm.start_timeout": "1h",
     }.get(key.name, "cpu")
@@ -458,6 +459,7 @@ TEXTS = {
     "llm.update_check": st.sampled_from(["true", "false"]),
     "llm.canary": st.sampled_from(["true", "false"]),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
+    "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
     **dict.fromkeys(
         ("llm.idle_timeout", "llm.start_timeout"),
         st.from_regex(r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True),

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stub_drivers import StubDrivers
 
-from tsuku_llm.launch.nvml import GpuMemory, gpu_memory, parse_memory
+from tsuku_llm.launch.nvml import (
+    GpuMemory,
+    NvidiaLine,
+    NvidiaWatch,
+    gpu_memory,
+    parse_memory,
+    parse_watched,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub is Linux's")
 
@@ -131,6 +139,51 @@ def test_the_processes_for_which_the_engines_worked(
     )
     assert found
     assert found.working == working
+
+
+def first_lines(environ: dict[str, str], count: int) -> list[NvidiaLine]:
+    """The first lines of the child that watches; it is given time by giving way to it."""
+    watch, found, end = NvidiaWatch(environ), [], time.monotonic() + 60
+    try:
+        while len(found) < count and time.monotonic() < end:
+            found += watch.lines()
+            os.sched_yield()
+    finally:
+        watch.close()
+    return found
+
+
+def test_a_fault_of_a_device_is_heard_at_once(stub: dict[str, str]) -> None:
+    """The child would tell the memory again only after half a minute."""
+    settings = {"STUB_nvml_pid": "77", "STUB_nvml_used": str(GIB), "STUB_nvml_xid": "79"}
+    memory, fault = first_lines({**stub, **settings}, 2)
+    assert memory.memory
+    assert memory.memory.processes == {77: GIB}
+    assert fault == NvidiaLine(faults=((79, "GPU 0"),))
+
+
+def test_a_device_that_the_driver_lost_is_told(stub: dict[str, str]) -> None:
+    (line,) = first_lines({**stub, "STUB_nvmlDeviceGetMemoryInfo": "15"}, 1)
+    assert line == NvidiaLine(lost=("GPU 0",))
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
+def test_without_events_the_memory_is_told_all_the_same(
+    function: str, stub: dict[str, str]
+) -> None:
+    (line,) = first_lines({**stub, f"STUB_{function}": "3"}, 1)
+    assert line.memory
+
+
+def test_a_watch_without_the_library_hears_nothing_and_ends() -> None:
+    watch = NvidiaWatch({"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/nowhere"})
+    assert watch.lines() == ()
+    watch.close()
+
+
+@given(st.text() | st.sampled_from(['{"fault": "x", "device": []}', '{"lost": 3}', '{"lost": []}']))
+def test_any_line_of_the_child_is_parsed_or_ignored(text: str) -> None:
+    assert parse_watched(text) == NvidiaLine()
 
 
 @given(st.text())

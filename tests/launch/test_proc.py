@@ -1,6 +1,7 @@
 """The kernel's view of processes: texts as drivers print them, and this test's own processes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tsuku_llm.launch import proc
 from tsuku_llm.launch.proc import (
     DrmCount,
     computing_processes,
@@ -138,3 +140,21 @@ def test_a_process_that_is_gone_has_no_facts() -> None:
     sample = sample_processes((ended.pid,))
     assert (sample.nodes, sample.libraries, sample.memory) == (None, None, None)
     assert computing_processes(os.getpid(), frozenset())[0] == os.getpid()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(("driver", "counts"), [("nvidia", False), ("amdgpu", True)])
+def test_a_drm_node_of_nvidias_driver_does_not_count(
+    driver: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No driver would count its memory in /proc, and that of the server would be unknown."""
+    node = tmp_path / "renderD128"
+    node.touch()
+    device = tmp_path / "drm" / "renderD128" / "device"
+    device.mkdir(parents=True)
+    (device / "driver").symlink_to(tmp_path / "drivers" / driver)
+    monkeypatch.setattr(proc, "_NODE", re.compile(re.escape(str(node))))
+    monkeypatch.setattr(proc, "_DRM_CLASS", str(tmp_path / "drm"))
+    with node.open():
+        nodes = sample_processes((os.getpid(),)).nodes
+    assert nodes == ((str(node),) if counts else ())

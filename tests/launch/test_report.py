@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.launch.report import FallenBack, Sign, StartReport, Verdict
+from tsuku_llm.launch.report import (
+    FallenBack,
+    GpuHolder,
+    Sign,
+    StartReport,
+    Trouble,
+    Verdict,
+)
 from tsuku_llm.launch.supervise import StopHandle
 
 TEXTS = st.text(max_size=12)
@@ -25,6 +32,10 @@ KINDS: dict[object, st.SearchStrategy[object]] = {
     tuple[Sign, ...]: st.lists(
         st.builds(Sign, TEXTS, st.sampled_from(Verdict), TEXTS), max_size=2
     ).map(tuple),
+    Trouble | None: st.none() | st.builds(Trouble, TEXTS, TEXTS, TEXTS),
+    tuple[GpuHolder, ...]: st.lists(st.builds(GpuHolder, COUNTS, TEXTS, COUNTS), max_size=2).map(
+        tuple
+    ),
     tuple[FallenBack, ...]: st.lists(st.builds(FallenBack, TEXTS, TEXTS), max_size=2).map(tuple),
 }
 FIELDS = {name: KINDS[kind] for name, kind in get_type_hints(StartReport).items()}
@@ -52,7 +63,7 @@ def test_a_report_with_a_junk_field_is_refused_or_valid(
 
 def test_a_report_of_an_earlier_version_is_read() -> None:
     document = json.loads(REPORT.to_json())
-    for name in ("model_bytes", "gpu_bytes", "gpu_names"):
+    for name in ("model_bytes", "gpu_bytes", "gpu_names", "trouble", "holders", "restarts"):
         del document[name]
     assert StartReport.from_json(json.dumps(document).encode()) == REPORT
 

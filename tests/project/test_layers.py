@@ -184,6 +184,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         | {"last_words", "packages"},
         "wishes": set(),
         "verdict": {"report"},
+        "life": {"report"},
         "gpu_use": {"devices", "log", "report", "wishes"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
@@ -196,6 +197,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "canary": {"gpu_use", "health", "wishes"},
         "nvml": {"child", "planning"},
         "proc": {"gpu_use"},
+        "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
+        | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
         | {"planning", "proc", "wishes"},
         "failure": {"causes", "diagnosis", "health", "last_words", "packages", "planning"},
@@ -203,9 +206,10 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},
-        "supervise": {"child", "failure", "forwarding", "health", "planning", "replace_process"},
-        "monitor": {"devices", "gpu_use", "health", "nvml", "observation", "planning", "report"}
-        | {"supervise", "verdict"},
+        "supervise": {"causes", "child", "failure", "forwarding", "health", "planning"}
+        | {"replace_process"},
+        "monitor": {"devices", "gpu_use", "health", "life", "life_sampling", "log", "nvml"}
+        | {"observation", "planning", "report", "supervise", "verdict"},
     },
     "store": {
         # What is on disk: files and their formats.
@@ -255,8 +259,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 
 PURE = {
     "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "log", "packages", "report", "verdict"}
-    | {"wishes"},
+    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "packages", "report"}
+    | {"verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

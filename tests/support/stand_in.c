@@ -13,7 +13,8 @@
  *     loading N             /health is answered with 503 so many times first
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
  *     refuse N M            a completion is answered with status N, an embedding with M
- *     die TEXT              the first request for a result ends it as abort() does, with a line
+ *     die TEXT              the first request for a result ends it as abort() does, after TEXT
+ *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
  *     open FILE             open a file and keep it open
  *     mapped FILE N         map N bytes of a model, by its absolute path
@@ -95,7 +96,8 @@ static void spawn(void)
 }
 
 static long loading, refused_completions, refused_embeddings;
-static const char *dies;
+static int dies, stuck;
+static char last_words[4096];
 static char work[4096];
 
 static double prompt_speed, generation_speed;
@@ -142,8 +144,11 @@ static void answer(int client)
                 : !strncmp(request, "POST /embedding", 15) ? refused_embeddings
                                                            : 0;
     loading--;
+    if (stuck && strncmp(request, "GET /health", 11))
+        return;
     if (!strncmp(request, "POST /", 6) && dies) {
-        fprintf(stderr, "%s\n", dies);
+        if (*last_words)
+            fprintf(stderr, "%s\n", last_words);
         abort();
     }
     if (code)
@@ -287,7 +292,9 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "refuse"))
         sscanf(text, "%ld %ld", &refused_completions, &refused_embeddings);
     else if (!strcmp(name, "die"))
-        dies = strdup(text);
+        dies = 1, snprintf(last_words, sizeof last_words, "%s", text);
+    else if (!strcmp(name, "stuck"))
+        stuck = 1;
     else if (!strcmp(name, "work"))
         snprintf(work, sizeof work, "%s", text);
     else if (!strcmp(name, "open")) {

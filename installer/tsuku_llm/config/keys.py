@@ -14,6 +14,7 @@ Value = str | tuple[str, ...] | None
 """A parsed value; None means that the setting is unset."""
 
 FALLBACKS = ("off", "ask", "auto")
+ON_GPU_LOSS = ("warn", "restart", "fallback", "stop")
 REFRESHES = ("auto", "always", "never")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
@@ -235,6 +236,12 @@ KEYS: tuple[Key, ...] = (
         parse_switch,
         "whether serve sends the server one short request, to see if the GPU works",
         _is_true,
+    ),
+    Key(
+        "llm.on_gpu_loss",
+        "warn",
+        one_of(ON_GPU_LOSS),
+        "what serve does if the GPU is lost or the server hangs: warn, restart, fallback, stop",
     ),
     Key(
         "llm.idle_timeout",

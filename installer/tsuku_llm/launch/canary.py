@@ -1,4 +1,4 @@
-"""The canary: one short request to a server that is ready, while the GPU's work is counted.
+"""Requests to a server: the canary, while the GPU's work is counted, and a question to its queue.
 
 A plain socket, as for ``/health``: importing an HTTP client takes longer than most starts.
 """
@@ -19,6 +19,9 @@ LIMIT = 20.0
 # sends there too. ``cache_prompt`` off: the user's first request finds an empty slot.
 _COMPLETION = {"prompt": "a", "n_predict": 1, "cache_prompt": False}
 _EMBEDDING = {"content": "a"}
+
+_QUEUE_LIMIT = 5.0
+"""Seconds for an answer of the queue."""
 
 _LARGEST = 1 << 20
 """Bytes of an answer that are read: an embedding has thousands of numbers."""
@@ -45,6 +48,24 @@ def ask_canary(address: ServerAddress, wishes: Wishes) -> CanaryResult:
     return CanaryResult(problem=f"answered with HTTP status {status}")
 
 
+def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
+    """Tell whether the server's queue of tasks answers; None if that cannot be asked.
+
+    ``/slots`` is answered by the thread that computes, between two batches; ``/health`` is answered
+    by another one, also if that thread hangs in a driver.
+    """
+    if address.tls:
+        return None
+    try:
+        status = _ask(address, "GET /slots", _key(wishes), limit=_QUEUE_LIMIT)
+    except TimeoutError:
+        return False
+    except (OSError, UnicodeError, ValueError):
+        return None
+    # --no-slots, a wrong key and a router have other answers, which do not come from the queue.
+    return True if status == 200 else None  # noqa: PLR2004
+
+
 def _key(wishes: Wishes) -> str | None:
     """Return one of the keys for the server's API. Raises OSError."""
     if wishes.key:
@@ -58,13 +79,21 @@ def _key(wishes: Wishes) -> str | None:
 
 def _post(address: ServerAddress, path: str, body: object, key: str | None) -> int:
     """Return the HTTP status of the answer. Raises OSError and ValueError."""
-    content = json.dumps(body).encode()
-    head = f"POST {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    return _ask(address, f"POST {path}", key, limit=LIMIT, body=json.dumps(body))
+
+
+def _ask(
+    address: ServerAddress, request: str, key: str | None, *, limit: float, body: str = ""
+) -> int:
+    method, _, path = request.partition(" ")
+    content = body.encode()
+    head = f"{method} {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
+    if body:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
     if key:
         head += f"Authorization: Bearer {key}\r\n"
     with closing(connect(address)) as connection:
-        connection.settimeout(LIMIT)
+        connection.settimeout(limit)
         connection.sendall(head.encode("utf-8", "surrogateescape") + b"\r\n" + content)
         answer = b""
         # The server closes the connection after the answer: then everything is computed.

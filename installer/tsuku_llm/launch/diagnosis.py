@@ -52,11 +52,15 @@ def diagnose(
     return found or by_code
 
 
-def unknown(code: int, text: str) -> Diagnosis:
-    """Return the diagnosis of an end that nothing explains, with the last lines as facts."""
+def unknown(code: int, text: str, *, served: bool = False) -> Diagnosis:
+    """Return the diagnosis of an end that nothing explains, with the last lines as facts.
+
+    ``served``: it had served before.
+    """
+    early = "" if served else " before it served"
     return Diagnosis(
         "unknown",
-        f"it {ending(code)} before it served, and its words are not known to this program",
+        f"it {ending(code)}{early}, and this program does not know why",
         "read its last lines; for more of them, start it again with -lv 4 after the --",
         facts=last_lines(text),
         fault="unknown",

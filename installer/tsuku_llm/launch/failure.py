@@ -1,4 +1,7 @@
-"""The errors of a failed start: the system refused it, or the server ended before it served."""
+"""Why a server did not start, or ended: the system refused it, or its last words tell.
+
+An end before it served is an error of ours. After that it is explained, and its exit code stays.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,26 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     failure = BackendFailed if by_backend else LaunchError
     raise failure(
         f"the server did not start: {diagnosis.cause}",
-        # Its own code too: ours is always the same, so that a script can rely on it.
-        facts=tuple(dict.fromkeys((*diagnosis.facts, f"it {ending(code)}"))),
+        facts=_with_end(diagnosis, code),
         hint=diagnosis.hint(plan.backend),
     )
+
+
+def why_ended(code: int, said: str, *, oom_killed: bool) -> Diagnosis:
+    """Explain the failure of a server that had served, and that we did not tell to end.
+
+    ``said`` is the end of its output.
+    """
+    found = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
+    found = found or unknown(code, said, served=True)
+    return replace(found, facts=_with_end(found, code))
+
+
+def _with_end(diagnosis: Diagnosis, code: int) -> tuple[str, ...]:
+    """Return its facts with the server's own code: ours is always the same."""
+    end = f"it {ending(code)}"
+    told = end in diagnosis.cause or end in diagnosis.facts
+    return diagnosis.facts if told else (*diagnosis.facts, end)
 
 
 def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:

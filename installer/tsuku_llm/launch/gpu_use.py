@@ -45,11 +45,11 @@ _CPU_PLUGIN = re.compile(r"ggml-cpu")
 class ProcessSample(NamedTuple):
     """The facts about the processes of one server. None: not permitted, or not on this system.
 
-    ``nodes`` are the GPU device nodes that they have open. ``libraries`` are the names of the
-    files that they have mapped. Memory is in bytes: ``device_memory`` is what the drivers count
-    as the GPU's own, ``memory`` includes main memory that is lent to the GPU. ``model_mapped``
-    is the part of the model's files that is mapped. ``busy`` is a count of the GPU's work that
-    only grows.
+    ``nodes`` are the GPU device nodes that they have open, without those in /dev/dri of NVIDIA's
+    driver. ``libraries`` are the names of the files that they have mapped. Memory is in bytes:
+    ``device_memory`` is what the drivers count as the GPU's own, ``memory`` includes main memory
+    that is lent to the GPU. ``model_mapped`` is the part of the model's files that is mapped.
+    ``busy`` is a count of the GPU's work that only grows.
     """
 
     nodes: tuple[str, ...] | None = None
@@ -109,8 +109,7 @@ class Observed(NamedTuple):
             if node.startswith("/dev/nvidia"):
                 known = nvidia is not None
             elif node.startswith(("/dev/dri/", "/dev/kfd")):
-                # NVIDIA's driver has such nodes too, and counts nothing for them in /proc.
-                known = counted is not None or bool(nvidia)
+                known = counted is not None
             else:
                 known = False
             if not known:

@@ -1,4 +1,4 @@
-"""The monitor of one start: when the server is ready, and where it computes.
+"""The monitor of one server: when it is ready, where it computes, and how it is until its end.
 
 Two threads use a ``StartMonitor``. The supervisor calls ``on_started`` and ``on_ended``. The
 monitor's own thread, ``_follow``, does the rest. A third thread copies the server's stderr
@@ -8,10 +8,11 @@ into the ``Readiness`` that both share.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import NotOnGpu, SilentCpu, TsukuError
+from tsuku_llm.errors import GpuLost, NotOnGpu, SilentCpu, TsukuError
 from tsuku_llm.launch import health
 from tsuku_llm.launch.devices import ListedDevice, own_devices
 from tsuku_llm.launch.gpu_use import (
@@ -22,12 +23,17 @@ from tsuku_llm.launch.gpu_use import (
     gpu_names,
     shortfall,
 )
+from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.nvml import GpuMemory
 from tsuku_llm.launch.observation import GpuObserver
 from tsuku_llm.launch.planning import Build, LaunchPlan
-from tsuku_llm.launch.report import Sink, StartReport, Verdict
+from tsuku_llm.launch.report import Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.launch.verdict import decide
+
+if TYPE_CHECKING:  # a server that does not come to serve needs none of it
+    from tsuku_llm.launch.life import ServerProblem
+    from tsuku_llm.launch.life_sampling import LifeSampler
 
 _ENDING = 0.5
 """Seconds for the supervisor to see the end of a server whose connection broke."""
@@ -44,7 +50,10 @@ class StartContext(NamedTuple):
     the server. ``tell`` gets the report of a server that was judged. ``recheck`` raises if the
     tree has changed; it is called when the server has loaded everything. ``on_running`` is called
     when the server runs, and ``on_loading`` while it loads, with its pid and the bytes that it
-    has logged; what that raises ends the server. All of them run in the monitor's thread.
+    has logged; what that raises ends the server. ``on_problem`` is called with each problem of a
+    server that serves; ``ends_lost``: one that has lost its GPU, or hangs, is ended. ``look`` are
+    the seconds between two looks at it, None for the usual ones. All of them run in the monitor's
+    thread.
     """
 
     build: Build
@@ -60,10 +69,13 @@ class StartContext(NamedTuple):
     tell: Callable[[StartReport], None] = lambda _: None
     on_running: Callable[[], None] = lambda: None
     on_loading: Callable[[int, int], None] = lambda _pid, _log: None
+    on_problem: Callable[[ServerProblem], None] = lambda _: None
+    ends_lost: bool = False
+    look: float | None = None
 
 
 class StartMonitor:
-    """The observer of one start; ``failure`` is why it ended the server, None if it did not."""
+    """The observer of one server; ``failure`` is why it ended the server, None if it did not."""
 
     def __init__(self, start: StartContext, sink: Sink, stop_handle: StopHandle) -> None:
         # The monitor's thread writes these two once the server runs. The supervisor reads
@@ -121,6 +133,60 @@ class StartMonitor:
         # server ends, so its end is not explained as a failed start.
         readiness.confirm()
         self._sink(self.report)
+        if self.failure is None:
+            self._look_after(readiness.address, observer)
+
+    def _look_after(self, address: health.ServerAddress, observer: GpuObserver | None) -> None:
+        """Watch a server that serves until it ends, or until it has to be ended."""
+        from tsuku_llm.launch.life import FAULT, LOOK, OVER, LifeWatch  # noqa: PLC0415 - only now
+        from tsuku_llm.launch.life_sampling import LifeSampler  # noqa: PLC0415
+
+        start, report = self._start, self.report
+        # A user who keeps the server from the GPU does not miss it.
+        refused = observer is None or observer.refused
+        verdict = Verdict.ON_CPU if refused else report.verdict
+        sampler = LifeSampler(report.pid, address, start.plan, start.files, verdict)
+        watch = LifeWatch(verdict, elastic=sampler.elastic)
+        try:
+            # The supervisor sets it at the end of the server, which wakes this at once.
+            while not self._over.wait(start.look or LOOK):
+                problem = watch.see(sampler.sample())
+                report = _present(self.report, sampler)
+                # A server that ends fails in the same ways: its end is explained by its last words.
+                if self._over.is_set():
+                    return
+                if problem is None and watch.wants_check and observer:
+                    # No facts of the log: it said them when all was well.
+                    seen = observer.look(
+                        report.pid,
+                        LogFacts(),
+                        address,
+                        canary=start.canary,
+                        has_ended=lambda: self._over.wait(_ENDING),
+                    )
+                    if self._over.is_set():
+                        return
+                    problem = watch.judge(decided := decide(collect_signs(seen)))
+                    if problem and problem.kind not in (FAULT, OVER):
+                        report = report._replace(
+                            verdict=decided,
+                            gpu_bytes=bytes_on_gpu(seen, decided),
+                            layers_offloaded=0 if decided is Verdict.ON_CPU else None,
+                        )
+                if problem:
+                    report = report._replace(trouble=_trouble(watch.problem))
+                if report != self.report:
+                    self.report = report
+                    self._sink(report)
+                if problem and start.ends_lost and problem.kind not in (FAULT, OVER):
+                    # First the failure, as in ``_follow``.
+                    self.failure = GpuLost(problem.text, facts=problem.facts, hint=LOST_HINT)
+                    self._stop_handle.end(problem.text)
+                    return
+                if problem:
+                    start.on_problem(problem)
+        finally:
+            sampler.close()
 
     def _judge(self, readiness: health.Readiness, observer: GpuObserver | None) -> bool:
         """Complete the report of a server that is ready; return False if it has ended.
@@ -165,6 +231,38 @@ class StartMonitor:
             start.warn(_silent_cpu(self.report))
         start.tell(self.report)
         return True
+
+
+LOST_HINT = "tsuku-llm doctor finds the broken link; llm.on_gpu_loss = restart, fallback or stop"
+"""What to do about a lost GPU."""
+
+_MOVED = 0.02
+"""Part of the memory in use that must come or go to be written down."""
+
+
+def _present(report: StartReport, sampler: LifeSampler) -> StartReport:
+    """Fill in the memory of now; small changes are left out, as each one is written to a file."""
+    used = sampler.memory
+    total = report.memory_total or (sampler.nvidia.total if sampler.nvidia else None)
+    if used is None or (
+        report.memory_used is not None
+        and abs(used - report.memory_used) <= _MOVED * report.memory_used
+    ):
+        used = report.memory_used
+    holders = sampler.holders
+    before = {each.pid: each.memory for each in report.holders}
+    if before.keys() == {each.pid for each in holders} and all(
+        abs(each.memory - before[each.pid]) <= _MOVED * before[each.pid] for each in holders
+    ):
+        holders = report.holders
+    return report._replace(memory_total=total, memory_used=used, holders=holders)
+
+
+def _trouble(problem: ServerProblem | None) -> Trouble | None:
+    if problem is None:
+        return None
+    text = ": ".join((problem.text, "; ".join(problem.facts))) if problem.facts else problem.text
+    return Trouble(problem.kind, text, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
 def _refused(report: StartReport, broken: str) -> TsukuError:

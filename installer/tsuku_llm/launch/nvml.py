@@ -1,15 +1,17 @@
-"""The use of NVIDIA GPUs by each process, their memory and their work, asked in a child process."""
+"""The use of NVIDIA GPUs by each process, and their faults, asked in a child process."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tsuku_llm.launch.child import ask
+from tsuku_llm.launch.child import ChildEnd, ask
 from tsuku_llm.launch.planning import LaunchPlan
 
 _LIMIT = 10.0
@@ -54,6 +56,79 @@ class GpuMemory(NamedTuple):
             return sum(known)
         # A process that is missing in a complete list has no memory there.
         return 0 if self.complete and not found else None
+
+
+class NvidiaLine(NamedTuple):
+    """A line of the child that watches: the memory, or faults as pairs of Xid and device.
+
+    A fault without a number is an ECC error. ``lost`` are the devices that the driver gave up.
+    """
+
+    memory: GpuMemory | None = None
+    faults: tuple[tuple[int | None, str], ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+class NvidiaWatch:
+    """A child process that waits for faults of NVIDIA's devices, and tells their memory meanwhile.
+
+    One thread uses it. The child starts once for a server's life: a new one each minute would take
+    longer than everything else that is looked at.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        argv = (sys.executable, "-I", "-S", "-E", "-c", _START, str(Path(__file__).parent), "watch")
+        self._rest = b""
+        self._child: subprocess.Popen[bytes] | None = None
+        with suppress(OSError):
+            self._child = subprocess.Popen(
+                argv,
+                cwd=os.sep,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        if self._child and self._child.stdout and sys.platform != "win32":
+            os.set_blocking(self._child.stdout.fileno(), False)
+
+    def lines(self) -> tuple[NvidiaLine, ...]:
+        """Return what the child has said since the last call, without waiting."""
+        # On Windows a pipe cannot be read without waiting.
+        if self._child is None or self._child.stdout is None or sys.platform == "win32":
+            return ()
+        data = self._rest
+        # BlockingIOError is an OSError: nothing more has arrived.
+        with suppress(OSError):
+            while piece := os.read(self._child.stdout.fileno(), 1 << 16):
+                data += piece
+        *complete, self._rest = data.split(b"\n")
+        return tuple(parse_watched(line.decode("utf-8", "replace")) for line in complete)
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child:
+            ChildEnd(self._child).finish()
+            if self._child.stdout:
+                self._child.stdout.close()
+
+
+def parse_watched(line: str) -> NvidiaLine:
+    """Parse one line of the child that watches; an empty value for anything else."""
+    try:
+        document = json.loads(line)
+        if "fault" in document:
+            number, device = document["fault"], document["device"]
+            name = "a GPU" if device is None else f"GPU {int(device)}"
+            return NvidiaLine(faults=((None if number is None else int(number), name),))
+        lost = tuple(f"GPU {int(index)}" for index in document["lost"])
+        found = parse_memory(line)
+        if found is not None:
+            found = found._replace(complete=found.complete and _knows_our_ids())
+        return NvidiaLine(memory=found, lost=lost)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return NvidiaLine()
 
 
 def gpu_memory(

@@ -23,6 +23,17 @@ _NOT_KNOWN = (1 << 64) - 1
 _NOT_FOUND = 6
 """NVML_ERROR_NOT_FOUND."""
 
+_TIMEOUT = 10
+"""NVML_ERROR_TIMEOUT."""
+_LOST = 15
+"""NVML_ERROR_GPU_IS_LOST."""
+
+_DOUBLE_BIT_ECC, _XID = 0x2, 0x8
+"""nvmlEventTypeDoubleBitEccError and nvmlEventTypeXidCriticalError: what tells of a loss."""
+
+_EVERY = 30.0
+"""Seconds between two lines about the devices while they are watched."""
+
 _SAMPLED, _PAUSE = 0.5, 0.02
 """Seconds to wait for a sample of the engines, and between two questions for it."""
 
@@ -60,8 +71,24 @@ class _Utilization(ctypes.Structure):
     )
 
 
+class _Event(ctypes.Structure):
+    # nvmlEventData_t of nvml.h
+
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("type", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("compute", ctypes.c_uint),
+    )
+
+
 def main() -> None:
-    """Print the devices with their memory, each process's share of it, and who works there."""
+    """Print the devices with their memory, each process's share of it, and who works there.
+
+    With the argument ``watch`` go on: print them every 30 seconds, and each fault at once, until
+    nobody reads the lines any more.
+    """
     name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
     try:
         nvml = ctypes.CDLL(name)
@@ -73,12 +100,62 @@ def main() -> None:
         return
     driver = ctypes.create_string_buffer(_SIZE)
     nvml.nvmlSystemGetDriverVersion(driver, _SIZE)
+    version = driver.value.decode("utf-8", "replace")
+    if sys.argv[2] == "watch":
+        _watch(nvml, count.value, version)
+        return
     since = int(sys.argv[2])
     # One limit for all devices: those without a process never have a sample.
     end = time.monotonic() + _SAMPLED
     devices = [_device(nvml, index, since, end) for index in range(count.value)]
-    document = {"driver": driver.value.decode("utf-8", "replace"), "devices": devices}
+    _print({"driver": version, "devices": devices})
+
+
+def _print(document: dict[str, Any]) -> None:
     os.write(1, json.dumps(document).encode("ascii") + b"\n")
+
+
+def _watch(nvml: ctypes.CDLL, count: int, driver: str) -> None:
+    """Print lines as ``main`` says; the wait for an event takes no processor time."""
+    events = ctypes.c_void_p()
+    handles: dict[int | None, int] = {}
+    # Older drivers have the first version, with a shorter event.
+    wait = getattr(nvml, "nvmlEventSetWait_v2", None) or getattr(nvml, "nvmlEventSetWait", None)
+    listens = wait is not None and nvml.nvmlEventSetCreate(ctypes.byref(events)) == 0
+    for index in range(count):
+        handle, known = ctypes.c_void_p(), ctypes.c_ulonglong()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+            continue
+        handles[handle.value] = index
+        # A device may know only one of the kinds, and refuses a request with another one.
+        if listens and not nvml.nvmlDeviceGetSupportedEventTypes(handle, ctypes.byref(known)):
+            wanted = known.value & (_DOUBLE_BIT_ECC | _XID)
+            if wanted:
+                nvml.nvmlDeviceRegisterEvents(handle, ctypes.c_ulonglong(wanted), events)
+    while True:
+        lost = [index for index in range(count) if _is_lost(nvml, index)]
+        devices = [_device(nvml, index, 0, 0.0) for index in range(count)]
+        _print({"driver": driver, "devices": devices, "lost": lost})
+        end = time.monotonic() + _EVERY
+        while (left := end - time.monotonic()) > 0:
+            event = _Event()
+            code = (
+                wait(events, ctypes.byref(event), int(left * 1000) + 1) if wait and listens else -1
+            )
+            if code == 0:
+                xid = event.data if event.type == _XID else None
+                _print({"fault": xid, "device": handles.get(event.device)})
+            elif code == _TIMEOUT:
+                break
+            else:
+                # Without events, or with a lost device: the next line tells what is left.
+                time.sleep(left)
+
+
+def _is_lost(nvml: ctypes.CDLL, index: int) -> bool:
+    handle, memory = ctypes.c_void_p(), _MemoryInfo()
+    code = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
+    return _LOST in (code, code or nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)))
 
 
 def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, Any]:

@@ -51,6 +51,11 @@ class GpuObserver:
         self.nvidia: nvml.GpuMemory | None = None
         """NVIDIA's last answer."""
 
+    @property
+    def refused(self) -> bool:
+        """True if the arguments keep the server from the GPU."""
+        return self._wishes.refusal is not None
+
     def look(
         self,
         pid: int,

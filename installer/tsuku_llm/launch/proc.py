@@ -38,6 +38,8 @@ An integrated GPU has only these.
 
 _KFD = "/sys/class/kfd/kfd/proc"
 
+_DRM_CLASS = "/sys/class/drm"
+
 
 class DrmCount(NamedTuple):
     """The counts of the kernel's drivers: bytes on the device, bytes in all, and engines' work.
@@ -97,7 +99,8 @@ def sample_processes(pids: Collection[int], model: str | None = None) -> Process
     for pid in pids:
         # Each fact alone: the process may end between two of them, or forbid only one.
         with suppress(OSError):
-            nodes = {*(nodes or ()), *filter(_NODE.match, _open_files(f"/proc/{pid}/fd"))}
+            opened = filter(_NODE.match, _open_files(f"/proc/{pid}/fd"))
+            nodes = {*(nodes or ()), *(node for node in opened if not _is_nvidias(node))}
         with suppress(OSError):
             maps = _read(f"/proc/{pid}/maps")
             libraries = {*(libraries or ()), *mapped_files(maps)}
@@ -183,6 +186,15 @@ def _sizes(text: str) -> tuple[int, int] | None:
             usable = sum(size for name, size in regions.items() if name != "cpu")
             return sum(own) or sum(regions.values()), usable or sum(regions.values())
     return None
+
+
+def _is_nvidias(node: str) -> bool:
+    """Return True for a node in /dev/dri of NVIDIA's driver, which counts nothing in ``fdinfo``.
+
+    Its memory is counted as that of ``/dev/nvidia0``, which such a process has open too.
+    """
+    link = f"{_DRM_CLASS}/{node.rpartition('/')[2]}/device/driver"
+    return os.path.realpath(link).endswith("/nvidia")
 
 
 def _kfd_memory(pids: Iterable[int]) -> int | None:

@@ -48,6 +48,29 @@ class FallenBack(NamedTuple):
     reason: str
 
 
+DIED = "ended"
+"""The trouble of a server that ended by itself with an error."""
+
+
+class Trouble(NamedTuple):
+    """What is wrong with a server that has served: ``kind`` for programs, ``text`` for people.
+
+    ``since`` is in UTC, to the second. ``trouble`` in ``docs/cli.md`` lists the kinds.
+    """
+
+    kind: str
+    text: str
+    since: str
+
+
+class GpuHolder(NamedTuple):
+    """Another process that holds memory of the GPUs, in bytes; ``name`` is its program."""
+
+    pid: int
+    name: str
+    memory: int
+
+
 class StartReport(NamedTuple):
     """The report of one server's start.
 
@@ -61,7 +84,9 @@ class StartReport(NamedTuple):
     watches it (the same after ``--exec``). ``port`` is None if the server has not said which
     one it took, or listens on a Unix socket; then ``host`` is the socket. ``started_at`` is
     in UTC, to the second. ``signals`` are the signs; stored reports and ``--json`` have that
-    name. ``ready`` is true from the first good answer to ``/health`` on.
+    name. ``ready`` is true from the first good answer to ``/health`` on. ``trouble`` is what is
+    wrong now, None if nothing is; ``holders`` are the other processes with memory of the GPUs.
+    ``restarts`` is how often the server was started again after it had lost its GPU.
     """
 
     name: str
@@ -90,6 +115,9 @@ class StartReport(NamedTuple):
     gpu_bytes: int | None = None
     gpu_names: tuple[str, ...] = ()
     fallen_back_from: tuple[FallenBack, ...] = ()
+    trouble: Trouble | None = None
+    holders: tuple[GpuHolder, ...] = ()
+    restarts: int = 0
 
     @property
     def gpu_share(self) -> float | None:
@@ -166,8 +194,15 @@ READ_REPORT = records.record(
         "fallen_back_from": records.many(
             records.record(FallenBack, {"variant": _text, "reason": _text})
         ),
+        "trouble": records.optional(
+            records.record(Trouble, dict.fromkeys(("kind", "text", "since"), _text))
+        ),
+        "holders": records.many(
+            records.record(GpuHolder, {"pid": _count, "name": _text, "memory": _count})
+        ),
+        "restarts": _count,
     },
     format=FORMAT,
-    since={"gpu_names": []},
+    since={"gpu_names": [], "holders": [], "restarts": 0},
 )
 """The reader of a report in its own file, or in the record of a server."""

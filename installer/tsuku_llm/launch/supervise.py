@@ -14,13 +14,16 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from tsuku_llm.launch.child import ChildEnd, LastWords
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.health import Readiness
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.replace_process import flush_output
+
+if TYPE_CHECKING:  # a server that ends well needs no diagnosis
+    from tsuku_llm.launch.causes import Diagnosis
 
 GRACE = 10.0
 """Seconds that a server gets to finish its current requests and exit."""
@@ -103,12 +106,14 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     one_stream: bool = False,
     serves: bool = True,
     on_signal: Callable[[int], None] | None = None,
+    on_death: Callable[[Diagnosis], None] | None = None,
 ) -> int:
     """Run the server to its end; return its exit code, or 128 + n for signal n.
 
     The server inherits the descriptors in ``keep``, and no others except its streams.
     ``stop_handle`` ends it from another thread. ``observer`` follows it. ``on_signal`` is called
-    in this thread with each signal, before the server gets it.
+    in this thread with each signal, before the server gets it. ``on_death`` is called with the
+    cause if a server that has served ends with an error, and was not told to end.
 
     The server's stdout is ours; with ``one_stream`` it is copied together with its stderr.
     The stderr is copied to ours as it arrives, and its end is kept to explain a failed start.
@@ -157,6 +162,12 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
 
         # The counter is read after the end, for the same reason.
         explain(plan, code, stderr.last_words.text(), oom_killed=_oom_kills() > killed)
+    # An exit code of 0 is the server's own choice.
+    elif code and serves and on_death and not told_to_end:
+        from tsuku_llm.launch.failure import why_ended  # noqa: PLC0415 - as above
+
+        words = stderr.last_words.text()
+        on_death(why_ended(code, words, oom_killed=_oom_kills() > killed))
     return _SIGNAL_EXIT - code if code < 0 else code
 
 

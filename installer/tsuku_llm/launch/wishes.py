@@ -24,6 +24,7 @@ _REPOSITORY: tuple[str, ...] = (
     "--docker-repo",
 )
 _REPOSITORY += ("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
+_SLEEP = ("--sleep-idle-seconds", "LLAMA_ARG_SLEEP_IDLE_SECONDS")
 _KEY = ("--api-key", "LLAMA_API_KEY")
 _KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
 
@@ -41,7 +42,8 @@ class Wishes(NamedTuple):
     None for as many as possible. ``devices`` are the names of those that it may use, empty for
     all. ``split`` leaves tensors of these layers in main memory.
     ``remote`` names other machines that compute. ``model`` is a path; without any model
-    (``names_model``) the server is a router, which starts other servers for its models.
+    (``names_model``) the server is a router, which starts other servers for its models. A server
+    that ``sleeps`` frees its memory while it has no requests.
     ``key`` and ``key_file`` are for its API.
     """
 
@@ -54,6 +56,7 @@ class Wishes(NamedTuple):
     model: str | None = None
     key: str | None = None
     key_file: str | None = None
+    sleeps: bool = False
 
 
 def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
@@ -89,6 +92,8 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         model=value_of(_MODEL),
         key=value_of(_KEY),
         key_file=value_of(_KEY_FILE),
+        # Upstream: a negative number, the default, means never.
+        sleeps=(value_of(_SLEEP) or "-").isdecimal(),
     )
 
 

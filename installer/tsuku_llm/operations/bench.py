@@ -247,7 +247,9 @@ def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -
         machine=session.machine._replace(environ=environ),
         user=session.user._replace(note=lambda _: None),
     )
-    start = VersionStart(alike, (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, ())
+    start = VersionStart(
+        alike, (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, working_folder(), ()
+    )
     with tempfile.TemporaryFile() as said:
         try:
             with _stderr_into(said):

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import BackendFailed, LaunchError, NoProgress, NotOnGpu, SilentCpu
+from tsuku_llm.errors import (
+    BackendFailed,
+    GpuLost,
+    LaunchError,
+    NoProgress,
+    NotOnGpu,
+    SilentCpu,
+    TsukuError,
+)
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
@@ -24,6 +34,8 @@ from tsuku_llm.operations.which import become, build_of, requested_version
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
+    from tsuku_llm.launch.causes import Diagnosis
+    from tsuku_llm.launch.life import ServerProblem
     from tsuku_llm.launch.report import FallenBack, Sink, StartReport
     from tsuku_llm.launch.supervise import StopHandle
 
@@ -58,21 +70,39 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
 
     If its backend fails, this starts the next variant, provided that the settings or the user allow
     it. The server holds its version as long as it lives, so that other processes cannot remove it.
+    If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows.
 
-    Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError`` and, with
-    ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``.
+    Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError``, ``GpuLost`` and,
+    with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``.
     """
+    # Now: a server in the background leaves this folder once it serves, and may be started again.
+    cwd = working_folder()
+    restarts = _Restarts(session, how)
     preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
-    # Each turn starts another variant: ``next_version`` goes down the ranking, so this ends.
+    # Each turn starts another variant, and ``next_version`` goes down the ranking, so this ends;
+    # with ``restart`` the same one is started again, after a pause.
     while True:
         # Called in the thread that follows this start; later starts have other failures.
         on_served = partial(note_served, session, notes, preferred, installed, failures)
-        start = VersionStart(session, arguments, how, installed, notes, failures.failed, on_served)
+        start = VersionStart(
+            *(session, arguments, how, installed, notes, cwd, failures.failed, on_served),
+            restarts=restarts.count,
+        )
         try:
             return start.make()
-        except (BackendFailed, SilentCpu) as error:
+        except (BackendFailed, SilentCpu, GpuLost) as error:
+            # A lost GPU need not be back at once, so the failures of restarts count as well.
+            if isinstance(error, GpuLost) or restarts.count:
+                if restarts.wait(error):
+                    # The remembered list is from before the loss.
+                    notes.forget_devices()
+                    continue
+                if session.settings.on_gpu_loss != "fallback":
+                    raise
+                # The setting is the consent that ``next_version`` needs.
+                session = session.with_settings(fallback="auto")
             failures = failures.longer(installed, error)
             other = next_version(session, preferred, failures, gpu_only=how.require_gpu)
             if other:
@@ -84,12 +114,49 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                 raise
 
 
+class _Restarts:
+    """The restarts of one ``serve`` after its server has lost the GPU; ``count`` is their number.
+
+    The main thread uses it. Another thread may stop ``serve`` by its handle meanwhile.
+    """
+
+    def __init__(self, session: Session, how: Serving) -> None:
+        self.count = 0
+        self._session = session
+        self._stop_handle = how.stop_handle
+        self._in_a_row = 0
+        self._begun = time.monotonic()
+
+    def wait(self, error: TsukuError) -> bool:
+        """Wait before the next restart, longer each time; return False if there shall be none."""
+        if self._session.settings.on_gpu_loss != "restart":
+            return False
+        from tsuku_llm.launch.life import failures_in_a_row, restart_pause  # noqa: PLC0415 - only then
+
+        served = time.monotonic() - self._begun
+        self._in_a_row = failures_in_a_row(self._in_a_row, served)
+        pause = restart_pause(self._in_a_row)
+        told = "; ".join((error.message, *error.facts))
+        self._session.user.note(f"warning: {told}; it is started again in {pause:.0f} seconds")
+        stopped = threading.Event()
+        # ``end`` of another thread calls this at once, also if it came before us.
+        if self._stop_handle:
+            self._stop_handle.attach(stopped.set)
+        # A signal raises here, as there is no server that could get it.
+        if stopped.wait(pause):
+            return False
+        self.count += 1
+        self._begun = time.monotonic()
+        return True
+
+
 class VersionStart(NamedTuple):
     """The start of one version; ``failed`` are the variants that were tried before it.
 
+    ``cwd`` is the user's folder.
     ``on_served`` is called once, from a thread, when the server serves, but not if a GPU's build
     computes on the CPU. With ``insist`` the server may also start on the CPU: all other versions
-    have failed.
+    have failed. ``restarts`` is how often its server was started again after a loss of the GPU.
     """
 
     session: Session
@@ -97,9 +164,11 @@ class VersionStart(NamedTuple):
     how: Serving
     installed: Installed
     notes: StateNotes
+    cwd: Path
     failed: tuple[FallenBack, ...]
     on_served: Callable[[], None] = lambda: None
     insist: bool = False
+    restarts: int = 0
 
     def make(self) -> int:
         """Check, start, and stay until the server ends; return its exit code."""
@@ -151,7 +220,7 @@ class VersionStart(NamedTuple):
         plan = plan_server(
             check.build,
             self.arguments,
-            cwd=working_folder(),
+            cwd=self.cwd,
             environ=self.session.machine.environ,
         )
         self._require_devices(check, plan)
@@ -183,10 +252,13 @@ class VersionStart(NamedTuple):
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
             tell=self._tell,
             warn=self._warn_of_running if check.problem is None else lambda _: None,
+            on_problem=self._on_problem,
+            ends_lost=self.session.settings.on_gpu_loss != "warn",
         )
         stop_handle = self._own_stop_handle()
         sink = _StartSink(self)
         followed = StartMonitor(start, sink, stop_handle)
+        deaths: list[Diagnosis] = []
         try:
             code = supervise(
                 plan,
@@ -195,7 +267,12 @@ class VersionStart(NamedTuple):
                 observer=followed,
                 one_stream=self.how.one_stream,
                 on_signal=self.how.on_signal,
+                on_death=deaths.append,
             )
+            reported = followed.report
+            for death in deaths:
+                reported = self._explained(reported, death)
+                sink(reported)
         finally:
             # First: the caller writes the end into its record, and that must stay the last word.
             sink.close()
@@ -203,7 +280,18 @@ class VersionStart(NamedTuple):
         if self.how.stop_handle:
             self.how.stop_handle.signalled = stop_handle.signalled
         if followed.failure:
+            if isinstance(followed.failure, GpuLost) and self.how.sink:
+                # Until it serves again, if at all.
+                self.how.sink(reported._replace(ready=False))
             raise followed.failure
+        # A server that ends by the backend's fault has lost its GPU, too. Where it is not started
+        # again, its exit code stays what it is.
+        again = self.session.settings.on_gpu_loss in ("restart", "fallback")
+        for death in deaths:
+            if again and death.fault == "backend" and plan.backend != "cpu":
+                if self.how.sink:
+                    self.how.sink(reported._replace(ready=False))
+                raise GpuLost(f"{_DIED}: {death.cause}", hint=death.fix)
         return code
 
     def _own_stop_handle(self) -> StopHandle:
@@ -248,6 +336,7 @@ class VersionStart(NamedTuple):
             port=None,
             started_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             fallen_back_from=self.failed,
+            restarts=self.restarts,
         )
 
     def _require_devices(self, check: Check, plan: LaunchPlan) -> None:
@@ -275,7 +364,9 @@ class VersionStart(NamedTuple):
             facts=(*facts, *check.facts),
             hint=f"{fix or check.problem.fix}; or run on the CPU: {CPU_OVERRIDE}",
         )
-        if self.how.require_gpu or (self.session.settings.fallback != "off" and not self.insist):
+        # A restart waits for the GPU to come back.
+        waits = self.how.require_gpu or self.restarts > 0
+        if waits or (self.session.settings.fallback != "off" and not self.insist):
             raise error
         self._warn(error)
 
@@ -289,8 +380,33 @@ class VersionStart(NamedTuple):
         self.notes.forget_devices()
         self._warn(error)
 
-    def _warn(self, error: SilentCpu) -> None:
+    def _on_problem(self, problem: ServerProblem) -> None:
+        from tsuku_llm.launch.life import OVER  # noqa: PLC0415 - only then
+        from tsuku_llm.launch.monitor import LOST_HINT  # noqa: PLC0415
+
+        if problem.kind == OVER:
+            self.session.user.note(problem.text)
+        else:
+            self._warn(GpuLost(problem.text, facts=problem.facts, hint=LOST_HINT))
+
+    def _explained(self, report: StartReport, death: Diagnosis) -> StartReport:
+        """Tell why the server ended after it had served; return the report with it."""
+        from tsuku_llm.launch.report import DIED, Trouble  # noqa: PLC0415 - as in ``_run``
+
+        hint = death.hint(self.installed.receipt.backend)
+        self._warn(LaunchError(f"{_DIED}: {death.cause}", facts=death.facts, hint=hint))
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        text = "; ".join((death.cause, *death.facts))
+        return report._replace(trouble=Trouble(DIED, text[:_LONGEST], since))
+
+    def _warn(self, error: TsukuError) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+
+
+_DIED = "the server ended after it had served"
+
+_LONGEST = 2000
+"""Characters of an explanation in the record of a server."""
 
 
 def _names(check: Check) -> set[str]:

@@ -22,7 +22,7 @@ from tsuku_llm.instances.loading import LoadSample, LoadWatch, sample_loading
 from tsuku_llm.instances.log import open_log, rotate_log
 from tsuku_llm.instances.record import Record, checked_name
 from tsuku_llm.launch.health import ServerAddress, address_of, is_healthy
-from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.report import DIED, StartReport
 from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Session
@@ -197,8 +197,9 @@ class _ServerKeeper:
     def on_report(self, report: StartReport) -> None:
         """Write the new state of the start into the record."""
         # The thread of a StartMonitor calls this. With a fallback there are several starts, each
-        # with a thread; only the start that becomes ready starts the ticker.
-        first = report.ready and not (self._record.report and self._record.report.ready)
+        # with a thread; only the first one that becomes ready starts the ticker. A server that is
+        # started again after the loss of its GPU becomes ready a second time.
+        first = report.ready and self._ticker.ident is None
         self._write(
             replace(
                 self._record,
@@ -231,6 +232,9 @@ class _ServerKeeper:
         self._listener.on_stopping(reason)
         # A thread has an ident once it was started, here: once the server was ready.
         served = self._ticker.ident is not None
+        trouble = self._record.report.trouble if self._record.report else None
+        if not reason and trouble and trouble.kind == DIED:
+            reason = trouble.text
         if served:
             # Wait for the ticker: it must not rotate the log of the next server of this name.
             self._ticker.join()
@@ -261,6 +265,11 @@ class _ServerKeeper:
                 # Descriptors 1 and 2 are the log in this process; this points them to the new file.
                 rotate_log(self._log, (1, 2))
             server, now = self._record.server, time.monotonic()
+            report = self._record.report
+            if pulse and now >= next_pulse and report and not report.ready:
+                # It has lost its GPU, and is started again later.
+                next_pulse = now + pulse
+                self._listener.on_alive()
             if server is None:
                 continue
             if pulse and now >= next_pulse:

@@ -98,6 +98,40 @@ EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *coun
   return list(count, found);
 }
 
+/* STUB_nvml_xid: the number of the one event that comes, at once; without it none ever comes. */
+struct event { void *device; unsigned long long type, data; unsigned instance, compute; };
+
+EXPORT int nvmlEventSetCreate(void **events) {
+  BEHAVE(nvmlEventSetCreate);
+  *events = (void *)1;
+  return 0;
+}
+EXPORT int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *types) {
+  BEHAVE(nvmlDeviceGetSupportedEventTypes);
+  (void)handle;
+  *types = 0xff9f;
+  return 0;
+}
+EXPORT int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *events) {
+  BEHAVE(nvmlDeviceRegisterEvents);
+  (void)handle;
+  (void)events;
+  return types & ~0xff9full ? 3 : 0;
+}
+EXPORT int nvmlEventSetWait_v2(void *events, struct event *found, unsigned milliseconds) {
+  static int told;
+  BEHAVE(nvmlEventSetWait_v2);
+  (void)events;
+  if (!told++ && setting("nvml_xid")) {
+    void *first = NULL;
+    nvmlDeviceGetHandleByIndex_v2(0, &first);
+    *found = (struct event){first, 0x8, (unsigned long long)number("nvml_xid", 0), 0, 0};
+    return 0;
+  }
+  usleep(milliseconds * 1000);
+  return 10;
+}
+
 /* STUB_nvml_sm: the process's use of the engines; _sample: when, now if that is not told.
  * STUB_nvml_worked: a file without which nothing has worked. */
 struct utilization { unsigned pid; unsigned long long time; unsigned sm, memory, encoder, decoder; };

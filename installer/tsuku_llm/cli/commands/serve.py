@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.config.keys import parse_share, share_of
 from tsuku_llm.errors import UsageError
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.report import StartReport
 
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
@@ -184,10 +188,15 @@ def serve_command(  # noqa: PLR0913
             return way(console, session, arguments, how)
         # Only a program is told of the start and of a failure: people have read the server's
         # output. The thread that follows the start appends, but not after ``serve`` has returned.
-        reports: list[object] = []
+        reports: list[StartReport] = []
         sink = reports.append if console.json else None
         code = serve(session, arguments, how._replace(sink=sink))
-    failure = ReportedError("server-exit", f"the server ended with exit code {code}")
+    trouble = reports[-1].trouble if reports else None
+    failure = ReportedError(
+        "server-exit",
+        f"the server ended with exit code {code}",
+        facts=(trouble.text,) if trouble else (),
+    )
     data = {"server_exit_code": code, "start": reports[-1] if reports else None}
     return CommandResult(data, exit_code=code, failure=failure if code and console.json else None)
 

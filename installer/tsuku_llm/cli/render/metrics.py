@@ -1,7 +1,7 @@
 """Servers in the background as metrics, in the text format that Prometheus reads.
 
-They describe the result of each start. For its work (tokens, requests) a server started with
-``--metrics`` has metrics at ``/metrics``.
+They describe the result of each start, and what has become of it. For its work (tokens, requests) a
+server started with ``--metrics`` has metrics at ``/metrics``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _labels(record: Record) -> dict[str, str]:
         "state": record.state.value,
         "verdict": verdict,
         "fallen_back_from": passed,
+        "trouble": report.trouble.kind if report and report.trouble else "",
         **facts,
     }
 
@@ -99,17 +100,29 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
         _of_report(_started),
     ),
     "device_memory_bytes": (
-        "Memory of the device that the server uses.",
+        "Memory that the device has.",
         _of_report(lambda report: report.memory_total),
     ),
     "device_memory_used_bytes": (
-        "Memory of the device that the server used once it was ready.",
+        "Memory of the device that the server uses.",
         _of_report(lambda report: report.memory_used),
     ),
     "layers": ("Layers of the model.", _of_report(lambda report: report.layers_total)),
     "layers_offloaded": (
         "Layers of the model that are on the device.",
         _of_report(lambda report: report.layers_offloaded),
+    ),
+    "trouble": (
+        "Whether something is wrong with the server: 1 or 0; the label of info says what.",
+        _of_report(lambda report: report.trouble is not None),
+    ),
+    "restarts": (
+        "How often the server was started again after it had lost its GPU.",
+        _of_report(lambda report: report.restarts),
+    ),
+    "other_memory_used_bytes": (
+        "Memory of the GPUs that other processes hold, of those that hold most.",
+        _of_report(lambda report: sum(each.memory for each in report.holders)),
     ),
     "idle_timeout_seconds": (
         "Time without a request after which the server is ended; 0 for never.",

@@ -12,7 +12,7 @@ from tsuku_llm.cli.render.text import size, table
 if TYPE_CHECKING:
     from tsuku_llm.instances.loading import LoadSample
     from tsuku_llm.instances.record import Record
-    from tsuku_llm.launch.report import StartReport
+    from tsuku_llm.launch.report import StartReport, Trouble
     from tsuku_llm.operations.background import Servers, StoppedServer
     from tsuku_llm.operations.tools import Planned
 
@@ -30,7 +30,7 @@ def data(found: Servers) -> dict[str, Any]:
 
 
 def record_data(record: Record) -> dict[str, Any]:
-    """Return one server for programs; ``report`` is the report of its start."""
+    """Return one server for programs; ``report`` is the launcher's last one."""
     # The report's own JSON, so that ``status`` and the file on the disk agree.
     report = json.loads(record.report.to_json()) if record.report else None
     return {
@@ -74,10 +74,15 @@ def loading_line(seconds: float, sample: LoadSample) -> str:
 
 
 def status_line(record: Record) -> str:
-    """Return where a server computes and listens, and the decision, for the service manager."""
+    """Return where a server computes and listens, and the decision, for the service manager.
+
+    What is wrong with it comes first.
+    """
     report = record.report
     if report is None:
         return ""
+    if report.trouble:
+        return _trouble(report.trouble)
     device = f", {report.device}" if report.device else ""
     return f"{_runs_on(report)}{device}; at {record.address}; {line(record)}"
 
@@ -139,13 +144,23 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         "device": report.device,
         "driver": report.driver,
         "memory": memory if report.memory_total or report.memory_used else None,
+        "trouble": None if report.trouble is None else _trouble(report.trouble),
+        "restarts": str(report.restarts) if report.restarts else None,
         "layers": None if report.layers_offloaded is None else f"{report.layers_offloaded}{total}",
         "since": report.started_at,
         "processes": f"{report.pid}, watched by {record.supervisor.pid}",
     }
+    others = [
+        ("also on the GPU", f"{each.name or 'a process'} ({each.pid}): {size(each.memory)}")
+        for each in report.holders
+    ]
     passed = [(f"not {each.variant}", each.reason) for each in report.fallen_back_from]
     # Facts that are unknown have no line.
-    return [*((name, text) for name, text in facts.items() if text), *passed]
+    return [*((name, text) for name, text in facts.items() if text), *others, *passed]
+
+
+def _trouble(trouble: Trouble) -> str:
+    return f"{trouble.kind}, since {trouble.since}: {trouble.text}"
 
 
 def _runs_on(report: StartReport) -> str:

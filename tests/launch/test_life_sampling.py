@@ -1,0 +1,71 @@
+"""What is read of a server that serves: its clients, its work, its device nodes."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tsuku_llm.launch.health import ServerAddress
+from tsuku_llm.launch.life_sampling import LifeSampler, is_connected
+from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.report import Verdict
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+
+# As a machine printed it: a socket that listens at 8080 (1F90), and a connection to it.
+LISTENS = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0\n"
+ACCEPTED = "   1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0\n"
+CLIENTS_END = "   2: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0\n"
+CLOSED = "   3: 0100007F:1F90 0100007F:C351 06 00000000:00000000 03:00000000 00000000     0\n"
+HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+
+UNIX_LISTENS = "0000000000000000: 00000002 00000000 00010000 0001 01 1234 /run/a b.sock\n"
+UNIX_ACCEPTED = "0000000000000000: 00000003 00000000 00000000 0001 03 1235 /run/a b.sock\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "connected"),
+    [
+        ((HEADER, LISTENS), False),
+        ((HEADER, LISTENS, ACCEPTED, CLIENTS_END), True),
+        ((HEADER, LISTENS, CLOSED), False),
+        ((HEADER, CLIENTS_END), False),
+        (("", "x", "a b"), False),
+    ],
+)
+def test_a_client_is_an_open_connection_to_the_servers_port(
+    lines: tuple[str, ...], connected: bool
+) -> None:
+    assert is_connected(ServerAddress(port=8080), lines) is connected
+
+
+def test_a_client_at_a_unix_socket_is_the_end_that_was_accepted() -> None:
+    address = ServerAddress(host="/run/a b.sock")
+    assert not is_connected(address, ("Num RefCount\n", UNIX_LISTENS))
+    assert is_connected(address, (UNIX_LISTENS, UNIX_ACCEPTED))
+
+
+def sampler_of_us(folder: Path, port: int, *words: str) -> LifeSampler:
+    plan = LaunchPlan(("llama-server", *words), folder, {}, "vulkan")
+    return LifeSampler(os.getpid(), ServerAddress(port=port), plan, (), Verdict.UNKNOWN)
+
+
+def test_work_between_two_samples_is_seen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as refuses:
+        port = refuses.getsockname()[1]
+    sampler = sampler_of_us(tmp_path, port, "-m", "x.gguf")
+    first = sampler.sample()
+    assert (first.answers, first.worked, first.takes_tasks) == (False, None, None)
+    end = sum(os.times()[:2]) + 0.1
+    while sum(os.times()[:2]) < end:
+        pass
+    assert sampler.sample().worked is True
+    sampler.close()
+
+
+def test_a_router_and_a_server_that_sleeps_are_elastic(tmp_path: Path) -> None:
+    assert sampler_of_us(tmp_path, 1).elastic
+    assert sampler_of_us(tmp_path, 1, "-m", "x", "--sleep-idle-seconds", "60").elastic
+    assert not sampler_of_us(tmp_path, 1, "-m", "x", "--sleep-idle-seconds", "-1").elastic

@@ -1,0 +1,64 @@
+"""The whole life of a server, as a user of ``serve`` in the foreground sees it."""
+
+import http.client
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.servers import NOW
+from support.sessions import make_session
+
+from tsuku_llm.host import LocalHost
+from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.session import Machine
+
+
+@dataclass
+class Run:
+    """One ``serve`` of what is installed; ``on_ready`` is called each time that it serves.
+
+    The server inherits PATH and the variables called ``inherited``.
+    """
+
+    data: Path
+    on_ready: Callable[["Run"], None]
+    notes: list[str] = field(default_factory=list)
+    reports: list[StartReport] = field(default_factory=list)
+    served: int = 0
+    inherited: tuple[str, ...] = ()
+    on_note: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self.stop_handle = StopHandle()
+
+    def make(self, *arguments: str, **settings: object) -> int:
+        environ = {name: os.environ[name] for name in ("PATH", *self.inherited)}
+        machine = Machine(LocalHost(None, environ), NOW, environ)
+        wanted = {"fallback": "off", "canary": False, **settings}
+        session = make_session(self.data, machine, note=self._note, **wanted)
+        how = Serving(sink=self._on_report, stop_handle=self.stop_handle)
+        return serve(session, ("--port", "0", "-m", "/none.gguf", *arguments), how)
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.on_note(text)
+
+    def _on_report(self, report: StartReport) -> None:
+        again = report.ready and not (self.reports and self.reports[-1].ready)
+        self.reports.append(report)
+        if again:
+            self.served += 1
+            self.on_ready(self)
+
+    def request(self) -> None:
+        """Ask for a result, as a client of the server does; it may end meanwhile."""
+        assert self.reports[-1].port
+        connection = http.client.HTTPConnection("127.0.0.1", self.reports[-1].port)
+        with suppress(OSError, http.client.HTTPException):
+            connection.request("POST", "/completion", "{}")
+            connection.getresponse().read()
+        connection.close()
