@@ -112,6 +112,20 @@ def test_a_server_that_computes_for_minutes_takes_no_task_and_is_not_accused() -
     assert "computes without an end" in life.told[0][1].facts[0]
 
 
+@pytest.mark.parametrize("silence", [{"answers": False}, {"takes_tasks": False}])
+def test_a_server_of_which_nothing_shows_whether_it_works_has_the_time_of_one_that_works(
+    silence: dict[str, bool],
+) -> None:
+    """A GPU without a count may compute a long prompt while the process sleeps."""
+    silent = HEALTHY._replace(worked=None, **silence)
+    life = Life()
+    life.goes_on(*[silent] * int(HANGS_AT_WORK / LOOK))
+    assert life.kinds == []
+    life.goes_on(silent, silent)
+    assert life.kinds == [HANG]
+    assert "nothing tells whether it computes" in life.told[0][1].facts[0]
+
+
 def test_a_server_whose_threads_are_all_taken_answers_nobody_and_works() -> None:
     life = Life()
     life.goes_on(*[HEALTHY._replace(answers=False)] * 10_000)

@@ -23,9 +23,11 @@ HANGS: float = 30.0
 """Seconds without an answer and without work: with the pauses, found within a minute."""
 
 HANGS_AT_WORK: Final = 900.0
-"""Seconds in which a server that works takes no task.
+"""Seconds in which a server that works, or may work, takes no task.
 
-Between two tasks it may compute a batch of a prompt: minutes for a large model on a processor.
+Between two tasks it may compute a batch of a prompt: minutes for a large model on a processor. A
+GPU whose driver counts nothing may do that without a trace: a process that waits for it asleep
+took 0.01 seconds of processor time in 15 (H200, 580.159.04).
 """
 
 _LONGEST_STEP = LOOK + 10.0
@@ -203,10 +205,11 @@ class LifeWatch:
     def _hang(self, last: LifeSample, sample: LifeSample) -> ServerProblem | None:
         step = min(max(0.0, sample.now - last.now), _LONGEST_STEP)
         silent = _is_silent(sample) and sample.worked is False
-        closed = sample.takes_tasks is False
+        # Without an answer to ``/health``, but at work, all its threads may be taken for hours.
+        closed = _is_silent(sample) and not (sample.answers is False and sample.worked)
         # The time before the first such sample is not known.
         self._silent = self._silent + step if silent and _is_silent(last) else 0.0
-        self._closed = self._closed + step if closed and last.takes_tasks is False else 0.0
+        self._closed = self._closed + step if closed and _is_silent(last) else 0.0
         hangs = self.problem is not None and self.problem.kind == HANG
         if self._silent >= HANGS or self._closed >= HANGS_AT_WORK:
             # A server that lost its GPU may hang for that: then the cause stays the problem.
@@ -229,7 +232,9 @@ def _is_silent(sample: LifeSample) -> bool:
 
 def _hanging(sample: LifeSample, seconds: float) -> ServerProblem:
     words = "answers /health but takes no task" if sample.answers else "does not answer"
-    work = "and computes nothing" if sample.worked is False else "and computes without an end"
+    work = "and nothing tells whether it computes"
+    if sample.worked is not None:
+        work = "and computes without an end" if sample.worked else "and computes nothing"
     return ServerProblem(
         HANG, "the server hangs", (f"for {seconds:.0f} seconds it {words}, {work}",)
     )
