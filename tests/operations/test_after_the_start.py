@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from support.gpu_machine import OPENED, GpuMachine
 from support.lives import Run
 from support.servers import install_stand_in
 
-from tsuku_llm.errors import GpuLost
+from tsuku_llm.errors import GpuLost, LaunchError
 from tsuku_llm.launch import canary, life
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -90,6 +91,65 @@ def test_a_server_whose_backend_fails_is_started_again_with_growing_pauses(
     assert run.served == 4
     assert run.reports[-1].restarts == 3
     assert len([note for note in run.notes if "started again in" in note]) == 3
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "FIRST_PAUSE", 0.001)
+
+
+def ended_at_its_second_service(run: Run) -> None:
+    if run.served == 2:
+        run.stop_handle.end(STOPPED)
+    else:
+        run.request()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_cause_of_a_restart_is_said_once_with_its_facts(data: Path) -> None:
+    install_stand_in(data, serve=(f"die {DEVICE_LOST}", "listen"))
+    run = Run(data, ended_at_its_second_service)
+    assert run.make(on_gpu_loss="restart") == 0
+    (told,) = [note for note in run.notes if "after it had served" in note]
+    assert DEVICE_LOST in told
+    assert "SIGABRT" in told
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_socket_that_a_killed_server_left_prevents_no_restart(
+    data: Path, tmp_path: Path
+) -> None:
+    install_stand_in(data, serve=(f"die {DEVICE_LOST}", "listen"))
+    run = Run(data, ended_at_its_second_service)
+    assert run.make("--host", str(tmp_path / "llm.sock"), on_gpu_loss="restart") == 0
+    assert (run.served, run.reports[-1].restarts) == (2, 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_restart_that_fails_is_tried_again(data: Path) -> None:
+    """Another program took the port while the server was away, and then gave it back."""
+    install_stand_in(data, serve=(f"die {DEVICE_LOST}", "listen"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    taken: list[socket.socket] = []
+    run = Run(data, ended_at_its_second_service)
+
+    def note(text: str) -> None:
+        if "lost" in text:
+            taken.append(socket.create_server(("127.0.0.1", port)))
+        elif "did not start" in text:
+            taken[0].close()
+
+    run.on_note = note
+    assert run.make("--port", str(port), on_gpu_loss="restart") == 0
+    assert (run.served, run.reports[-1].restarts) == (2, 2)
+    assert [note for note in run.notes if "did not start" in note and "started again in" in note]
+
+
+def test_a_start_that_fails_at_first_is_not_tried_again(data: Path) -> None:
+    install_stand_in(data, serve=("err unknown argument: --oops", "exit 1"))
+    with pytest.raises(LaunchError):
+        Run(data, lambda _: None).make(on_gpu_loss="restart")
 
 
 def test_a_model_that_does_not_fit_is_not_started_again(data: Path) -> None:
