@@ -231,22 +231,26 @@ def test_a_server_that_hangs_is_one_warning_and_stays_by_default(data: Path) -> 
 # --- a machine with a card --------------------------------------------------------------------
 
 IN_THE_MACHINE = """
-import json, os, shutil, sys
+import json, os, shutil, sys, threading
 from pathlib import Path
 from support.lives import Run
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.launch import life
 data, loss, policy = sys.argv[1:]
-life.LOOK = 0.05
+life.LOOK = life.AGAIN = 0.05
 # A client that watches a fault needs no more than its warning.
 def on_note(text):
-    if text.startswith("warning: the GPU or its driver"):
+    if text.startswith(("warning: the GPU or its driver", "the server computes on the GPU again")):
         run.stop_handle.end("seen")
+    if text.startswith("warning: the server has lost") and "moment" in loss:
+        os.mkdir(os.environ["WORK"])
 def on_ready(run):
     if "work" in loss:
         shutil.rmtree(os.environ["WORK"])
     if "node" in loss:
         os.unlink("/dev/nvidia0")
+    if "none" in loss:
+        threading.Timer(3, run.stop_handle.end, ["seen"]).start()
 names = tuple(name for name in os.environ if name.startswith(("STUB_", "LD_LIBRARY")))
 run = Run(Path(data), on_ready, on_note=on_note, inherited=names)
 try:
@@ -255,7 +259,7 @@ except TsukuError as raised:
     error = [raised.exit_code, raised.slug, raised.facts]
 report = run.reports[-1]
 verdicts = [each.verdict for each in run.reports if each.ready]
-print(json.dumps([error, verdicts[0], report.trouble and report.trouble.kind, run.notes]))
+print(json.dumps([error, verdicts[0], report.trouble and report.trouble.kind, run.notes, verdicts]))
 """
 
 
@@ -287,15 +291,30 @@ def lived(folder: Path, loss: str, policy: str, **counts: object) -> list[Any]:
     return found
 
 
+def test_a_gpu_that_is_back_is_told_and_shown(tmp_path: Path) -> None:
+    error, _, trouble, notes, verdicts = lived(tmp_path, "work moment", "warn", nvml_xid=79)
+    assert (error, trouble) == (0, None)
+    assert len([note for note in notes if note.startswith("warning: the server has lost")]) == 1
+    assert list(dict.fromkeys(verdicts)) == ["on_gpu", "unknown"]
+    assert verdicts[-1] == "on_gpu"
+
+
+def test_a_fault_of_another_gpu_is_no_matter_of_this_server(tmp_path: Path) -> None:
+    counts = {"nvml_count": 2, "nvml_on": 0, "nvml_xid": 79, "nvml_xid_on": 1}
+    error, verdict, trouble, notes, _ = lived(tmp_path, "none", "stop", **counts)
+    assert (error, verdict, trouble) == (0, "on_gpu", None)
+    assert not [note for note in notes if note.startswith("warning")]
+
+
 def test_a_device_node_that_is_gone_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> None:
-    error, verdict, trouble, _ = lived(tmp_path, "node work", "stop")
+    error, verdict, trouble, *_ = lived(tmp_path, "node work", "stop")
     assert error[:2] == [8, "gpu-lost"]
     assert error[2] == ["/dev/nvidia0 does not exist any more"]
     assert (verdict, trouble) == ("on_gpu", "gpu-lost")
 
 
 def test_an_xid_error_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> None:
-    error, _, trouble, _ = lived(tmp_path, "work", "stop", nvml_xid=79)
+    error, _, trouble, *_ = lived(tmp_path, "work", "stop", nvml_xid=79)
     assert error[:2] == [8, "gpu-lost"]
     assert error[2] == ["GPU 0: the driver reports Xid 79 (the GPU has fallen off the bus)"]
     assert trouble == "gpu-lost"
@@ -305,6 +324,6 @@ def test_an_xid_error_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> N
 def test_a_fault_under_which_the_server_computes_is_one_warning(
     loss: str, counts: dict[str, object], tmp_path: Path
 ) -> None:
-    error, verdict, trouble, notes = lived(tmp_path, loss, "stop", **counts)
+    error, verdict, trouble, notes, _ = lived(tmp_path, loss, "stop", **counts)
     assert (error, verdict, trouble) == (0, "on_gpu", "gpu-fault")
     assert len([note for note in notes if note.startswith("warning: the GPU")]) == 1

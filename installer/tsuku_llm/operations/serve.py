@@ -417,13 +417,13 @@ class VersionStart(NamedTuple):
         self._warn(error)
 
     def _on_problem(self, problem: ServerProblem) -> None:
-        from tsuku_llm.launch.life import OVER  # noqa: PLC0415 - only then
-        from tsuku_llm.launch.monitor import LOST_HINT  # noqa: PLC0415
+        from tsuku_llm.launch.life import OVER, hint_for  # noqa: PLC0415 - only then
 
         if problem.kind == OVER:
             self.session.user.note(problem.text)
         else:
-            self._warn(GpuLost(problem.text, facts=problem.facts, hint=LOST_HINT))
+            hint = hint_for(problem.kind, is_ended=False)
+            self._warn(GpuLost(problem.text, facts=problem.facts, hint=hint))
 
     def _warn(self, error: TsukuError) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
