@@ -155,9 +155,12 @@ def _watch(nvml: ctypes.CDLL, count: int, driver: str) -> None:
             code = (
                 wait(events, ctypes.byref(event), int(left * 1000) + 1) if wait and listens else -1
             )
-            if code == 0:
+            if code == 0 and event.type in (_XID, _DOUBLE_BIT_ECC):
                 xid = event.data if event.type == _XID else None
                 _print({"fault": xid, "device": handles.get(event.device)})
+            elif code == 0:
+                # Nothing that was asked for; a driver that goes on so must not take a core.
+                time.sleep(min(left, 1.0))
             elif code == _TIMEOUT:
                 break
             else:

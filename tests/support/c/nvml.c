@@ -99,7 +99,7 @@ EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *coun
 }
 
 /* STUB_nvml_xid: the number of the one event that comes, at once; without it none ever comes.
- * STUB_nvml_xid_on: the index of its device. */
+ * STUB_nvml_xid_on: the index of its device; _event: its type. */
 struct event { void *device; unsigned long long type, data; unsigned instance, compute; };
 
 EXPORT int nvmlEventSetCreate(void **events) {
@@ -126,7 +126,7 @@ EXPORT int nvmlEventSetWait_v2(void *events, struct event *found, unsigned milli
   if (!told++ && setting("nvml_xid")) {
     void *first = NULL;
     nvmlDeviceGetHandleByIndex_v2((unsigned)number("nvml_xid_on", 0), &first);
-    *found = (struct event){first, 0x8, (unsigned long long)number("nvml_xid", 0), 0, 0};
+    *found = (struct event){first, (unsigned long long)number("nvml_event", 8), (unsigned long long)number("nvml_xid", 0), 0, 0};
     return 0;
   }
   usleep(milliseconds * 1000);
