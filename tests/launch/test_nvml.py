@@ -91,6 +91,13 @@ def test_without_a_device_node_nothing_is_asked(stub: dict[str, str]) -> None:
     assert gpu_memory(stub, signs=("/nowhere",)) is None
 
 
+def test_a_client_of_the_multi_process_service_is_not_missing(stub: dict[str, str]) -> None:
+    settings = {"STUB_nvml_pid": "77", "STUB_nvml_used": str(5 * GIB), "STUB_nvml_mps": "1"}
+    found = ask({**stub, **settings})
+    assert found
+    assert found._replace(complete=True).of((77,)) == 5 * GIB
+
+
 NONSENSE = (1 << 64) - 2
 
 

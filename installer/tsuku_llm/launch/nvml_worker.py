@@ -41,6 +41,8 @@ _SAMPLED, _PAUSE = 0.5, 0.02
 """Seconds to wait for a sample of the engines, and between two questions for it."""
 
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
+_OF_MPS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+"""Clients of the Multi-Process Service, which are in no other list."""
 
 
 class _MemoryInfo(ctypes.Structure):
@@ -181,8 +183,10 @@ def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, 
     if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
         return {}
     found = [_users(nvml, name, handle) for name in _LISTS]
-    # A process may be in both lists, with the same memory: count it once.
-    users = {pid: used for listed in found for pid, used in (listed or {}).items()}
+    # A driver without this list has no such clients.
+    listed = [*found, _users(nvml, _OF_MPS, handle)]
+    # A process may be in several lists, with the same memory: count it once.
+    users = {pid: used for each in listed for pid, used in (each or {}).items()}
     return {
         "total": memory.total,
         "used": memory.used,

@@ -78,6 +78,7 @@ static unsigned told_process(void) {
 /* STUB_nvml_on: the only device where the process is. */
 static int list(void *handle, unsigned *count, struct process *found) {
   long long only = number("nvml_on", -1);
+  if (setting("nvml_mps")) return *count = 0;
   unsigned pid = only < 0 || only + 1 == (long long)(uintptr_t)handle ? told_process() : 0;
   *count = pid ? 1 : 0;
   if (pid) {
@@ -96,6 +97,16 @@ EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *coun
                                                     struct process *found) {
   BEHAVE(nvmlDeviceGetGraphicsRunningProcesses_v3);
   return list(handle, count, found);
+}
+
+/* STUB_nvml_mps: the process is a client of the Multi-Process Service, and only in its list. */
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count,
+                                                      struct process *found) {
+  BEHAVE(nvmlDeviceGetMPSComputeRunningProcesses_v3);
+  (void)handle;
+  *count = setting("nvml_mps") ? 1 : 0;
+  if (*count) *found = (struct process){.pid = told_process(), .used = (unsigned long long)number("nvml_used", 0)};
+  return 0;
 }
 
 /* STUB_nvml_xid: the number of the one event that comes, at once; without it none ever comes.
