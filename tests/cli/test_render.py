@@ -269,3 +269,13 @@ def test_why_a_server_ended_is_said_once(reason: str) -> None:
     lines = "\n".join(servers_render.lines(Servers((record,), {}, {})))
     assert lines.count("the GPU is lost") == 1
     assert reason in lines
+    assert "processes" not in lines
+
+
+def test_in_the_pause_before_a_restart_there_is_no_server() -> None:
+    record = Record(
+        name="default", supervisor=Process(7, "a:1"), host="127.0.0.1", port=8080, report=REPORT
+    )
+    lines = servers_render.lines(Servers((record,), {}, {}))
+    (processes,) = [line for line in lines if "processes" in line]
+    assert processes.split(None, 1)[1] == "watched by 7"

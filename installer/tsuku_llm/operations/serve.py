@@ -265,7 +265,8 @@ class VersionStart(NamedTuple):
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
             # The thread that follows the start calls these five while the server runs.
             recheck=self._recheck,
-            on_running=self._offer_update,
+            # Once: a restart has nothing new to say.
+            on_running=(lambda: None) if self.restarts else self._offer_update,
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
             tell=self._tell,
             warn=self._warn_of_running if check.problem is None else lambda _: None,

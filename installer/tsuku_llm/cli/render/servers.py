@@ -140,6 +140,9 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     # A log of the usual verbosity does not say how many layers the model has.
     total = "" if report.layers_total is None else f" of {report.layers_total}"
     # One of the two may be unknown: ``size`` then prints "?".
+    # No server in the pause before a restart, and no process at all after the end.
+    server = f"{record.server.pid}, " if record.server else ""
+    processes = f"{server}watched by {record.supervisor.pid}"
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
@@ -152,7 +155,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         "restarts": str(report.restarts) if report.restarts else None,
         "layers": None if report.layers_offloaded is None else f"{report.layers_offloaded}{total}",
         "since": report.started_at,
-        "processes": f"{report.pid}, watched by {record.supervisor.pid}",
+        "processes": processes if record.exit_code is None else None,
     }
     others = [
         ("also on the GPU", f"{each.name or 'a process'} ({each.pid}): {size(each.memory)}")
