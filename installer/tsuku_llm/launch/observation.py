@@ -16,7 +16,7 @@ from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample
 from tsuku_llm.launch.health import ServerAddress
 from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.proc import computing_processes, mapped_model, sample_processes
+from tsuku_llm.launch.proc import computing_processes, counts_work, mapped_model, sample_processes
 from tsuku_llm.launch.wishes import wishes_in
 
 _REQUESTS = (1, 5, 5)
@@ -151,5 +151,5 @@ def _worked(
         return None
     if after.busy > before:
         return True
-    # AMD's compute driver hands its queues to the GPU past the engines that are counted.
-    return None if "/dev/kfd" in (after.nodes or ()) else False
+    # Another GPU may have worked than the one that is counted: a laptop has two.
+    return False if all(map(counts_work, after.nodes or ())) else None

@@ -153,6 +153,15 @@ def _is_gguf(path: str) -> bool:
     return False
 
 
+def counts_work(node: str) -> bool:
+    """Tell whether the driver of an open device node counts its engines' work in ``fdinfo``.
+
+    AMD's compute driver (``/dev/kfd``) hands its queues to the GPU past the engines that are
+    counted, and NVIDIA's driver and those of telephones count nothing there.
+    """
+    return node.startswith("/dev/dri/")
+
+
 def mapped_files(maps: str) -> frozenset[str]:
     """Return the base names of the files in ``/proc/PID/maps``, deleted ones included."""
     return frozenset(
