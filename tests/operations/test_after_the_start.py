@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -15,7 +16,7 @@ from support.lives import Run
 from support.servers import install_stand_in
 
 from tsuku_llm.errors import GpuLost, LaunchError
-from tsuku_llm.launch import canary, life
+from tsuku_llm.launch import canary, life, supervise
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -64,6 +65,34 @@ def test_a_server_that_was_told_to_end_is_not_explained(data: Path) -> None:
     assert run.make() == 0
     assert not [note for note in run.notes if note.startswith("warning")]
     assert run.reports[-1].trouble is None
+
+
+@pytest.mark.parametrize("when", ["long before", "now"])
+def test_another_programs_lack_of_memory_weeks_ago_explains_no_kill(
+    when: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's count is the machine's, and so are the kills in other containers."""
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("oom_kill 3\n")
+    monkeypatch.setattr(supervise, "_VMSTAT", str(vmstat))
+    # A kill comes between two looks, or many looks after the count rose.
+    monkeypatch.setattr(life, "LOOK", 60.0 if when == "now" else 0.01)
+    install_stand_in(data, serve=("listen",))
+
+    def kill() -> None:
+        if when == "now":
+            vmstat.write_text("oom_kill 9\n")
+        os.kill(run.reports[-1].pid, signal.SIGKILL)
+
+    def on_ready(_: Run) -> None:
+        if when != "now":
+            vmstat.write_text("oom_kill 9\n")
+        threading.Timer(0.5, kill).start()
+
+    run = Run(data, on_ready)
+    assert run.make() == 137
+    (told,) = [note for note in run.notes if "after it had served" in note]
+    assert ("oom_kill in /proc/vmstat" in told) is (when == "now")
 
 
 def test_a_server_that_chooses_to_end_is_not_explained(data: Path) -> None:

@@ -28,7 +28,7 @@ from tsuku_llm.launch.nvml import GpuMemory
 from tsuku_llm.launch.observation import GpuObserver
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.report import Sink, StartReport, Trouble, Verdict
-from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.launch.supervise import StopHandle, oom_kills
 from tsuku_llm.launch.verdict import decide
 from tsuku_llm.launch.wishes import Wishes
 
@@ -79,9 +79,10 @@ class StartMonitor:
     """The observer of one server; ``failure`` is why it ended the server, None if it did not."""
 
     def __init__(self, start: StartContext, sink: Sink, stop_handle: StopHandle) -> None:
-        # The monitor's thread writes these two once the server runs. The supervisor reads
+        # The monitor's thread writes these three once the server runs. The supervisor reads
         # them after ``on_ended``: single assignments, so without a lock.
         self.failure: TsukuError | None = None
+        self.oom_kills = 0
         self.report = start.draft
         self._start = start
         self._sink = sink
@@ -159,7 +160,10 @@ class StartMonitor:
         watch = LifeWatch(verdict, seen=self._seen, elastic=sampler.elastic)
         try:
             # The supervisor sets it at the end of the server, which wakes this at once.
+            kills = 0
             while not self._over.wait(start.look or LOOK):
+                # The count of the look before: at this one the server may have been killed.
+                self.oom_kills, kills = kills, oom_kills()
                 problem = watch.see(sampler.sample())
                 report = _present(self.report, sampler)
                 # A server that ends fails in the same ways: its end is explained by its last words.
