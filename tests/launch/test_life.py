@@ -248,6 +248,9 @@ ORDINARY: tuple[Sequence[LifeSample], ...] = (
     [HEALTHY._replace(takes_tasks=False)] * 50,
     [IDLE._replace(answers=False)],
     [IDLE._replace(takes_tasks=False)],
+    # The same without a count of the GPU's work.
+    [HEALTHY._replace(answers=False, worked=None)] * 50,
+    [HEALTHY._replace(takes_tasks=False, worked=None)] * 50,
     # A look that could see nothing.
     [LifeSample(0.0, answers=None)] * 10,
     # The memory grows with the work, and other programs fail.

@@ -78,8 +78,9 @@ def gpus_are_idle(nodes: Collection[str] | None, *, drm: bool, nvidia: bool) -> 
     ``nodes`` are the device nodes, None if they cannot be read. ``drm``: the engines that the
     kernel's drivers count did nothing; ``nvidia``: those of NVIDIA's driver did nothing.
     """
+    # Not /dev/dxg: in WSL all GPUs are behind it, and another one than NVIDIA's may work.
     return nodes is not None and all(
-        nvidia if _is_nvidias(node) else drm and counts_work(node) for node in nodes
+        nvidia if node.startswith("/dev/nvidia") else drm and counts_work(node) for node in nodes
     )
 
 
