@@ -21,6 +21,17 @@ _PAUSE = 0.02
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+def processor_seconds(pid: int) -> float | None:
+    """Return the processor time of a process, also without /proc; None if it is not known."""
+    import psutil  # noqa: PLC0415
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except (psutil.Error, OSError):
+        return None
+    return float(times.user + times.system)
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process; ``started`` is only for comparison, on this machine."""

@@ -8,7 +8,7 @@ import pytest
 from support.processes import gone
 
 from tsuku_llm.instances.idle import sample_activity
-from tsuku_llm.process import Process
+from tsuku_llm.process import Process, processor_seconds
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sleep and signals of POSIX")
 
@@ -81,10 +81,23 @@ def test_the_work_and_the_connections_of_a_process_are_seen() -> None:
 def test_C04_reading_our_start_time_loads_no_codec_from_disk() -> None:
     code = (
         "import os, sys\n"
-        "from tsuku_llm.process import Process\n"
+        "from tsuku_llm.process import Process, processor_seconds\n"
         "before = set(sys.modules)\n"
         "assert Process.of(os.getpid())\n"
         "print(sorted(set(sys.modules) - before))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_processor_time_of_a_process_grows_with_its_work() -> None:
+    """On macOS and Windows nothing else shows whether a server that answers nobody works."""
+    before = processor_seconds(os.getpid())
+    end = sum(os.times()[:2]) + 0.1
+    while sum(os.times()[:2]) < end:
+        pass
+    now = processor_seconds(os.getpid())
+    assert before is not None
+    assert now is not None
+    assert now - before >= 0.05
+    assert processor_seconds(0x7FFFFFFF) is None

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors", "records"}),
+    "launch": frozenset({"backends", "errors", "process", "records"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "operations": VALUES

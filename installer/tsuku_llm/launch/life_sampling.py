@@ -22,6 +22,7 @@ from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.proc import computing_processes, counts_work, sample_processes
 from tsuku_llm.launch.report import GpuHolder, Verdict
 from tsuku_llm.launch.wishes import wishes_in
+from tsuku_llm.process import processor_seconds
 
 _CLOSE_LOOKS = 4
 """Samples from one close look at the processes to the next: a minute, for a few milliseconds."""
@@ -296,7 +297,9 @@ def _work_of(pids: Iterable[int], engines: int | None) -> Work | None:
             reads += int(fields[9])
             known = True
     if not known:
-        return None
+        # Without /proc. Pages are not counted there.
+        seconds = [each for pid in pids if (each := processor_seconds(pid)) is not None]
+        return Work(time.monotonic(), sum(seconds), 0, engines) if seconds else None
     return Work(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), reads, engines)
 
 
