@@ -117,7 +117,7 @@ def test_a_server_that_computes_for_minutes_takes_no_task_and_is_not_accused() -
     assert life.kinds == []
     life.goes_on(busy, busy)
     assert life.kinds == [HANG]
-    assert "computes without an end" in life.told[0][1].facts[0]
+    assert "computed without an end" in life.told[0][1].facts[0]
 
 
 @pytest.mark.parametrize("silence", [{"answers": False}, {"takes_tasks": False}])
@@ -131,7 +131,7 @@ def test_a_server_of_which_nothing_shows_whether_it_works_has_the_time_of_one_th
     assert life.kinds == []
     life.goes_on(silent, silent)
     assert life.kinds == [HANG]
-    assert "nothing tells whether it computes" in life.told[0][1].facts[0]
+    assert "nothing tells whether it computed" in life.told[0][1].facts[0]
 
 
 def test_a_server_whose_threads_are_all_taken_answers_nobody_and_works() -> None:

@@ -236,7 +236,7 @@ def test_a_server_that_hangs_while_health_says_200_is_ended_where_that_is_wanted
     with pytest.raises(GpuLost) as raised:
         run.make(on_gpu_loss="stop")
     assert raised.value.message == "the server hangs"
-    assert "answers /health but takes no task" in raised.value.facts[0]
+    assert "answered /health but took no task" in raised.value.facts[0]
     trouble = run.reports[-1].trouble
     assert trouble
     assert trouble.kind == "hangs"

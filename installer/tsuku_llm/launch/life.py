@@ -254,10 +254,10 @@ def _is_silent(sample: LifeSample) -> bool:
 
 
 def _hanging(sample: LifeSample, seconds: float) -> ServerProblem:
-    words = "answers /health but takes no task" if sample.answers else "does not answer"
-    work = "and nothing tells whether it computes"
+    words = "answered /health but took no task" if sample.answers else "did not answer"
+    work = "and nothing tells whether it computed"
     if sample.worked is not None:
-        work = "and computes without an end" if sample.worked else "and computes nothing"
+        work = "and computed without an end" if sample.worked else "and computed nothing"
     return ServerProblem(
         HANG, "the server hangs", (f"for {seconds:.0f} seconds it {words}, {work}",)
     )
