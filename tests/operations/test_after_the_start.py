@@ -310,15 +310,18 @@ def on_note(text):
         run.stop_handle.end("seen")
     if text.startswith("warning: the server has lost") and "moment" in loss:
         os.mkdir(os.environ["WORK"])
+def refuse():
+    # A device on such a mount cannot be opened, as one that a control group forbids.
+    subprocess.run(["mount", "--bind", "/dev/full", "/dev/nvidia0"], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,nodev", "/dev/nvidia0"], check=True)
 def on_ready(run):
     if "work" in loss:
         shutil.rmtree(os.environ["WORK"])
     if "node" in loss:
         os.unlink("/dev/nvidia0")
     if "refused" in loss:
-        # A device on such a mount cannot be opened, as one that a control group forbids.
-        subprocess.run(["mount", "--bind", "/dev/full", "/dev/nvidia0"], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,nodev", "/dev/nvidia0"], check=True)
+        # Later: a node that could not be opened from the start is another user's.
+        threading.Timer(1, refuse).start()
     if "none" in loss:
         threading.Timer(3, run.stop_handle.end, ["seen"]).start()
 names = tuple(name for name in os.environ if name.startswith(("STUB_", "LD_LIBRARY")))
