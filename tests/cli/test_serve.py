@@ -39,7 +39,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
     model = str(tmp_path / "a b.gguf")
     assert told == {
         "version": build.id,
-        "argv": [server, "--device", "Vulkan0", "-m", model],
+        "argv": [server, "-m", model],
         "cwd": str(build.tree),
         "environment": {
             "GGML_VK_VISIBLE_DEVICES": "0",
@@ -47,6 +47,13 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
             "LLAMA_ARG_CTX_SIZE": "512",
         },
         "removed": ["GGML_BACKEND_PATH", "LD_PRELOAD"],
+        "placement": {
+            "devices": [],
+            "main": None,
+            "reason": "chosen by GGML_VK_VISIBLE_DEVICES=0",
+            "layers": [],
+            "passed_over": [],
+        },
     }
     shown = run_program(*words, env=env, cwd=tmp_path)
     assert (shown.code, shown.stderr) == (0, "")
@@ -58,7 +65,8 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
         "with LLAMA_ARG_CTX_SIZE=512",
         "without GGML_BACKEND_PATH",
         "without LD_PRELOAD",
-        f"would run: {server} --device Vulkan0 -m '{model}'",
+        "placed: chosen by GGML_VK_VISIBLE_DEVICES=0",
+        f"would run: {server} -m '{model}'",
     ]
 
 

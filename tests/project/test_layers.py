@@ -75,6 +75,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session"}),
     "device_check": frozenset({"session", "state_notes"}),
+    "placing": frozenset({"device_check"}),
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
     "explain": frozenset({"choice", "session"}),
     "reuse": frozenset(),
@@ -92,9 +93,10 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
-    | {"update_notice", "which"},
-    "tools": frozenset({"credentials", "revocation", "session", "which"}),
+    "serve": frozenset({"device_check", "fallback", "placing", "revocation", "session"})
+    | {"state_notes", "update_notice", "which"},
+    "tools": frozenset({"credentials", "device_check", "placing", "revocation", "session"})
+    | {"state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"update_notice"},
 }
@@ -183,6 +185,9 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
         | {"last_words", "packages"},
         "wishes": set(),
+        "card_speeds": set(),
+        "need": set(),
+        "placement": {"card_speeds", "devices", "need", "report"},
         "verdict": {"report"},
         "life": {"report"},
         "gpu_use": {"devices", "log", "report", "wishes"},
@@ -190,12 +195,12 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "fingerprint": set(),
         "gguf": set(),
         "nvml_worker": set(),
-        "planning": set(),
+        "planning": {"report"},
         "speed": set(),
         "child": {"last_words", "planning"},
         "health": {"log", "planning"},
         "canary": {"gpu_use", "health", "wishes"},
-        "nvml": {"child", "planning"},
+        "nvml": {"card_speeds", "child", "placement", "planning", "report"},
         "proc": {"gpu_use"},
         "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
         | {"report", "wishes"},
@@ -258,8 +263,20 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 """The same inside a unit: which of its other modules each module may import, at any place."""
 
 PURE = {
-    "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "packages", "report"}
+    "launch": {"card_speeds", "causes", "causes_arguments", "causes_gpu", "causes_model"}
+    | {
+        "causes_system",
+        "need",
+        "placement",
+        "devices",
+        "diagnosis",
+        "gpu_use",
+        "last_words",
+        "life",
+        "log",
+        "packages",
+        "report",
+    }
     | {"verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""

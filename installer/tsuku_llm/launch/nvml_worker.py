@@ -168,7 +168,10 @@ def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, 
     # A process may be in both lists, with the same memory: count it once.
     users = {pid: used for listed in found for pid, used in (listed or {}).items()}
     working = _working(nvml, handle, since, end) if since else []
+    name = ctypes.create_string_buffer(_SIZE)
+    nvml.nvmlDeviceGetName(handle, name, _SIZE)
     return {
+        "name": name.value.decode("utf-8", "replace"),
         "total": memory.total,
         "used": memory.used,
         "processes": users,

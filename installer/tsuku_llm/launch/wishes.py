@@ -28,6 +28,33 @@ _SLEEP = ("--sleep-idle-seconds", "LLAMA_ARG_SLEEP_IDLE_SECONDS")
 _KEY = ("--api-key", "LLAMA_API_KEY")
 _KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
 
+_DRAFT: tuple[str, ...] = (
+    "-md",
+    "--model-draft",
+    "--spec-draft-model",
+    "-hfd",
+    "-hfrd",
+    "--hf-repo-draft",
+)
+_DRAFT += ("--spec-draft-hf", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_SPEC_DRAFT_MODEL")
+_DRAFT += ("LLAMA_ARG_HFD_REPO", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
+_DRAFT_DEVICE = ("-devd", "--device-draft", "--spec-draft-device")
+
+# A user who gives one of these chooses the devices.
+_PLACED = (
+    *_DEVICE,
+    *("-sm", "--split-mode", "LLAMA_ARG_SPLIT_MODE"),
+    *("-ts", "--tensor-split", "LLAMA_ARG_TENSOR_SPLIT"),
+    *("-mg", "--main-gpu", "LLAMA_ARG_MAIN_GPU"),
+    *_RPC,
+)
+_VISIBLE = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}
+    | {"GGML_VK_VISIBLE_DEVICES", "MESA_VK_DEVICE_SELECT", "ONEAPI_DEVICE_SELECTOR"}
+    | {"ZE_AFFINITY_MASK", "GGML_OPENCL_DEVICE", "GGML_OPENVINO_DEVICE"}
+)
+"""The variables that choose devices; the other ones of a backend choose drivers."""
+
 # Options that put single tensors elsewhere, so that layers on the GPU are not whole.
 _TENSORS = frozenset(
     {"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"}
@@ -44,7 +71,8 @@ class Wishes(NamedTuple):
     ``remote`` names other machines that compute. ``model`` is a path; without any model
     (``names_model``) the server is a router, which starts other servers for its models. A server
     that ``sleeps`` frees its memory while it has no requests.
-    ``key`` and ``key_file`` are for its API.
+    ``key`` and ``key_file`` are for its API. ``placed`` is the first word that chooses devices, or
+    divides the model among them. ``draft``: a draft model has no device of its own.
     """
 
     refusal: str | None = None
@@ -57,6 +85,8 @@ class Wishes(NamedTuple):
     key: str | None = None
     key_file: str | None = None
     sleeps: bool = False
+    placed: str | None = None
+    draft: bool = False
 
 
 def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
@@ -77,6 +107,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     layers, device, remote = chosen(_LAYERS), chosen(_DEVICE), chosen(_RPC)
     refusals = [layers if layers and layers[1] == "0" else None]
     refusals += [device if device and device[1] == "none" else None]
+    placed = chosen(_PLACED)
     # A variable that is set to a word for "no" is not given.
     given = set(map(_spelled, argv)) | {
         name for name, value in env.items() if value not in ("", "0", "false")
@@ -94,7 +125,14 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         key_file=value_of(_KEY_FILE),
         # Upstream: a negative number, the default, means never.
         sleeps=(value_of(_SLEEP) or "-").isdecimal(),
+        placed=" ".join(placed) if placed else None,
+        draft=bool(chosen(_DRAFT)) and chosen(_DRAFT_DEVICE) is None,
     )
+
+
+def visible_devices(env: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """Return the first of a backend's variables that chooses devices, with its value."""
+    return next((f"{name}={env[name]}" for name in names if name in _VISIBLE & env.keys()), None)
 
 
 def _spelled(word: str) -> str:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Check(NamedTuple):
     """The result of asking a build for its devices.
 
-    ``build`` has the device to use, if the list still has it. ``devices`` is None without an
-    answer. ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a
-    sentence on anything else that is odd.
+    ``devices`` is None without an answer; they are ``recalled`` if that is an earlier one.
+    ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a sentence on
+    anything else that is odd.
     """
 
     build: Build
@@ -29,6 +29,7 @@ class Check(NamedTuple):
     problem: Diagnosis | None = None
     facts: tuple[str, ...] = ()
     complaint: str = ""
+    recalled: bool = False
 
 
 def check_devices(  # noqa: PLR0913
@@ -55,7 +56,7 @@ def check_devices(  # noqa: PLR0913
         return Check(build)
     known = None if ask_again else notes.devices(version)
     if known is not None:
-        return Check(_with_listed_device(build, known), known)
+        return Check(build, known, recalled=True)
     # A start with a remembered list starts no child process, so these come late.
     from tsuku_llm.launch.gate import (  # noqa: PLC0415
         GATE_LIMIT,
@@ -74,11 +75,10 @@ def check_devices(  # noqa: PLR0913
     if not own_devices(listing.devices, build.backend):
         problem = no_device(build, listing)
         facts = hiding_variables(build, environ)
-        # Without the device: told to use one that is gone, the server would not even start.
-        return Check(_with_listed_device(build, listing.devices), listing.devices, problem, facts)
+        return Check(build, listing.devices, problem, facts)
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
     notes.keep_devices(version, listing.devices)
-    return Check(_with_listed_device(build, listing.devices), listing.devices)
+    return Check(build, listing.devices)
 
 
 def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
@@ -95,12 +95,6 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
         return (api.problem.text,), api.problem.fix
     obstacle = api_obstacle(api)
     return ((obstacle.text,) if obstacle else ()), ""
-
-
-def _with_listed_device(build: Build, devices: tuple[ListedDevice, ...]) -> Build:
-    """Drop the receipt's device if it is not listed (any more): the server would not start."""
-    wanted = set(build.device.split(",")) if build.device else set()
-    return build if wanted <= {device.name for device in devices} else build._replace(device=None)
 
 
 def _silence(listing: DeviceListing) -> str:

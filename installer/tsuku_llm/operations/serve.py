@@ -27,6 +27,7 @@ from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.fallback import next_version, note_served, remembered
+from tsuku_llm.operations.placing import Placed, place_start
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
@@ -190,7 +191,7 @@ class VersionStart(NamedTuple):
             recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
             check = self._devices()
             try:
-                return self._run(check, self._plan(check), keep)
+                return self._run(self._plan(check), keep)
             except LaunchError as error:
                 # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
                 # fallen off the bus, or its driver fails. Then the remembered list is wrong. A
@@ -202,9 +203,9 @@ class VersionStart(NamedTuple):
                 # Without an answer nothing is known of a loss.
                 if now.devices is None or _names(now) == _names(check):
                     raise
-                return self._run(now, self._plan(now), keep)
+                return self._run(self._plan(now), keep)
 
-    def _devices(self) -> Check:
+    def _devices(self, *, ask_again: bool = False) -> Check:
         installed, environ = self.installed, self.session.machine.environ
         return check_devices(
             build_of(installed),
@@ -212,10 +213,10 @@ class VersionStart(NamedTuple):
             self.notes,
             environ,
             # A promise needs an answer of now: the GPU may be gone since the last start.
-            ask_again=self.how.require_gpu,
+            ask_again=ask_again or self.how.require_gpu,
         )
 
-    def _plan(self, check: Check) -> LaunchPlan:
+    def _plan(self, check: Check) -> Placed:
         """Plan the start. Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted one on the CPU."""
         plan = plan_server(
             check.build,
@@ -223,15 +224,26 @@ class VersionStart(NamedTuple):
             cwd=self.cwd,
             environ=self.session.machine.environ,
         )
-        self._require_devices(check, plan)
-        return plan
+        placed = place_start(
+            plan,
+            check,
+            self.installed.receipt.hardware,
+            self.session.settings.placement,
+            # Free memory is of now: other processes come and go.
+            partial(self._devices, ask_again=True),
+        )
+        self._require_devices(placed.check, placed.plan)
+        if placed.told:
+            self.session.user.note(placed.told)
+        return placed
 
-    def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:
+    def _run(self, placed: Placed, keep: tuple[int, ...]) -> int:
+        check, plan = placed.check, placed.plan
         # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
             self._recheck()  # the last moment at which this is possible
             if self.how.sink:
-                self.how.sink(self._draft())
+                self.how.sink(self._draft(placed))
             return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
@@ -240,7 +252,7 @@ class VersionStart(NamedTuple):
         start = StartContext(
             build=check.build,
             plan=plan,
-            draft=self._draft(),
+            draft=self._draft(placed),
             listed=check.devices,
             require_gpu=self.how.require_gpu,
             min_gpu_share=self.how.min_gpu_share,
@@ -317,7 +329,7 @@ class VersionStart(NamedTuple):
     def _recheck(self) -> None:
         self.session.reader.check(self.installed)
 
-    def _draft(self) -> StartReport:
+    def _draft(self, placed: Placed) -> StartReport:
         """Return the report as it is before anything runs."""
         from tsuku_llm.launch.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
 
@@ -337,6 +349,7 @@ class VersionStart(NamedTuple):
             started_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             fallen_back_from=self.failed,
             restarts=self.restarts,
+            placement=placed.placement,
         )
 
     def _require_devices(self, check: Check, plan: LaunchPlan) -> None:
