@@ -180,20 +180,22 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "devices": set(),
         "last_words": set(),
         "log": set(),
+        "memory_options": {"wishes"},
+        "model_header": set(),
+        "need": {"memory_options", "model_header"},
         "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
         | {"last_words", "packages"},
         "wishes": set(),
         "card_speeds": set(),
-        "need": set(),
         "placement": {"card_speeds", "devices", "need", "report"},
         "verdict": {"report"},
         "life": {"report"},
         "gpu_use": {"devices", "log", "report", "wishes"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
-        "gguf": set(),
+        "gguf": {"model_header"},
         "nvml_worker": set(),
         "planning": {"report"},
         "speed": set(),
@@ -266,18 +268,15 @@ PURE = {
     "launch": {"card_speeds", "causes", "causes_arguments", "causes_gpu", "causes_model"}
     | {
         "causes_system",
-        "need",
-        "placement",
         "devices",
         "diagnosis",
         "gpu_use",
         "last_words",
         "life",
         "log",
-        "packages",
-        "report",
+        "memory_options",
     }
-    | {"verdict", "wishes"},
+    | {"model_header", "need", "packages", "placement", "report", "verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 
