@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS
+from support.gguf_files import layered_model
 from support.processes import gone, only_child
 from support.program import COMMAND, Result, environment, run_program
 from support.servers import install_stand_in
@@ -68,6 +69,33 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
         "placed: chosen by GGML_VK_VISIBLE_DEVICES=0",
         f"would run: {server} -m '{model}'",
     ]
+
+
+TWO_CARDS = (
+    "out Available devices:",
+    "out   Vulkan0: NVIDIA H200 (143771 MiB, 1200 MiB free)",
+    "out   Vulkan1: NVIDIA H200 (143771 MiB, 143000 MiB free)",
+)
+
+
+def test_a_dry_run_says_where_the_model_would_be(home: Path, tmp_path: Path) -> None:
+    small = str(layered_model(tmp_path / "small.gguf", layers=16, size=3 * 10**9))
+    installed = install_stand_in(home / "llm", devices=TWO_CARDS, serve=("kill 9",))
+    env = environment(home)
+    words = ("serve", "--dry-run", "--", "-m", small)
+    shown = run_program(*words, env=env).stdout.splitlines()
+    assert shown[-2].startswith("placed: Vulkan1: needs ")
+    assert shown[-1].endswith(f"--device Vulkan1 -m {small}")
+    document = run_program(*words[:2], "--json", *words[2:], env=env).document["data"]
+    assert document["placement"]["devices"] == ["Vulkan1"]
+    # A tree that was changed is not run, not even for its list of devices.
+    ran = tmp_path / "ran"
+    (installed.tree / "llama-server").write_text(f"#!/bin/sh\ntouch {ran}\n", encoding="utf-8")
+    changed = run_program(*words, env=env)
+    assert changed.code == 0
+    assert not ran.exists()
+    assert "the devices are not known" in changed.stderr
+    assert "--device" not in changed.stdout
 
 
 @pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])

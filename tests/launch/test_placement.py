@@ -163,6 +163,14 @@ def test_a_full_card_is_passed_over_if_the_need_is_not_known() -> None:
     assert place(cards[:1], None).devices == ("CUDA0",)
 
 
+def test_an_order_is_found_if_only_one_has_room() -> None:
+    """A large layer in the middle only fits on the large card, between the two others."""
+    cards = tuple(card(f"CUDA{n}", free) for n, free in enumerate((8, 5, 13)))
+    layers = tuple(size * GB for size in (2, 3, 8, 2, 3))
+    made = place(cards, MemoryNeed(layers, (0,) * 5, output=GB, other=0, compute=0))
+    assert made.arguments() == ("--device", "CUDA1,CUDA2,CUDA0", "--tensor-split", "1,2,3")
+
+
 def test_fewer_layers_need_less_memory() -> None:
     cards = tuple(card(f"CUDA{n}", 24) for n in range(2))
     assert len(place(cards, need(40)).devices) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.launch.planning import LaunchPlan
@@ -10,6 +11,7 @@ from tsuku_llm.launch.wishes import Wishes, visible_devices, wishes_in
 from tsuku_llm.operations.device_check import Check
 
 if TYPE_CHECKING:
+    from tsuku_llm.launch.model_header import ModelHeader
     from tsuku_llm.launch.need import MemoryNeed
     from tsuku_llm.launch.placement import Card
     from tsuku_llm.launch.report import Placement
@@ -68,7 +70,7 @@ def place_start(
             cards = cards_of(own_devices(check.devices or (), plan.backend), kinds)
         seen = gpu_memory(plan.env)
         cards = with_holders(cards, seen) if seen else cards
-    need = _need_of(wishes)
+    need = _need_of(plan)
     placement = place(cards, need, setting=setting, asked_layers=_layers(wishes))
     placed = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
     return Placed(placed, check, placement, _told(placement, cards))
@@ -96,23 +98,39 @@ def _kinds(hardware: Mapping[str, Any], api: str) -> Iterator[tuple[str, str]]:
                     yield str(gpu["name"]), str(gpu["kind"])
 
 
-def _need_of(wishes: Wishes) -> MemoryNeed | None:
-    """Estimate the need from the sizes of the model's parts; None without a readable file."""
-    from tsuku_llm.launch.gguf import read_layout  # noqa: PLC0415 - as above
-    from tsuku_llm.launch.need import MemoryNeed  # noqa: PLC0415
+def _need_of(plan: LaunchPlan) -> MemoryNeed | None:
+    """Estimate the need of a start from the headers of its files; None without a readable one."""
+    from tsuku_llm.launch.gguf import read_header, read_layout  # noqa: PLC0415 - as above
+    from tsuku_llm.launch.memory_options import memory_options  # noqa: PLC0415
+    from tsuku_llm.launch.need import MemoryNeed, estimate_need  # noqa: PLC0415
 
-    layout = read_layout(wishes.model) if wishes.model else None
-    if layout is None:
+    options = memory_options(plan.argv, plan.env)
+    # A URL is no path: such a model may not be here yet.
+    if not options.model:
         return None
-    # Without the header's other values: a fifth for the cache, and room for the buffers.
-    held = sum(layout.layers) + layout.output
-    return MemoryNeed(
-        layers=layout.layers,
-        cache=tuple(size // 5 for size in layout.layers),
-        # Without the table of tensors the whole file may have to go there.
-        output=layout.output if layout.layers else layout.total + layout.total // 5,
-        other=layout.total - held if layout.layers else 0,
-        compute=_BUFFERS,
+
+    def companion(path: str | None) -> ModelHeader | None:
+        # One that cannot be read counts as nothing: the start says what is wrong with it.
+        with suppress(OSError, ValueError):
+            return read_header(path) if path else None
+        return None
+
+    try:
+        header = read_header(options.model)
+    except OSError:
+        return None
+    except ValueError:
+        layout = read_layout(options.model)
+        if layout is None:
+            return None
+        # Only the size is known: a fifth for the cache, and room for the buffers.
+        size = layout.total + layout.total // 5
+        return MemoryNeed(layers=(), cache=(), output=size, other=0, compute=_BUFFERS)
+    return estimate_need(
+        header,
+        options,
+        draft=companion(options.draft),
+        projector=companion(options.projector),
     )
 
 
