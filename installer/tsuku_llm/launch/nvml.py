@@ -9,13 +9,14 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.launch.card_speeds import plain_name
 from tsuku_llm.launch.child import ChildEnd, ask
-from tsuku_llm.launch.placement import Card
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.report import GpuHolder
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.placement import Card
 
 _LIMIT = 10.0
 """Seconds for an answer: a library whose kernel module hangs never answers."""
@@ -196,6 +197,8 @@ def with_holders(cards: Sequence[Card], seen: GpuMemory) -> tuple[Card, ...]:
     the build lists another number of them than the library, a part is hidden: they stay as they
     are.
     """
+    from tsuku_llm.launch.card_speeds import plain_name  # noqa: PLC0415 - the watch does without
+
     found: dict[str, NvidiaDevice] = {}
     for plain in {plain_name(card.description) for card in cards}:
         ours = [card for card in cards if plain_name(card.description) == plain]

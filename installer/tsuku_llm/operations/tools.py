@@ -14,13 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
-from tsuku_llm.operations.device_check import check_devices
-from tsuku_llm.operations.placing import place_start
 from tsuku_llm.operations.revocation import ReleaseStatus, require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store.installed import Installed
@@ -82,6 +78,11 @@ class Planned:
 
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
+    from tsuku_llm.launch.fingerprint import driver_fingerprint  # noqa: PLC0415 - a run does without
+    from tsuku_llm.operations.device_check import check_devices  # noqa: PLC0415
+    from tsuku_llm.operations.placing import place_start  # noqa: PLC0415
+    from tsuku_llm.operations.state_notes import StateNotes  # noqa: PLC0415
+
     environ, installed = session.machine.environ, requested_version(session.reader, session)
     build = build_of(installed)
     plan = plan_server(build, arguments, cwd=working_folder(), environ=environ)
