@@ -15,6 +15,7 @@ from pathlib import Path
 from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
+from ci.gpulab.placing import place
 from ci.gpulab.steps import compare, refuse, refuse_a_part, serve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,10 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         machine = prepare(ROOT, options.folders, Path(folder), options.hardware)
-        document = _steps(machine, options.release, options.layers, options.cuda)
+        if options.placement:
+            document = _placements(machine, options.release)
+        else:
+            document = _steps(machine, options.release, options.layers, options.cuda)
     text = json.dumps(document, indent=1)
     sys.stdout.write(f"{text}\n")
     if options.out:
@@ -57,6 +61,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--cuda", type=Path, metavar="TREE", help="a folder with a CUDA build of your own"
+    )
+    parser.add_argument(
+        "--placement",
+        action="store_true",
+        help="only compare placements, of a model of 2 GB and one of 44 GB; best with two GPUs",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report to FILE")
     parser.add_argument(
@@ -94,6 +103,14 @@ def _steps(
     document["on the GPU, CUDA"] = serve(own, model)
     document["compared"] = compare(own, model)
     return document
+
+
+def _placements(machine: Machine, release: str) -> Mapping[str, Mapping[str, object]]:
+    installed = machine.program(
+        *("install", "--backend", "vulkan", "--channel", "index", "--release", release, "--json")
+    )
+    first = {"shown": installed.code == 0, **installed.told}
+    return {"install vulkan": first, **place(machine)}
 
 
 def gather(folder: Path, release: str) -> None:
