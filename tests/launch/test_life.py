@@ -18,6 +18,7 @@ from tsuku_llm.launch.life import (
     LifeWatch,
     ServerProblem,
     failures_in_a_row,
+    hint_for,
     restart_pause,
 )
 from tsuku_llm.launch.report import Verdict
@@ -37,10 +38,17 @@ class Life:
     """A server's life: each sample comes ``LOOK`` seconds after the one before."""
 
     def __init__(
-        self, check: Verdict = UNKNOWN, *, start: Verdict = ON_GPU, elastic: bool = False
+        self,
+        check: Verdict = UNKNOWN,
+        *,
+        start: Verdict = ON_GPU,
+        seen: bool = True,
+        elastic: bool = False,
+        answered: bool = False,
     ) -> None:
-        self.watch = LifeWatch(start, elastic=elastic)
+        self.watch = LifeWatch(start, seen=seen, elastic=elastic)
         self.check = check
+        self.answered = answered
         self.checks = 0
         self.now = 0.0
         self.told: list[tuple[float, ServerProblem]] = []
@@ -51,7 +59,7 @@ class Life:
             self._hear(self.watch.see(sample._replace(now=self.now)))
             if self.watch.wants_check:
                 self.checks += 1
-                self._hear(self.watch.judge(self.check))
+                self._hear(self.watch.judge(self.check, answered=self.answered))
 
     def _hear(self, problem: ServerProblem | None) -> None:
         if problem:
@@ -112,6 +120,20 @@ def test_a_server_that_computes_for_minutes_takes_no_task_and_is_not_accused() -
     assert "computes without an end" in life.told[0][1].facts[0]
 
 
+@pytest.mark.parametrize("silence", [{"answers": False}, {"takes_tasks": False}])
+def test_a_server_of_which_nothing_shows_whether_it_works_has_the_time_of_one_that_works(
+    silence: dict[str, bool],
+) -> None:
+    """A GPU without a count may compute a long prompt while the process sleeps."""
+    silent = HEALTHY._replace(worked=None, **silence)
+    life = Life()
+    life.goes_on(*[silent] * int(HANGS_AT_WORK / LOOK))
+    assert life.kinds == []
+    life.goes_on(silent, silent)
+    assert life.kinds == [HANG]
+    assert "nothing tells whether it computes" in life.told[0][1].facts[0]
+
+
 def test_a_server_whose_threads_are_all_taken_answers_nobody_and_works() -> None:
     life = Life()
     life.goes_on(*[HEALTHY._replace(answers=False)] * 10_000)
@@ -139,6 +161,48 @@ def test_a_paused_supervisor_accuses_no_server() -> None:
     for now, sample in ((15.0, IDLE), (30.0, IDLE), (9000.0, IDLE._replace(answers=False))):
         assert watch.see(sample._replace(now=now)) is None
     assert watch.see(IDLE._replace(now=9015.0, answers=False)) is None
+
+
+def test_a_server_that_lost_its_gpu_for_a_moment_is_looked_at_again() -> None:
+    """A look while the driver wakes up may show nothing; status must not say so for weeks."""
+    life = Life(ON_CPU)
+    life.goes_on(HEALTHY, *[HEALTHY._replace(asleep=60.0)] * 100)
+    assert life.kinds == [LOST]
+    life.check = ON_GPU
+    life.goes_on(*[HEALTHY._replace(asleep=60.0)] * 21)
+    assert life.kinds == [LOST, OVER]
+    # A minute of the canary's time in hours.
+    assert life.checks <= 8
+
+
+@pytest.mark.parametrize("check", [ON_CPU, UNKNOWN])
+def test_a_sleeping_server_that_cannot_be_asked_has_lost_nothing(check: Verdict) -> None:
+    """Its memory is empty because it freed it, and its model takes minutes to load again."""
+    life = Life(check, elastic=True)
+    life.goes_on(HEALTHY, HEALTHY._replace(asleep=3600.0), HEALTHY._replace(asleep=3600.0))
+    assert (life.checks, life.kinds) == (1, [])
+
+
+@pytest.mark.parametrize("check", [ON_CPU, UNKNOWN])
+def test_a_gpu_that_only_the_log_showed_is_not_missed_by_a_look_without_it(check: Verdict) -> None:
+    """In a container: a list that could not be read speaks for the CPU now as it did then."""
+    life = Life(check, seen=False, answered=True)
+    asleep = HEALTHY._replace(asleep=3600.0)
+    # Another program's GPU fails, as nothing tells whose it is.
+    life.goes_on(HEALTHY, asleep, asleep._replace(faults=xid(79)), asleep)
+    assert life.kinds == [FAULT]
+
+
+def test_a_gpu_that_only_the_log_showed_is_lost_with_a_fault_and_no_answer() -> None:
+    life = Life(UNKNOWN, seen=False)
+    life.goes_on(HEALTHY, HEALTHY._replace(faults=xid(79)))
+    assert life.kinds == [LOST]
+
+
+@pytest.mark.parametrize("kind", [LOST, HANG, FAULT])
+def test_a_hint_names_no_setting_that_has_ended_the_server(kind: str) -> None:
+    assert "on_gpu_loss" not in hint_for(kind, is_ended=True)
+    assert ("on_gpu_loss" in hint_for(kind, is_ended=False)) is (kind != FAULT)
 
 
 def test_a_node_that_is_made_again_is_no_loss() -> None:

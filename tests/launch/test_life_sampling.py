@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.launch.health import ServerAddress
-from tsuku_llm.launch.life_sampling import LifeSampler, is_connected
+from tsuku_llm.launch.life_sampling import (
+    LifeSampler,
+    Work,
+    gpus_are_idle,
+    has_worked,
+    is_connected,
+)
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.report import Verdict
 
@@ -69,3 +75,57 @@ def test_a_router_and_a_server_that_sleeps_are_elastic(tmp_path: Path) -> None:
     assert sampler_of_us(tmp_path, 1).elastic
     assert sampler_of_us(tmp_path, 1, "-m", "x", "--sleep-idle-seconds", "60").elastic
     assert not sampler_of_us(tmp_path, 1, "-m", "x", "--sleep-idle-seconds", "-1").elastic
+
+
+# --- work -------------------------------------------------------------------------------------
+
+BEFORE = Work(now=100.0, processor=50.0, reads=7, engines=1000)
+# 15 seconds later, as an H200 showed a process that waited asleep for a kernel of 20 seconds.
+ASLEEP = BEFORE._replace(now=115.0, processor=50.01)
+IN_A_LOOP = BEFORE._replace(now=115.0, processor=65.0)
+COMPUTING = BEFORE._replace(now=115.0, processor=170.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "idle", "whole", "worked"),
+    [
+        (ASLEEP, True, True, False),
+        (ASLEEP, True, False, False),
+        # A long prompt on a GPU whose driver counts nothing.
+        (ASLEEP, False, True, None),
+        (ASLEEP, False, False, None),
+        (IN_A_LOOP, True, True, False),
+        (IN_A_LOOP, False, True, True),
+        # Layers on the processor.
+        (IN_A_LOOP, True, False, True),
+        (COMPUTING, True, True, True),
+        (ASLEEP._replace(engines=1001), False, True, True),
+        (ASLEEP._replace(reads=8), True, True, True),
+    ],
+)
+def test_what_counts_as_work(now: Work, *, idle: bool, whole: bool, worked: bool | None) -> None:
+    assert has_worked(BEFORE, now, idle=idle, whole=whole) is worked
+
+
+@pytest.mark.parametrize(
+    ("nodes", "drm", "nvidia", "idle"),
+    [
+        ((), False, False, True),
+        (None, True, True, False),
+        (("/dev/dri/renderD128",), True, False, True),
+        (("/dev/dri/renderD128",), False, True, False),
+        (("/dev/nvidia0",), True, False, False),
+        (("/dev/nvidia0",), False, True, True),
+        # A laptop with two: the processor's own is counted, and does nothing.
+        (("/dev/dri/renderD128", "/dev/nvidia0"), True, False, False),
+        (("/dev/dri/renderD128", "/dev/nvidia0"), True, True, True),
+        # ROCm's work is not in the counts of the same card.
+        (("/dev/dri/renderD128", "/dev/kfd"), True, True, False),
+        (("/dev/dxg",), True, False, False),
+        (("/dev/mali0",), True, True, False),
+    ],
+)
+def test_gpus_are_idle_if_each_open_one_is_counted(
+    nodes: tuple[str, ...] | None, *, drm: bool, nvidia: bool, idle: bool
+) -> None:
+    assert gpus_are_idle(nodes, drm=drm, nvidia=nvidia) is idle

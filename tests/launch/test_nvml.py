@@ -38,6 +38,11 @@ def ask(environ: dict[str, str]) -> GpuMemory | None:
     return gpu_memory(environ, signs=("/dev/null",))
 
 
+def bare(found: GpuMemory) -> GpuMemory:
+    """The memory alone."""
+    return found._replace(complete=False, users={})
+
+
 def told(used: int, processes: dict[int, int | None]) -> GpuMemory:
     device = NvidiaDevice("NVIDIA H200", 128 * GIB, used, processes)
     return GpuMemory(128 * GIB, used, processes, "580.159.04", devices=(device,))
@@ -46,7 +51,7 @@ def told(used: int, processes: dict[int, int | None]) -> GpuMemory:
 def test_the_memory_of_the_devices_and_of_each_process(stub: dict[str, str]) -> None:
     found = ask({**stub, "STUB_nvml_pid": "77", "STUB_nvml_used": str(5 * GIB)})
     assert found
-    assert found._replace(complete=False) == told(5 * GIB, {77: 5 * GIB})
+    assert bare(found) == told(5 * GIB, {77: 5 * GIB})
 
 
 def test_the_memory_of_two_devices_is_added(stub: dict[str, str]) -> None:
@@ -78,8 +83,9 @@ def test_a_refused_list_of_processes_is_empty(stub: dict[str, str]) -> None:
     refused = {"STUB_nvmlDeviceGetComputeRunningProcesses_v3": "3", "STUB_nvml_used": "7"}
     found = ask({**stub, **refused})
     # A refused list is not a list in which our process is missing.
-    assert found == told(7, {})
     assert found
+    assert not found.complete
+    assert bare(found) == told(7, {})
     assert found.of((77,)) is None
 
 
@@ -90,7 +96,7 @@ def test_without_a_device_node_nothing_is_asked(stub: dict[str, str]) -> None:
 def test_a_driver_that_prints_does_not_hide_the_answer(stub: dict[str, str]) -> None:
     found = ask({**stub, "STUB_nvmlInit_v2": "noise"})
     assert found
-    assert found._replace(complete=False) == told(0, {})
+    assert bare(found) == told(0, {})
 
 
 NOT_TOLD = str((1 << 64) - 1)
@@ -143,6 +149,48 @@ def test_the_processes_for_which_the_engines_worked(
     )
     assert found
     assert found.working == working
+
+
+@pytest.mark.parametrize(
+    ("settings", "pids", "worked"),
+    [
+        ({"STUB_nvml_sm": "35"}, (77,), True),
+        ({"STUB_nvml_sm": "35", "STUB_nvml_gpu": "0"}, (77,), True),
+        # Another process works, or nobody.
+        ({"STUB_nvml_sm": "35"}, (78,), False),
+        ({"STUB_nvml_sm": "0"}, (77,), False),
+        ({"STUB_nvmlDeviceGetProcessUtilization": "6"}, (77,), False),
+        # A driver that does not count by process: only a device that does nothing tells.
+        ({"STUB_nvmlDeviceGetProcessUtilization": "3"}, (77,), None),
+        ({"STUB_nvmlDeviceGetProcessUtilization": "3", "STUB_nvml_gpu": "0"}, (77,), False),
+        ({"STUB_nvmlDeviceGetProcessUtilization": "3", "STUB_nvml_gpu": "1"}, (77,), None),
+        (
+            {
+                "STUB_nvmlDeviceGetProcessUtilization": "3",
+                "STUB_nvmlDeviceGetUtilizationRates": "3",
+            },
+            (77,),
+            None,
+        ),
+    ],
+)
+def test_whether_the_engines_worked_for_a_server(
+    settings: dict[str, str], pids: tuple[int, ...], worked: bool | None, stub: dict[str, str]
+) -> None:
+    environ = {**stub, "STUB_nvml_pid": "77", "STUB_nvml_gpu": "100", **settings}
+    found = gpu_memory(environ, since=1000, signs=("/dev/null",))
+    assert found
+    assert found._replace(complete=True).did_work(pids) is worked
+    # In a container the ids are another namespace's, and ours is in no list.
+    elsewhere = found._replace(complete=False)
+    assert elsewhere.did_work((99,)) is (False if found.idle else None)
+
+
+def test_a_process_is_on_the_devices_that_list_it(stub: dict[str, str]) -> None:
+    settings = {"STUB_nvml_count": "2", "STUB_nvml_pid": "77", "STUB_nvml_on": "1"}
+    found = ask({**stub, **settings})
+    assert found
+    assert found.users == {"GPU 0": frozenset(), "GPU 1": frozenset({77})}
 
 
 def first_lines(environ: dict[str, str], count: int) -> list[NvidiaLine]:

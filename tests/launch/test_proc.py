@@ -1,5 +1,7 @@
 """The kernel's view of processes: texts as drivers print them, and this test's own processes."""
 
+import contextlib
+import mmap
 import os
 import re
 import subprocess
@@ -17,6 +19,7 @@ from tsuku_llm.launch.proc import (
     drm_count,
     mapped_bytes,
     mapped_files,
+    mapped_model,
     sample_processes,
 )
 
@@ -131,6 +134,31 @@ def test_a_child_of_a_child_belongs_to_the_server(tmp_path: Path) -> None:
         assert sample.libraries
         assert "held.gguf" in sample.libraries
         assert sample_processes((child.pid,), str(held)).model_mapped == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("mapped", "model"),
+    [
+        # A cache that names files by their digest, and parts of which one has no layer here.
+        (["blobs/4f2a"], "blobs/4f2a"),
+        (["m-00010-of-00012.gguf", "m-00002-of-00012.gguf"], "m-00001-of-00012.gguf"),
+        (["m.gguf", "draft.gguf"], None),
+        ([], None),
+    ],
+)
+def test_the_model_that_a_server_has_fetched_is_found(
+    mapped: list[str], model: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "blobs").mkdir()
+    with contextlib.ExitStack() as opened:
+        for name in [*mapped, "notes.txt"]:
+            path = tmp_path / name
+            path.write_bytes(b"GGUF" + bytes(8188) if name in mapped else bytes(8192))
+            file = opened.enter_context(path.open("rb"))
+            opened.enter_context(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        found = mapped_model((os.getpid(),))
+    assert found == (model and str(tmp_path / model))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

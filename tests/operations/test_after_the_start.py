@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from support.gpu_machine import OPENED, GpuMachine
 from support.lives import Run
 from support.servers import install_stand_in
 
-from tsuku_llm.errors import GpuLost
+from tsuku_llm.errors import GpuLost, LaunchError
 from tsuku_llm.launch import canary, life
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -90,6 +91,65 @@ def test_a_server_whose_backend_fails_is_started_again_with_growing_pauses(
     assert run.served == 4
     assert run.reports[-1].restarts == 3
     assert len([note for note in run.notes if "started again in" in note]) == 3
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "FIRST_PAUSE", 0.001)
+
+
+def ended_at_its_second_service(run: Run) -> None:
+    if run.served == 2:
+        run.stop_handle.end(STOPPED)
+    else:
+        run.request()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_cause_of_a_restart_is_said_once_with_its_facts(data: Path) -> None:
+    install_stand_in(data, serve=(f"die {DEVICE_LOST}", "listen"))
+    run = Run(data, ended_at_its_second_service)
+    assert run.make(on_gpu_loss="restart") == 0
+    (told,) = [note for note in run.notes if "after it had served" in note]
+    assert DEVICE_LOST in told
+    assert "SIGABRT" in told
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_socket_that_a_killed_server_left_prevents_no_restart(
+    data: Path, tmp_path: Path
+) -> None:
+    install_stand_in(data, serve=(f"die {DEVICE_LOST}", "listen"))
+    run = Run(data, ended_at_its_second_service)
+    assert run.make("--host", str(tmp_path / "llm.sock"), on_gpu_loss="restart") == 0
+    assert (run.served, run.reports[-1].restarts) == (2, 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_restart_that_fails_is_tried_again(data: Path) -> None:
+    """Another program took the port while the server was away, and then gave it back."""
+    install_stand_in(data, serve=(f"die {DEVICE_LOST}", "listen"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    taken: list[socket.socket] = []
+    run = Run(data, ended_at_its_second_service)
+
+    def note(text: str) -> None:
+        if "lost" in text:
+            taken.append(socket.create_server(("127.0.0.1", port)))
+        elif "did not start" in text:
+            taken[0].close()
+
+    run.on_note = note
+    assert run.make("--port", str(port), on_gpu_loss="restart") == 0
+    assert (run.served, run.reports[-1].restarts) == (2, 2)
+    assert [note for note in run.notes if "did not start" in note and "started again in" in note]
+
+
+def test_a_start_that_fails_at_first_is_not_tried_again(data: Path) -> None:
+    install_stand_in(data, serve=("err unknown argument: --oops", "exit 1"))
+    with pytest.raises(LaunchError):
+        Run(data, lambda _: None).make(on_gpu_loss="restart")
 
 
 def test_a_model_that_does_not_fit_is_not_started_again(data: Path) -> None:
@@ -171,22 +231,26 @@ def test_a_server_that_hangs_is_one_warning_and_stays_by_default(data: Path) -> 
 # --- a machine with a card --------------------------------------------------------------------
 
 IN_THE_MACHINE = """
-import json, os, shutil, sys
+import json, os, shutil, sys, threading
 from pathlib import Path
 from support.lives import Run
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.launch import life
 data, loss, policy = sys.argv[1:]
-life.LOOK = 0.05
+life.LOOK = life.AGAIN = 0.05
 # A client that watches a fault needs no more than its warning.
 def on_note(text):
-    if text.startswith("warning: the GPU or its driver"):
+    if text.startswith(("warning: the GPU or its driver", "the server computes on the GPU again")):
         run.stop_handle.end("seen")
+    if text.startswith("warning: the server has lost") and "moment" in loss:
+        os.mkdir(os.environ["WORK"])
 def on_ready(run):
     if "work" in loss:
         shutil.rmtree(os.environ["WORK"])
     if "node" in loss:
         os.unlink("/dev/nvidia0")
+    if "none" in loss:
+        threading.Timer(3, run.stop_handle.end, ["seen"]).start()
 names = tuple(name for name in os.environ if name.startswith(("STUB_", "LD_LIBRARY")))
 run = Run(Path(data), on_ready, on_note=on_note, inherited=names)
 try:
@@ -195,7 +259,7 @@ except TsukuError as raised:
     error = [raised.exit_code, raised.slug, raised.facts]
 report = run.reports[-1]
 verdicts = [each.verdict for each in run.reports if each.ready]
-print(json.dumps([error, verdicts[0], report.trouble and report.trouble.kind, run.notes]))
+print(json.dumps([error, verdicts[0], report.trouble and report.trouble.kind, run.notes, verdicts]))
 """
 
 
@@ -227,15 +291,30 @@ def lived(folder: Path, loss: str, policy: str, **counts: object) -> list[Any]:
     return found
 
 
+def test_a_gpu_that_is_back_is_told_and_shown(tmp_path: Path) -> None:
+    error, _, trouble, notes, verdicts = lived(tmp_path, "work moment", "warn", nvml_xid=79)
+    assert (error, trouble) == (0, None)
+    assert len([note for note in notes if note.startswith("warning: the server has lost")]) == 1
+    assert list(dict.fromkeys(verdicts)) == ["on_gpu", "unknown"]
+    assert verdicts[-1] == "on_gpu"
+
+
+def test_a_fault_of_another_gpu_is_no_matter_of_this_server(tmp_path: Path) -> None:
+    counts = {"nvml_count": 2, "nvml_on": 0, "nvml_xid": 79, "nvml_xid_on": 1}
+    error, verdict, trouble, notes, _ = lived(tmp_path, "none", "stop", **counts)
+    assert (error, verdict, trouble) == (0, "on_gpu", None)
+    assert not [note for note in notes if note.startswith("warning")]
+
+
 def test_a_device_node_that_is_gone_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> None:
-    error, verdict, trouble, _ = lived(tmp_path, "node work", "stop")
+    error, verdict, trouble, *_ = lived(tmp_path, "node work", "stop")
     assert error[:2] == [8, "gpu-lost"]
     assert error[2] == ["/dev/nvidia0 does not exist any more"]
     assert (verdict, trouble) == ("on_gpu", "gpu-lost")
 
 
 def test_an_xid_error_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> None:
-    error, _, trouble, _ = lived(tmp_path, "work", "stop", nvml_xid=79)
+    error, _, trouble, *_ = lived(tmp_path, "work", "stop", nvml_xid=79)
     assert error[:2] == [8, "gpu-lost"]
     assert error[2] == ["GPU 0: the driver reports Xid 79 (the GPU has fallen off the bus)"]
     assert trouble == "gpu-lost"
@@ -245,6 +324,6 @@ def test_an_xid_error_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> N
 def test_a_fault_under_which_the_server_computes_is_one_warning(
     loss: str, counts: dict[str, object], tmp_path: Path
 ) -> None:
-    error, verdict, trouble, notes = lived(tmp_path, loss, "stop", **counts)
+    error, verdict, trouble, notes, _ = lived(tmp_path, loss, "stop", **counts)
     assert (error, verdict, trouble) == (0, "on_gpu", "gpu-fault")
     assert len([note for note in notes if note.startswith("warning: the GPU")]) == 1

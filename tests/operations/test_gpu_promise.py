@@ -24,6 +24,7 @@ PLUGIN = {"libggml-cuda.so": b"plugin", "libggml-cpu.so": b"plugin"}
 CUDA_STEPS = (VULKAN_STEPS[0], "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")
 LOADED = ("map llama-server", "map libggml-cpu.so", "map libggml-cuda.so")
 NO_MODEL = "no model"
+FETCHED = ("-hf", "somebody/model")
 ON_A_CARD = (*LOADED, OPENED)
 
 # The steps of a server, what the driver counts, and the server's arguments.
@@ -71,6 +72,11 @@ HEALTHY: dict[str, tuple[Case, str, str]] = {
         (("mapped MODEL 7000000000", *ON_A_CARD), {"nvml_used": 4 * GIB}, ("-ngl", "10")),
         "partly",
         "34 % of 10.7 GB on CUDA0",
+    ),
+    "fetched": (
+        (("mapped MODEL 90000000", *ON_A_CARD), {"nvml_used": 11 * GIB}, (NO_MODEL, *FETCHED)),
+        "on_gpu",
+        "100 % of 10.7 GB on CUDA0",
     ),
     "cpu-moe": ((ON_A_CARD, {"nvml_used": 3 * GIB}, ("--cpu-moe",)), "partly", "29 % of"),
     "one-device": (
@@ -174,6 +180,12 @@ PARTLY: dict[str, Case] = {
     # The context fills the card: only the model's files that stay mapped tell the truth.
     "mapped": (("mapped MODEL 6000000000", *ON_A_CARD), {"nvml_used": 11 * GIB}, ()),
     "fewer-than-asked": (ON_A_CARD, {"nvml_used": 2 * GIB}, ("-ngl", "30")),
+    # The server has fetched the model itself: its file is known from what is mapped.
+    "fetched": (
+        ("mapped MODEL 6000000000", *ON_A_CARD),
+        {"nvml_used": 5 * GIB},
+        (NO_MODEL, *FETCHED),
+    ),
 }
 
 

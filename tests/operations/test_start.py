@@ -550,7 +550,7 @@ def test_an_unknown_failure_ends_with_our_code_and_the_servers_own_among_the_fac
     data: Path, starter: Starter
 ) -> None:
     install_stand_in(data, serve=("err starting", "err the flux is open", "exit 42"))
-    with pytest.raises(LaunchError, match="not known to this program") as caught:
+    with pytest.raises(LaunchError, match="does not know why") as caught:
         starter.start()
     assert type(caught.value) is LaunchError
     assert caught.value.exit_code == 7
@@ -587,7 +587,7 @@ def test_a_foreign_program_is_no_cause_beside_a_complaint(data: Path, starter: S
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         port = str(foreign.getsockname()[1])
         install_stand_in(data, backend="cpu", serve=("err an unknown error", "exit 1"))
-        with pytest.raises(LaunchError, match="not known"):
+        with pytest.raises(LaunchError, match="does not know"):
             starter.start("--port", port)
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         port = str(foreign.getsockname()[1])

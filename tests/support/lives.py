@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,8 +57,11 @@ class Run:
 
     def request(self) -> None:
         """Ask for a result, as a client of the server does; it may end meanwhile."""
-        assert self.reports[-1].port
-        connection = http.client.HTTPConnection("127.0.0.1", self.reports[-1].port)
+        report = self.reports[-1]
+        connection = http.client.HTTPConnection("127.0.0.1", report.port)
+        if report.port is None:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(report.host)
         with suppress(OSError, http.client.HTTPException):
             connection.request("POST", "/completion", "{}")
             connection.getresponse().read()

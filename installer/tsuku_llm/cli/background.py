@@ -112,15 +112,25 @@ class _Service(Listener):
     def __init__(self, notifier: Notifier) -> None:
         self.pulse = notifier.pulse
         self._notifier = notifier
+        self._status = ""
 
     def on_loading(self, seconds: float, sample: LoadSample) -> None:
-        self._notifier.send(status=render.loading_line(seconds, sample))
+        self._status = render.loading_line(seconds, sample)
+        self._notifier.send(status=self._status)
 
     def on_giving_up(self, error: LaunchError) -> None:
         self._notifier.send(status=error.message)
 
     def on_ready(self, record: Record) -> None:
-        self._notifier.send(ready="1", status=render.status_line(record))
+        self._status = render.status_line(record)
+        self._notifier.send(ready="1", status=self._status)
+
+    def on_changed(self, record: Record) -> None:
+        # Most changes are of the memory, which is not in the status.
+        status = render.status_line(record)
+        if status != self._status:
+            self._status = status
+            self._notifier.send(status=status)
 
     def on_alive(self) -> None:
         self._notifier.send(watchdog="1")

@@ -52,7 +52,7 @@ def diagnose(
     return found or by_code
 
 
-def unknown(code: int, text: str, *, served: bool = False) -> Diagnosis:
+def unknown(text: str, *, served: bool = False) -> Diagnosis:
     """Return the diagnosis of an end that nothing explains, with the last lines as facts.
 
     ``served``: it had served before.
@@ -60,7 +60,7 @@ def unknown(code: int, text: str, *, served: bool = False) -> Diagnosis:
     early = "" if served else " before it served"
     return Diagnosis(
         "unknown",
-        f"it {ending(code)}{early}, and this program does not know why",
+        f"it ended{early}, and this program does not know why",
         "read its last lines; for more of them, start it again with -lv 4 after the --",
         facts=last_lines(text),
         fault="unknown",

@@ -42,7 +42,7 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     if diagnosis is None and not complaints(said):
         diagnosis = _port_in_use(plan)
     if diagnosis is None:
-        diagnosis = unknown(code, said)
+        diagnosis = unknown(said)
     # The server's words for a certificate that it cannot use are those for a taken port.
     address = address_of(plan.argv, plan.env)
     if diagnosis.slug == "port-in-use" and address.tls and not is_taken(address):
@@ -63,15 +63,13 @@ def why_ended(code: int, said: str, *, oom_killed: bool) -> Diagnosis:
     ``said`` is the end of its output.
     """
     found = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
-    found = found or unknown(code, said, served=True)
+    found = found or unknown(said, served=True)
     return replace(found, facts=_with_end(found, code))
 
 
 def _with_end(diagnosis: Diagnosis, code: int) -> tuple[str, ...]:
     """Return its facts with the server's own code: ours is always the same."""
-    end = f"it {ending(code)}"
-    told = end in diagnosis.cause or end in diagnosis.facts
-    return diagnosis.facts if told else (*diagnosis.facts, end)
+    return tuple(dict.fromkeys((*diagnosis.facts, f"it {ending(code)}")))
 
 
 def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:

@@ -6,6 +6,8 @@ most starts.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -134,8 +136,9 @@ class Readiness:
             listens = self._log.facts.listens
             address = self.address
             # With TLS the log is enough: our library may refuse what the server's clients accept.
-            # A port of 0 is not known yet.
-            if (address.tls and listens) or (address.port and is_healthy(address)):
+            # A port of 0 is not known yet; a Unix socket needs none.
+            known = address.port or address.is_unix
+            if (address.tls and listens) or (known and is_healthy(address)):
                 if listens or alone >= _ALONE:
                     return True
                 alone += pause
@@ -201,6 +204,15 @@ def is_taken(address: ServerAddress) -> bool:
     with suppress(OSError, UnicodeError), closing(connect(address)):
         return True
     return False
+
+
+def remove_dead_socket(address: ServerAddress) -> None:
+    """Remove a Unix socket at which nobody listens any more; leave every other file."""
+    if not address.is_unix or is_taken(address):
+        return
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.lstat(address.host).st_mode):
+            os.unlink(address.host)  # noqa: PTH108 - a text
 
 
 def connect(address: ServerAddress) -> socket.socket:

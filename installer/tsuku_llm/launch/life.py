@@ -23,10 +23,15 @@ HANGS: float = 30.0
 """Seconds without an answer and without work: with the pauses, found within a minute."""
 
 HANGS_AT_WORK: Final = 900.0
-"""Seconds in which a server that works takes no task.
+"""Seconds in which a server that works, or may work, takes no task.
 
-Between two tasks it may compute a batch of a prompt: minutes for a large model on a processor.
+Between two tasks it may compute a batch of a prompt: minutes for a large model on a processor. A
+GPU whose driver counts nothing may do that without a trace: a process that waits for it asleep
+took 0.01 seconds of processor time in 15 (H200, 580.159.04).
 """
+
+AGAIN: Final = 300.0
+"""Seconds after which a server that has lost its GPU is looked at again."""
 
 _LONGEST_STEP = LOOK + 10.0
 """Seconds that count between two samples: this program may have been stopped meanwhile."""
@@ -112,16 +117,19 @@ class _Suspicion(NamedTuple):
 class LifeWatch:
     """The judge of one server's samples, in the order of their times.
 
-    ``start`` is the verdict of its start: a server on the CPU has no GPU to lose. ``elastic``: it
-    frees its GPU memory by itself, as a router or a server that sleeps.
+    ``start`` is the verdict of its start: a server on the CPU has no GPU to lose. ``seen``: a look
+    without the log, which later looks do not have, showed the GPU as well. ``elastic``: it frees
+    its GPU memory by itself, as a router or a server that sleeps.
     """
 
-    def __init__(self, start: Verdict, *, elastic: bool = False) -> None:
+    def __init__(self, start: Verdict, *, seen: bool = True, elastic: bool = False) -> None:
         self.problem: ServerProblem | None = None
         """The present problem, None if there is none."""
         self._on_gpu = start is not Verdict.ON_CPU
         self._shown = start in (Verdict.ON_GPU, Verdict.PARTLY)
+        self._seen = seen
         self._elastic = elastic
+        self._checked = 0.0
         self._last: LifeSample | None = None
         self._most = 0
         self._fell = False
@@ -132,8 +140,13 @@ class LifeWatch:
 
     @property
     def wants_check(self) -> bool:
-        """True if there is a suspicion: then call ``judge`` with the verdict of a new look."""
-        return bool(self._suspicions)
+        """True if there is a suspicion: then call ``judge`` with the verdict of a new look.
+
+        Also now and then after a loss, which may have been one for a moment.
+        """
+        lost = self.problem is not None and self.problem.kind == LOST
+        due = lost and self._last is not None and self._last.now - self._checked >= AGAIN
+        return bool(self._suspicions) or due
 
     def see(self, sample: LifeSample) -> ServerProblem | None:
         """Take one more sample; return a problem that is new, or over."""
@@ -173,9 +186,13 @@ class LifeWatch:
         self._fell = fell
         self._most = max(self._most, sample.memory)
 
-    def judge(self, verdict: Verdict) -> ServerProblem | None:
-        """Decide on the suspicions by a new look at the server; return a problem as ``see``."""
+    def judge(self, verdict: Verdict, *, answered: bool = False) -> ServerProblem | None:
+        """Decide on the suspicions by a new look at the server; return a problem as ``see``.
+
+        ``answered``: it computed the result of a request.
+        """
         suspicions, self._suspicions = self._suspicions, []
+        self._checked = self._last.now if self._last else 0.0
         lost = self.problem is not None and self.problem.kind == LOST
         facts = tuple(dict.fromkeys(each.text for each in suspicions))
         if verdict in (Verdict.ON_GPU, Verdict.PARTLY):
@@ -183,12 +200,9 @@ class LifeWatch:
                 return self._over("the server computes on the GPU again")
         elif lost:
             return None
-        else:
-            # What nothing has shown at the start cannot be missed.
-            grave = verdict is Verdict.ON_CPU or any(each.grave for each in suspicions)
-            if self._shown and grave:
-                self.problem = ServerProblem(LOST, "the server has lost its GPU", facts)
-                return self.problem
+        elif self._is_loss(suspicions, verdict, answered=answered):
+            self.problem = ServerProblem(LOST, "the server has lost its GPU", facts)
+            return self.problem
         hardware = [each.text for each in suspicions if each.hardware]
         new = tuple(text for text in dict.fromkeys(hardware) if text not in self._told)
         if not new:
@@ -200,13 +214,25 @@ class LifeWatch:
         self.problem = self.problem or fault
         return fault
 
+    def _is_loss(self, suspicions: list[_Suspicion], verdict: Verdict, *, answered: bool) -> bool:
+        # What nothing has shown at the start cannot be missed. Without an answer, a server that
+        # frees its memory by itself may have no model loaded now.
+        if not self._shown or (self._elastic and not answered):
+            return False
+        if any(each.grave for each in suspicions):
+            # llama-server does not go on without its GPU: so an answer counts, unless this look
+            # misses what the one at the start has shown.
+            return self._seen or not answered
+        return self._seen and verdict is Verdict.ON_CPU
+
     def _hang(self, last: LifeSample, sample: LifeSample) -> ServerProblem | None:
         step = min(max(0.0, sample.now - last.now), _LONGEST_STEP)
         silent = _is_silent(sample) and sample.worked is False
-        closed = sample.takes_tasks is False
+        # Without an answer to ``/health``, but at work, all its threads may be taken for hours.
+        closed = _is_silent(sample) and not (sample.answers is False and sample.worked)
         # The time before the first such sample is not known.
         self._silent = self._silent + step if silent and _is_silent(last) else 0.0
-        self._closed = self._closed + step if closed and last.takes_tasks is False else 0.0
+        self._closed = self._closed + step if closed and _is_silent(last) else 0.0
         hangs = self.problem is not None and self.problem.kind == HANG
         if self._silent >= HANGS or self._closed >= HANGS_AT_WORK:
             # A server that lost its GPU may hang for that: then the cause stays the problem.
@@ -229,7 +255,9 @@ def _is_silent(sample: LifeSample) -> bool:
 
 def _hanging(sample: LifeSample, seconds: float) -> ServerProblem:
     words = "answers /health but takes no task" if sample.answers else "does not answer"
-    work = "and computes nothing" if sample.worked is False else "and computes without an end"
+    work = "and nothing tells whether it computes"
+    if sample.worked is not None:
+        work = "and computes without an end" if sample.worked else "and computes nothing"
     return ServerProblem(
         HANG, "the server hangs", (f"for {seconds:.0f} seconds it {words}, {work}",)
     )
@@ -244,6 +272,19 @@ def _of_driver(fault: DriverFault) -> _Suspicion:
     return _Suspicion(
         f"{fault.device}: the driver reports Xid {fault.xid}{words}", grave, known is not None
     )
+
+
+def hint_for(kind: str, *, is_ended: bool) -> str:
+    """Return what to do about a problem; ``is_ended``: the user's setting has ended the server."""
+    hint = {
+        LOST: "find the broken link: tsuku-llm doctor",
+        HANG: "look for a fault of the GPU's driver: tsuku-llm doctor",
+        FAULT: "the kernel's log says more (dmesg); then: tsuku-llm doctor",
+    }[kind]
+    # A fault alone ends no server.
+    if is_ended or kind == FAULT:
+        return hint
+    return f"{hint}; to have it started again: tsuku-llm config set llm.on_gpu_loss restart"
 
 
 FIRST_PAUSE: float = 1.0

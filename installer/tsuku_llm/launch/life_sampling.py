@@ -19,7 +19,7 @@ from tsuku_llm.launch.health import ServerAddress, is_healthy
 from tsuku_llm.launch.life import DriverFault, LifeSample
 from tsuku_llm.launch.nvml import GpuMemory, NvidiaWatch, holders_of
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.proc import computing_processes, sample_processes
+from tsuku_llm.launch.proc import computing_processes, counts_work, sample_processes
 from tsuku_llm.launch.report import GpuHolder, Verdict
 from tsuku_llm.launch.wishes import wishes_in
 
@@ -35,14 +35,46 @@ _ONE_THREAD = 1.2
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EIO)
 _REFUSED = (errno.EPERM, errno.EACCES)
 
+_ANY = "a GPU"
+"""The name of a device that the driver did not tell."""
 
-class _Work(NamedTuple):
+
+class Work(NamedTuple):
     """The work of processes so far: processor seconds, pages read from a disk, engines' count."""
 
     now: float
     processor: float
     reads: int
     engines: int | None
+
+
+def has_worked(before: Work, now: Work, *, idle: bool, whole: bool) -> bool | None:
+    """Tell whether a server worked between two counts; None if it may have.
+
+    ``idle``: its GPUs are known to have done nothing. ``whole``: it computes on the GPU alone.
+    """
+    if now.engines != before.engines or now.reads > before.reads:
+        return True
+    busy = now.processor - before.processor
+    # It may wait for its GPU in a loop, with one thread, or asleep: with some drivers a batch of a
+    # minute takes no processor time at all.
+    asleep = busy < _BUSY
+    if not (asleep or (whole and busy <= _ONE_THREAD * (now.now - before.now))):
+        return True
+    if idle:
+        return False
+    return None if asleep else True
+
+
+def gpus_are_idle(nodes: Collection[str] | None, *, drm: bool, nvidia: bool) -> bool:
+    """Tell whether no GPU did anything of those that a server has open; False if not known.
+
+    ``nodes`` are the device nodes, None if they cannot be read. ``drm``: the engines that the
+    kernel's drivers count did nothing; ``nvidia``: those of NVIDIA's driver did nothing.
+    """
+    return nodes is not None and all(
+        nvidia if _is_nvidias(node) else drm and counts_work(node) for node in nodes
+    )
 
 
 class LifeSampler:
@@ -66,24 +98,28 @@ class LifeSampler:
         self._wishes = wishes_in(plan.argv, plan.env)
         self._looks = 0
         self._tasks: bool | None = None
-        self._open: tuple[str, ...]
+        # The GPU device nodes that the processes have open; None if that cannot be read.
+        self._open: tuple[str, ...] | None
         self._pids: tuple[int, ...] = (pid,)
         self._engines: int | None = None
         self._counted: int | None = None
-        self._before: _Work | None = None
+        self._before: Work | None = None
         # The server has so many sockets without a client; None if it has one already.
         self._idle_sockets: int | None = None
         if not self._has_clients():
             self._idle_sockets = _sockets_of(pid)
         self._look_closely()
         # A node may be another user's from the start, and one that was open may be removed already.
-        nodes = (node.removesuffix(" (deleted)") for node in self._open)
+        nodes = (node.removesuffix(" (deleted)") for node in self._open or ())
         self._nodes = tuple(node for node in nodes if _error_of(node) not in _REFUSED)
         self.nvidia: GpuMemory | None = None
         """NVIDIA's last answer; None without its driver."""
-        uses_nvidia = verdict is not Verdict.ON_CPU and any(
-            node.startswith(("/dev/nvidia", "/dev/dxg")) for node in self._open
-        )
+        # Whether NVIDIA's engines worked since the last sample; None if that is not known.
+        self._nvidia_worked: bool | None = None
+        # NVIDIA's devices on which the processes have been.
+        self._used: set[str] = set()
+        self._on_gpu = verdict is not Verdict.ON_CPU
+        uses_nvidia = self._on_gpu and any(map(_is_nvidias, self._open or ()))
         self._driver = NvidiaWatch(plan.env) if uses_nvidia else None
 
     @property
@@ -147,19 +183,29 @@ class LifeSampler:
         """Read which processes compute, their GPU memory, and the work of their engines."""
         self._pids = computing_processes(self._pid, self._files)
         process = sample_processes(self._pids)
-        self._open = process.nodes or ()
+        self._open = process.nodes
         self._engines, self._counted = process.busy, process.memory
 
     def _hear_driver(self) -> tuple[DriverFault, ...]:
         found: list[DriverFault] = []
+        worked: list[bool | None] = []
         for line in self._driver.lines() if self._driver else ():
-            self.nvidia = line.memory or self.nvidia
+            if line.memory:
+                self.nvidia = line.memory
+                worked.append(line.memory.did_work(self._pids))
+                self._used.update(
+                    device for device, users in line.memory.users.items() if users & {*self._pids}
+                )
             found += (
                 DriverFault(xid, device, "" if xid is not None else "double-bit ECC error")
                 for xid, device in line.faults
             )
             found += (DriverFault(None, device, "the driver has lost it") for device in line.lost)
-        return tuple(found)
+        unknown = None in worked or not worked
+        self._nvidia_worked = True in worked or (None if unknown else False)
+        # A fault of another GPU is not the server's. Where the driver does not tell which ones it
+        # is on, as in a container, any may be.
+        return tuple(each for each in found if not self._used or each.device in {*self._used, _ANY})
 
     def _worked(self, *, close: bool) -> bool | None:
         """Tell whether the processes worked since the last call, which was ``close`` or not."""
@@ -168,14 +214,13 @@ class LifeSampler:
         if before is None or work is None:
             return None
         # The engines are read at close looks only: between them an old count says nothing.
-        idle = close and work.engines is not None and work.engines == before.engines
-        seconds, busy = work.now - before.now, work.processor - before.processor
-        if work.engines != before.engines or work.reads > before.reads:
+        counted = close and work.engines is not None and work.engines == before.engines
+        idle = not self._on_gpu or gpus_are_idle(
+            self._open, drm=counted, nvidia=self._nvidia_worked is False
+        )
+        if self._nvidia_worked:
             return True
-        if idle and self._whole and busy <= _ONE_THREAD * seconds:
-            # It computes on the GPU alone, and that does nothing: a thread may wait in a loop.
-            return False
-        return busy >= _BUSY
+        return has_worked(before, work, idle=idle, whole=self._whole)
 
     def _has_clients(self) -> bool:
         """Tell whether a client is connected to the server; True if that cannot be read."""
@@ -214,7 +259,7 @@ def _sockets_of(pid: int) -> int:
     return count
 
 
-def _work_of(pids: Iterable[int], engines: int | None) -> _Work | None:
+def _work_of(pids: Iterable[int], engines: int | None) -> Work | None:
     ticks = reads = 0
     known = False
     for pid in pids:
@@ -228,7 +273,11 @@ def _work_of(pids: Iterable[int], engines: int | None) -> _Work | None:
             known = True
     if not known:
         return None
-    return _Work(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), reads, engines)
+    return Work(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), reads, engines)
+
+
+def _is_nvidias(node: str) -> bool:
+    return node.startswith(("/dev/nvidia", "/dev/dxg"))
 
 
 def _error_of(node: str) -> int:

@@ -87,6 +87,8 @@ class StartMonitor:
         self._stop_handle = stop_handle
         # Set by the supervisor; the monitor's thread sleeps on it and ends once it is set.
         self._over = threading.Event()
+        # Of the monitor's thread alone: whether a look without the log showed the GPU.
+        self._seen = False
         self._thread: threading.Thread | None = None
 
     def on_started(self, pid: int, readiness: health.Readiness) -> None:
@@ -138,15 +140,22 @@ class StartMonitor:
 
     def _look_after(self, address: health.ServerAddress, observer: GpuObserver | None) -> None:
         """Watch a server that serves until it ends, or until it has to be ended."""
-        from tsuku_llm.launch.life import FAULT, LOOK, OVER, LifeWatch  # noqa: PLC0415 - only now
+        from tsuku_llm.launch.life import (  # noqa: PLC0415 - only now
+            FAULT,
+            LOOK,
+            LOST,
+            OVER,
+            LifeWatch,
+            hint_for,
+        )
         from tsuku_llm.launch.life_sampling import LifeSampler  # noqa: PLC0415
 
-        start, report = self._start, self.report
+        start, began = self._start, self.report
         # A user who keeps the server from the GPU does not miss it.
         refused = observer is None or observer.refused
-        verdict = Verdict.ON_CPU if refused else report.verdict
-        sampler = LifeSampler(report.pid, address, start.plan, start.files, verdict)
-        watch = LifeWatch(verdict, elastic=sampler.elastic)
+        verdict = Verdict.ON_CPU if refused else began.verdict
+        sampler = LifeSampler(began.pid, address, start.plan, start.files, verdict)
+        watch = LifeWatch(verdict, seen=self._seen, elastic=sampler.elastic)
         try:
             # The supervisor sets it at the end of the server, which wakes this at once.
             while not self._over.wait(start.look or LOOK):
@@ -158,7 +167,7 @@ class StartMonitor:
                 if problem is None and watch.wants_check and observer:
                     # No facts of the log: it said them when all was well.
                     seen = observer.look(
-                        report.pid,
+                        began.pid,
                         LogFacts(),
                         address,
                         canary=start.canary,
@@ -166,21 +175,21 @@ class StartMonitor:
                     )
                     if self._over.is_set():
                         return
-                    problem = watch.judge(decided := decide(collect_signs(seen)))
-                    if problem and problem.kind not in (FAULT, OVER):
-                        report = report._replace(
-                            verdict=decided,
-                            gpu_bytes=bytes_on_gpu(seen, decided),
-                            layers_offloaded=0 if decided is Verdict.ON_CPU else None,
-                        )
+                    decided = decide(collect_signs(seen))
+                    problem = watch.judge(decided, answered=seen.canary.answered)
+                    if problem and problem.kind in (LOST, OVER):
+                        # The log told the start more than this look can see.
+                        lost = problem.kind == LOST
+                        report = _lost(report, seen, decided) if lost else _as_at(began, report)
                 if problem:
-                    report = report._replace(trouble=_trouble(watch.problem))
+                    report = report._replace(trouble=_trouble(watch.problem, report.trouble))
                 if report != self.report:
                     self.report = report
                     self._sink(report)
                 if problem and start.ends_lost and problem.kind not in (FAULT, OVER):
                     # First the failure, as in ``_follow``.
-                    self.failure = GpuLost(problem.text, facts=problem.facts, hint=LOST_HINT)
+                    hint = hint_for(problem.kind, is_ended=True)
+                    self.failure = GpuLost(problem.text, facts=problem.facts, hint=hint)
                     self._stop_handle.end(problem.text)
                     return
                 if problem:
@@ -221,6 +230,8 @@ class StartMonitor:
                 readiness.confirm()
             return False
         self.report = _completed(report, seen, observer.nvidia)
+        without_log = decide(collect_signs(seen._replace(log=LogFacts())))
+        self._seen = without_log in (Verdict.ON_GPU, Verdict.PARTLY)
         # A user who keeps the server from the GPU is not told that it is not there.
         if seen.wishes.refusal is not None:
             return True
@@ -232,9 +243,6 @@ class StartMonitor:
         start.tell(self.report)
         return True
 
-
-LOST_HINT = "tsuku-llm doctor finds the broken link; llm.on_gpu_loss = restart, fallback or stop"
-"""What to do about a lost GPU."""
 
 _MOVED = 0.02
 """Part of the memory in use that must come or go to be written down."""
@@ -258,10 +266,31 @@ def _present(report: StartReport, sampler: LifeSampler) -> StartReport:
     return report._replace(memory_total=total, memory_used=used, holders=holders)
 
 
-def _trouble(problem: ServerProblem | None) -> Trouble | None:
+def _lost(report: StartReport, seen: Observed, decided: Verdict) -> StartReport:
+    """Return the report of a server that has lost its GPU, as a look without the log shows it."""
+    return report._replace(
+        verdict=decided,
+        gpu_bytes=bytes_on_gpu(seen, decided),
+        layers_offloaded=0 if decided is Verdict.ON_CPU else None,
+    )
+
+
+def _as_at(start: StartReport, report: StartReport) -> StartReport:
+    """Return the report of a server that computes again as it did at its start."""
+    return report._replace(
+        verdict=start.verdict,
+        gpu_bytes=start.gpu_bytes,
+        layers_offloaded=start.layers_offloaded,
+    )
+
+
+def _trouble(problem: ServerProblem | None, before: Trouble | None) -> Trouble | None:
     if problem is None:
         return None
     text = ": ".join((problem.text, "; ".join(problem.facts))) if problem.facts else problem.text
+    # Another problem may have been told meanwhile, behind which this one goes on.
+    if before and before[:2] == (problem.kind, text):
+        return before
     return Trouble(problem.kind, text, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 

@@ -61,7 +61,9 @@ class GpuMemory(NamedTuple):
     A process has None there if the driver does not tell its memory. In a container the ids are
     the host's, or ``processes`` is empty. ``complete``: every process is there, under the id that
     it has here. ``working`` are the processes for which the engines
-    worked since the time that was asked for; others may have worked too shortly to be seen.
+    worked since the time that was asked for; others may have worked too shortly to be seen, and
+    without ``counts_work`` nothing was counted. ``idle``: no device worked in the last second.
+    ``users`` are the processes of each device, by its name.
     ``devices`` are the single devices, in the order of the PCI bus.
     """
 
@@ -71,6 +73,9 @@ class GpuMemory(NamedTuple):
     driver: str
     complete: bool = False
     working: frozenset[int] = frozenset()
+    counts_work: bool = False
+    idle: bool = False
+    users: Mapping[str, frozenset[int]] = {}
     devices: tuple[NvidiaDevice, ...] = ()
 
     def of(self, pids: Collection[int]) -> int | None:
@@ -81,6 +86,12 @@ class GpuMemory(NamedTuple):
             return sum(known)
         # A process that is missing in a complete list has no memory there.
         return 0 if self.complete and not found else None
+
+    def did_work(self, pids: Collection[int]) -> bool | None:
+        """Tell whether the engines worked for processes; None if it is not known."""
+        if self.working & set(pids):
+            return True
+        return False if self.idle or (self.complete and self.counts_work) else None
 
 
 class NvidiaLine(NamedTuple):
@@ -145,15 +156,19 @@ def parse_watched(line: str) -> NvidiaLine:
         document = json.loads(line)
         if "fault" in document:
             number, device = document["fault"], document["device"]
-            name = "a GPU" if device is None else f"GPU {int(device)}"
+            name = "a GPU" if device is None else _name(device)
             return NvidiaLine(faults=((None if number is None else int(number), name),))
-        lost = tuple(f"GPU {int(index)}" for index in document["lost"])
+        lost = tuple(map(_name, document["lost"]))
         found = parse_memory(line)
         if found is not None:
             found = found._replace(complete=found.complete and _knows_our_ids())
         return NvidiaLine(memory=found, lost=lost)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return NvidiaLine()
+
+
+def _name(index: int) -> str:
+    return f"GPU {int(index)}"
 
 
 def gpu_memory(
@@ -253,21 +268,34 @@ def parse_memory(text: str) -> GpuMemory | None:
             for pid, used in device["processes"].items():
                 before = processes.get(int(pid))
                 processes[int(pid)] = before if used is None else (before or 0) + int(used)
-            working.update(map(int, device["working"]))
-            users = {
+            working.update(map(int, device["working"] or ()))
+            name = str(device.get("name", ""))
+            held = {
                 int(pid): None if used is None else int(used)
                 for pid, used in device["processes"].items()
             }
-            name = str(device.get("name", ""))
-            single.append(NvidiaDevice(name, int(device["total"]), int(device["used"]), users))
+            single.append(NvidiaDevice(name, int(device["total"]), int(device["used"]), held))
         if not devices:
             return None
         total = sum(int(device["total"]) for device in devices)
         used = sum(int(device["used"]) for device in devices)
         complete = all(device["complete"] for device in devices)
+        users = {
+            _name(index): frozenset(map(int, device["processes"]))
+            for index, device in enumerate(document["devices"])
+            if device
+        }
         return GpuMemory(
-            *(total, used, processes, str(document["driver"]), complete),
-            working=frozenset(working),
+            total,
+            used,
+            processes,
+            str(document["driver"]),
+            complete,
+            frozenset(working),
+            counts_work=all(device["working"] is not None for device in devices),
+            # A device that tells nothing may work.
+            idle=len(devices) == len(document["devices"]) and all(each["idle"] for each in devices),
+            users=users,
             devices=tuple(single),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

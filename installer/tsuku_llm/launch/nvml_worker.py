@@ -31,8 +31,11 @@ _LOST = 15
 _DOUBLE_BIT_ECC, _XID = 0x2, 0x8
 """nvmlEventTypeDoubleBitEccError and nvmlEventTypeXidCriticalError: what tells of a loss."""
 
-_EVERY = 30.0
-"""Seconds between two lines about the devices while they are watched."""
+_EVERY = 10.0
+"""Seconds between two lines about the devices while they are watched.
+
+Less than between two looks at a server, so that each look has a line about the time before it.
+"""
 
 _SAMPLED, _PAUSE = 0.5, 0.02
 """Seconds to wait for a sample of the engines, and between two questions for it."""
@@ -71,6 +74,12 @@ class _Utilization(ctypes.Structure):
     )
 
 
+class _Rates(ctypes.Structure):
+    # nvmlUtilization_t of nvml.h
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
 class _Event(ctypes.Structure):
     # nvmlEventData_t of nvml.h
 
@@ -86,7 +95,7 @@ class _Event(ctypes.Structure):
 def main() -> None:
     """Print the devices with their memory, each process's share of it, and who works there.
 
-    With the argument ``watch`` go on: print them every 30 seconds, and each fault at once, until
+    With the argument ``watch`` go on: print them every 10 seconds, and each fault at once, until
     nobody reads the lines any more.
     """
     name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -132,9 +141,13 @@ def _watch(nvml: ctypes.CDLL, count: int, driver: str) -> None:
             wanted = known.value & (_DOUBLE_BIT_ECC | _XID)
             if wanted:
                 nvml.nvmlDeviceRegisterEvents(handle, ctypes.c_ulonglong(wanted), events)
+    since = 0
     while True:
         lost = [index for index in range(count) if _is_lost(nvml, index)]
-        devices = [_device(nvml, index, 0, 0.0) for index in range(count)]
+        began = time.time_ns() // 1000
+        # No wait for a sample: those since the line before are there.
+        devices = [_device(nvml, index, since, 0.0) for index in range(count)]
+        since = began
         _print({"driver": driver, "devices": devices, "lost": lost})
         end = time.monotonic() + _EVERY
         while (left := end - time.monotonic()) > 0:
@@ -167,7 +180,6 @@ def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, 
     found = [_users(nvml, name, handle) for name in _LISTS]
     # A process may be in both lists, with the same memory: count it once.
     users = {pid: used for listed in found for pid, used in (listed or {}).items()}
-    working = _working(nvml, handle, since, end) if since else []
     name = ctypes.create_string_buffer(_SIZE)
     nvml.nvmlDeviceGetName(handle, name, _SIZE)
     return {
@@ -176,15 +188,24 @@ def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, 
         "used": memory.used,
         "processes": users,
         "complete": None not in found,
-        "working": working,
+        "working": _working(nvml, handle, since, end) if since else None,
+        "idle": _is_idle(nvml, handle),
     }
 
 
-def _working(nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int, end: float) -> list[int]:
-    """Return the processes for which the device worked since then.
+def _is_idle(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> bool:
+    """Tell whether the device has done nothing in its last second; False if it does not tell."""
+    rates, ask = _Rates(), getattr(nvml, "nvmlDeviceGetUtilizationRates", None)
+    return ask is not None and ask(handle, ctypes.byref(rates)) == 0 and rates.gpu == 0
 
-    The others may have worked as well: a driver that tells nothing, and less than a percent of
-    the time between two samples (about 0.2 seconds), look the same.
+
+def _working(
+    nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int, end: float
+) -> list[int] | None:
+    """Return the processes for which the device worked since then; None if it does not tell.
+
+    The others may have worked as well: less than a percent of the time between two samples (about
+    0.2 seconds) is not seen.
     """
     ask = getattr(nvml, "nvmlDeviceGetProcessUtilization", None)
     while ask:
@@ -195,10 +216,12 @@ def _working(nvml: ctypes.CDLL, handle: ctypes.c_void_p, since: int, end: float)
             found = samples[: count.value]
             return [each.pid for each in found if each.sm and each.time > since]
         # The driver has no sample until it takes the next one.
-        if code != _NOT_FOUND or time.monotonic() > end:
+        if code != _NOT_FOUND:
             break
+        if time.monotonic() > end:
+            return []
         time.sleep(_PAUSE)
-    return []
+    return None
 
 
 def _users(nvml: ctypes.CDLL, name: str, handle: ctypes.c_void_p) -> dict[int, int | None] | None:

@@ -16,7 +16,7 @@ from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample
 from tsuku_llm.launch.health import ServerAddress
 from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.proc import computing_processes, sample_processes
+from tsuku_llm.launch.proc import computing_processes, counts_work, mapped_model, sample_processes
 from tsuku_llm.launch.wishes import wishes_in
 
 _REQUESTS = (1, 5, 5)
@@ -46,8 +46,8 @@ class GpuObserver:
         # As early as possible: memory that the server has taken before is not in the rise.
         self._before = nvml.gpu_memory(plan.env)
         # The server reads the same file now, so this makes no start longer.
-        model = self._wishes.model
-        self._layout = read_layout(model) if model else None
+        self._model = self._wishes.model
+        self._layout = read_layout(self._model) if self._model else None
         self.nvidia: nvml.GpuMemory | None = None
         """NVIDIA's last answer."""
 
@@ -70,7 +70,9 @@ class GpuObserver:
         ``has_ended`` is asked after a lost connection: of a server that has ended nothing is read.
         """
         made = CanaryResult(problem="llm.canary is off")
-        process = sample_processes(computing_processes(pid, self._files), self._wishes.model)
+        pids = computing_processes(pid, self._files)
+        self._find_model(pids)
+        process = sample_processes(pids, self._model)
         if not canary:
             self.nvidia = nvml.gpu_memory(self._plan.env)
         for requests in _REQUESTS if canary else ():
@@ -84,7 +86,7 @@ class GpuObserver:
                 break
             # Again the list of processes: a router may have started one for the request.
             pids = computing_processes(pid, self._files)
-            process = sample_processes(pids, self._wishes.model)
+            process = sample_processes(pids, self._model)
             self.nvidia = nvml.gpu_memory(self._plan.env, since=began)
             made = made._replace(worked=_worked(busy, process, self.nvidia, pids))
             # Once more only where NVIDIA's driver has nothing else to show: no memory by process.
@@ -92,6 +94,13 @@ class GpuObserver:
             if not (made.answered and made.worked is None and blind):
                 break
         return self._observed(pid, log, process, made)
+
+    def _find_model(self, pids: Collection[int]) -> None:
+        """Find the file of a model that the server has fetched (``-hf``, ``--model-url``)."""
+        # A router's children have a model each.
+        if self._model is None and self._wishes.names_model:
+            self._model = mapped_model(pids)
+            self._layout = read_layout(self._model) if self._model else None
 
     def _observed(
         self, pid: int, log: LogFacts, process: ProcessSample, canary: CanaryResult
@@ -142,5 +151,5 @@ def _worked(
         return None
     if after.busy > before:
         return True
-    # AMD's compute driver hands its queues to the GPU past the engines that are counted.
-    return None if "/dev/kfd" in (after.nodes or ()) else False
+    # Another GPU may have worked than the one that is counted: a laptop has two.
+    return False if all(map(counts_work, after.nodes or ())) else None

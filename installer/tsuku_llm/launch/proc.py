@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
@@ -27,6 +28,7 @@ _DRM = re.compile(
 )
 # Nanoseconds of each engine, or cycles (xe). "capacity" and "total-cycles" are no work.
 _BUSY = re.compile(r"^drm-(?:engine-(?!capacity)|cycles-)\w+:\s*(\d+)", re.MULTILINE)
+_PART = re.compile(r"-(\d+)-of-(\d+)(?=\.gguf$)")
 _CLIENT = re.compile(r"^drm-client-id:\s*(\S+)", re.MULTILINE)
 _DEVICE = re.compile(r"^drm-pdev:\s*(\S+)", re.MULTILINE)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
@@ -125,12 +127,51 @@ def sample_processes(pids: Collection[int], model: str | None = None) -> Process
     )
 
 
+def mapped_model(pids: Iterable[int]) -> str | None:
+    """Return the path of the one model that processes have mapped, of its first part.
+
+    For a model that the server has fetched itself. None if there is none, or more than one.
+    """
+    paths: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            paths.update(_mapped_paths(_read(f"/proc/{pid}/maps")))
+    models = {_PART.sub(_first_part, path) for path in paths if _is_gguf(path)}
+    return models.pop() if len(models) == 1 else None
+
+
+def _first_part(part: re.Match[str]) -> str:
+    return f"-{1:0{len(part[1])}}-of-{part[2]}"
+
+
+def _is_gguf(path: str) -> bool:
+    # By the content: a cache may name files by their digest. Opening a device could start work.
+    with suppress(OSError):
+        if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            with open(path, "rb") as file:  # noqa: PTH123
+                return file.read(4) == b"GGUF"
+    return False
+
+
+def counts_work(node: str) -> bool:
+    """Tell whether the driver of an open device node counts its engines' work in ``fdinfo``.
+
+    AMD's compute driver (``/dev/kfd``) hands its queues to the GPU past the engines that are
+    counted, and NVIDIA's driver and those of telephones count nothing there.
+    """
+    return node.startswith("/dev/dri/")
+
+
 def mapped_files(maps: str) -> frozenset[str]:
     """Return the base names of the files in ``/proc/PID/maps``, deleted ones included."""
-    paths = (line.split(None, 5)[5:] for line in maps.splitlines())
     return frozenset(
-        path[0].removesuffix(" (deleted)").rpartition("/")[2] for path in paths if path
+        path.removesuffix(" (deleted)").rpartition("/")[2] for path in _mapped_paths(maps)
     )
+
+
+def _mapped_paths(maps: str) -> Iterator[str]:
+    for line in maps.splitlines():
+        yield from line.split(None, 5)[5:]
 
 
 def mapped_bytes(maps: str, model: str) -> int:

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,7 @@ from tsuku_llm.errors import (
     GpuLost,
     LaunchError,
     NoProgress,
+    NotInstalled,
     NotOnGpu,
     SilentCpu,
     TsukuError,
@@ -37,7 +39,7 @@ from tsuku_llm.store.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.causes import Diagnosis
     from tsuku_llm.launch.life import ServerProblem
-    from tsuku_llm.launch.report import FallenBack, Sink, StartReport
+    from tsuku_llm.launch.report import FallenBack, Sink, StartReport, Trouble
     from tsuku_llm.launch.supervise import StopHandle
 
 
@@ -93,10 +95,14 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
         )
         try:
             return start.make()
-        except (BackendFailed, SilentCpu, GpuLost) as error:
-            # A lost GPU need not be back at once, so the failures of restarts count as well.
-            if isinstance(error, GpuLost) or restarts.count:
-                if restarts.wait(error):
+        except (LaunchError, SilentCpu, NotOnGpu, GpuLost) as error:
+            # A lost GPU need not be back at once, so the failures of restarts count as well. The
+            # same server has served before: whatever fails now may be over in a while, such as
+            # memory or a port that what is left of it still has.
+            if isinstance(error, GpuLost) or (
+                restarts.count and not isinstance(error, NotInstalled)
+            ):
+                if restarts.wait(error, installed):
                     # The remembered list is from before the loss.
                     notes.forget_devices()
                     continue
@@ -104,9 +110,15 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                     raise
                 # The setting is the consent that ``next_version`` needs.
                 session = session.with_settings(fallback="auto")
+            # Any other variant would fail as well.
+            elif not isinstance(error, (BackendFailed, SilentCpu)):
+                raise
             failures = failures.longer(installed, error)
             other = next_version(session, preferred, failures, gpu_only=how.require_gpu)
             if other:
+                # An error of a start is among the server's last lines; a loss is not.
+                if isinstance(error, GpuLost) and error.facts:
+                    session.user.note(f"warning: {'; '.join((error.message, *error.facts))}")
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
             elif isinstance(error, SilentCpu) and not how.require_gpu:
@@ -128,8 +140,11 @@ class _Restarts:
         self._in_a_row = 0
         self._begun = time.monotonic()
 
-    def wait(self, error: TsukuError) -> bool:
-        """Wait before the next restart, longer each time; return False if there shall be none."""
+    def wait(self, error: TsukuError, installed: Installed) -> bool:
+        """Wait before the next restart, longer each time; return False if there shall be none.
+
+        Other processes cannot remove the version meanwhile.
+        """
         if self._session.settings.on_gpu_loss != "restart":
             return False
         from tsuku_llm.launch.life import failures_in_a_row, restart_pause  # noqa: PLC0415 - only then
@@ -138,14 +153,16 @@ class _Restarts:
         self._in_a_row = failures_in_a_row(self._in_a_row, served)
         pause = restart_pause(self._in_a_row)
         told = "; ".join((error.message, *error.facts))
-        self._session.user.note(f"warning: {told}; it is started again in {pause:.0f} seconds")
+        seconds = f"{pause:.0f} second{'' if pause == 1 else 's'}"
+        self._session.user.note(f"warning: {told}; it is started again in {seconds}")
         stopped = threading.Event()
         # ``end`` of another thread calls this at once, also if it came before us.
         if self._stop_handle:
             self._stop_handle.attach(stopped.set)
         # A signal raises here, as there is no server that could get it.
-        if stopped.wait(pause):
-            return False
+        with self._session.reader.hold(installed):
+            if stopped.wait(pause):
+                return False
         self.count += 1
         self._begun = time.monotonic()
         return True
@@ -267,6 +284,14 @@ class VersionStart(NamedTuple):
             on_problem=self._on_problem,
             ends_lost=self.session.settings.on_gpu_loss != "warn",
         )
+        # A server that was killed leaves its Unix socket, and the next one could not bind it.
+        if self.restarts:
+            from tsuku_llm.launch.health import (  # noqa: PLC0415 - only then
+                address_of,
+                remove_dead_socket,
+            )
+
+            remove_dead_socket(address_of(plan.argv, plan.env))
         stop_handle = self._own_stop_handle()
         sink = _StartSink(self)
         followed = StartMonitor(start, sink, stop_handle)
@@ -283,7 +308,7 @@ class VersionStart(NamedTuple):
             )
             reported = followed.report
             for death in deaths:
-                reported = self._explained(reported, death)
+                reported = reported._replace(trouble=_death(death))
                 sink(reported)
         finally:
             # First: the caller writes the end into its record, and that must stay the last word.
@@ -296,15 +321,25 @@ class VersionStart(NamedTuple):
                 # Until it serves again, if at all.
                 self.how.sink(reported._replace(ready=False))
             raise followed.failure
-        # A server that ends by the backend's fault has lost its GPU, too. Where it is not started
-        # again, its exit code stays what it is.
-        again = self.session.settings.on_gpu_loss in ("restart", "fallback")
         for death in deaths:
-            if again and death.fault == "backend" and plan.backend != "cpu":
-                if self.how.sink:
-                    self.how.sink(reported._replace(ready=False))
-                raise GpuLost(f"{_DIED}: {death.cause}", hint=death.fix)
+            self._tell_death(death, reported)
         return code
+
+    def _tell_death(self, death: Diagnosis, report: StartReport) -> None:
+        """Tell why a server ended after it had served; raise GpuLost if another start follows.
+
+        A server that ends by the backend's fault has lost its GPU, too. Where it is not started
+        again, its exit code stays what it is.
+        """
+        backend = self.installed.receipt.backend
+        cause, hint = f"{_DIED}: {death.cause}", death.hint(backend)
+        again = self.session.settings.on_gpu_loss in ("restart", "fallback")
+        if again and death.fault == "backend" and backend != "cpu":
+            if self.how.sink:
+                self.how.sink(report._replace(ready=False))
+            # What follows says it: the next start, or the error.
+            raise GpuLost(cause, facts=death.facts, hint=hint)
+        self._warn(LaunchError(cause, facts=death.facts, hint=hint))
 
     def _own_stop_handle(self) -> StopHandle:
         """Return a stop handle for this start only.
@@ -334,6 +369,7 @@ class VersionStart(NamedTuple):
         from tsuku_llm.launch.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
 
         receipt = self.installed.receipt
+        now = datetime.now(timezone.utc) if self.restarts else self.session.machine.now
         return StartReport(
             name=self.how.name,
             release=receipt.release,
@@ -346,7 +382,7 @@ class VersionStart(NamedTuple):
             pid=os.getpid(),
             host="127.0.0.1",
             port=None,
-            started_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            started_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             fallen_back_from=self.failed,
             restarts=self.restarts,
             placement=placed.placement,
@@ -394,23 +430,13 @@ class VersionStart(NamedTuple):
         self._warn(error)
 
     def _on_problem(self, problem: ServerProblem) -> None:
-        from tsuku_llm.launch.life import OVER  # noqa: PLC0415 - only then
-        from tsuku_llm.launch.monitor import LOST_HINT  # noqa: PLC0415
+        from tsuku_llm.launch.life import OVER, hint_for  # noqa: PLC0415 - only then
 
         if problem.kind == OVER:
             self.session.user.note(problem.text)
         else:
-            self._warn(GpuLost(problem.text, facts=problem.facts, hint=LOST_HINT))
-
-    def _explained(self, report: StartReport, death: Diagnosis) -> StartReport:
-        """Tell why the server ended after it had served; return the report with it."""
-        from tsuku_llm.launch.report import DIED, Trouble  # noqa: PLC0415 - as in ``_run``
-
-        hint = death.hint(self.installed.receipt.backend)
-        self._warn(LaunchError(f"{_DIED}: {death.cause}", facts=death.facts, hint=hint))
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        text = "; ".join((death.cause, *death.facts))
-        return report._replace(trouble=Trouble(DIED, text[:_LONGEST], since))
+            hint = hint_for(problem.kind, is_ended=False)
+            self._warn(GpuLost(problem.text, facts=problem.facts, hint=hint))
 
     def _warn(self, error: TsukuError) -> None:
         self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
@@ -420,6 +446,14 @@ _DIED = "the server ended after it had served"
 
 _LONGEST = 2000
 """Characters of an explanation in the record of a server."""
+
+
+def _death(death: Diagnosis) -> Trouble:
+    """Return why a server ended after it had served, for its record."""
+    from tsuku_llm.launch.report import DIED, Trouble  # noqa: PLC0415 - as in ``_run``
+
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], since)
 
 
 def _names(check: Check) -> set[str]:

@@ -28,6 +28,9 @@ from tsuku_llm.operations.serve import Serving, serve
 from tsuku_llm.operations.session import Session
 from tsuku_llm.process import Process
 
+_INTERRUPTED = 130
+"""The exit code in the record of a server that was stopped while it waited for a restart."""
+
 _LOOK = 1.0
 """Seconds between two looks at a server: at its log, and at its progress while it loads."""
 
@@ -35,8 +38,8 @@ _LOOK = 1.0
 class Listener:
     """A listener to the life of one server; this one does nothing.
 
-    The methods are called in different threads, but never two at once, except ``on_stopping``.
-    They must not raise.
+    The methods are called in different threads, but never two at once, except ``on_stopping`` and
+    ``on_changed``. They must not raise.
     """
 
     pulse: float | None = None
@@ -50,6 +53,9 @@ class Listener:
 
     def on_ready(self, record: Record) -> None:
         """Take note that the server answers; its record is on the disk."""
+
+    def on_changed(self, record: Record) -> None:
+        """Take note of a server that serves or has served: where it computes, what is wrong."""
 
     def on_alive(self) -> None:
         """Take note that the server answers or works."""
@@ -106,7 +112,11 @@ def watch_over(
         if log and isinstance(error, TsukuError):
             error.facts += (f"its log: {log}",)
         # Also on KeyboardInterrupt: the record must not say that a server runs here.
-        keeper.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
+        if isinstance(error, KeyboardInterrupt):
+            # A signal in the pause before a restart, when there is no server that could get it.
+            keeper.ended(_INTERRUPTED, "stopped on request", stopped=True)
+        else:
+            keeper.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
         raise
     keeper.ended(code, keeper.stop_handle.reason or "")
     return code
@@ -215,16 +225,20 @@ class _ServerKeeper:
             # Before the ticker starts, so that the listener hears one thing at a time.
             self._listener.on_ready(self._record)
             self._ticker.start()
+        # While it is started again, ``on_loading`` tells more than this.
+        elif self._ticker.ident is not None and (report.ready or report.trouble):
+            self._listener.on_changed(self._record)
 
     def on_signal(self, _number: int) -> None:
         """Take note that a signal asks the server to end."""
         # In the main thread, in the middle of whatever it does: only tell.
         self._listener.on_stopping("")
 
-    def ended(self, code: int, reason: str) -> None:
+    def ended(self, code: int, reason: str, *, stopped: bool = False) -> None:
         """Write the end into the record, or remove it.
 
-        It is removed if the server was never ready, or if it is a service and a signal ended it.
+        It is removed if the server was never ready, or if it is a service and a signal ended it,
+        also one that came when there was no server (``stopped``).
         """
         # The main thread calls this after the end of the server, when ``serve`` has closed the way
         # to ``on_report``.
@@ -239,7 +253,7 @@ class _ServerKeeper:
             # Wait for the ticker: it must not rotate the log of the next server of this name.
             self._ticker.join()
         # systemd itself shows a service that it was asked to stop.
-        if served and (self._log or not self.stop_handle.signalled):
+        if served and (self._log or not (stopped or self.stop_handle.signalled)):
             self._write(replace(self._record, exit_code=code, reason=reason))
         else:
             self._instances.forget(self._record.name)
@@ -266,10 +280,14 @@ class _ServerKeeper:
                 rotate_log(self._log, (1, 2))
             server, now = self._record.server, time.monotonic()
             report = self._record.report
-            if pulse and now >= next_pulse and report and not report.ready:
-                # It has lost its GPU, and is started again later.
-                next_pulse = now + pulse
-                self._listener.on_alive()
+            if report and not report.ready:
+                # It has lost its GPU, and is or will be started again: nobody can ask it for
+                # anything. The counts of the next process begin again.
+                if pulse and now >= next_pulse:
+                    next_pulse = now + pulse
+                    self._listener.on_alive()
+                idle, worked = idle and IdleWatch(self._record.idle_timeout), 0.0
+                continue
             if server is None:
                 continue
             if pulse and now >= next_pulse:

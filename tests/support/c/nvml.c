@@ -75,8 +75,10 @@ static unsigned told_process(void) {
   return child ? child : sibling;
 }
 
-static int list(unsigned *count, struct process *found) {
-  unsigned pid = told_process();
+/* STUB_nvml_on: the only device where the process is. */
+static int list(void *handle, unsigned *count, struct process *found) {
+  long long only = number("nvml_on", -1);
+  unsigned pid = only < 0 || only + 1 == (long long)(uintptr_t)handle ? told_process() : 0;
   *count = pid ? 1 : 0;
   if (pid) {
     found->pid = pid;
@@ -88,17 +90,16 @@ static int list(unsigned *count, struct process *found) {
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
                                                    struct process *found) {
   BEHAVE(nvmlDeviceGetComputeRunningProcesses_v3);
-  (void)handle;
-  return list(count, found);
+  return list(handle, count, found);
 }
 EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count,
                                                     struct process *found) {
   BEHAVE(nvmlDeviceGetGraphicsRunningProcesses_v3);
-  (void)handle;
-  return list(count, found);
+  return list(handle, count, found);
 }
 
-/* STUB_nvml_xid: the number of the one event that comes, at once; without it none ever comes. */
+/* STUB_nvml_xid: the number of the one event that comes, at once; without it none ever comes.
+ * STUB_nvml_xid_on: the index of its device. */
 struct event { void *device; unsigned long long type, data; unsigned instance, compute; };
 
 EXPORT int nvmlEventSetCreate(void **events) {
@@ -124,12 +125,23 @@ EXPORT int nvmlEventSetWait_v2(void *events, struct event *found, unsigned milli
   (void)events;
   if (!told++ && setting("nvml_xid")) {
     void *first = NULL;
-    nvmlDeviceGetHandleByIndex_v2(0, &first);
+    nvmlDeviceGetHandleByIndex_v2((unsigned)number("nvml_xid_on", 0), &first);
     *found = (struct event){first, 0x8, (unsigned long long)number("nvml_xid", 0), 0, 0};
     return 0;
   }
   usleep(milliseconds * 1000);
   return 10;
+}
+
+/* STUB_nvml_gpu: percent of the last second in which the device worked. */
+struct rates { unsigned gpu, memory; };
+
+EXPORT int nvmlDeviceGetUtilizationRates(void *handle, struct rates *rates) {
+  BEHAVE(nvmlDeviceGetUtilizationRates);
+  (void)handle;
+  rates->gpu = (unsigned)number("nvml_gpu", 100);
+  rates->memory = 0;
+  return 0;
 }
 
 /* STUB_nvml_sm: the process's use of the engines; _sample: when, now if that is not told.
