@@ -178,6 +178,9 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "devices": set(),
         "last_words": set(),
         "log": set(),
+        "memory_options": {"wishes"},
+        "model_header": set(),
+        "need": {"memory_options", "model_header"},
         "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
@@ -188,7 +191,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "gpu_use": {"devices", "log", "report", "wishes"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
-        "gguf": set(),
+        "gguf": {"model_header"},
         "nvml_worker": set(),
         "planning": set(),
         "speed": set(),
@@ -259,8 +262,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 
 PURE = {
     "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "packages", "report"}
-    | {"verdict", "wishes"},
+    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "memory_options"}
+    | {"model_header", "need", "packages", "report", "verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

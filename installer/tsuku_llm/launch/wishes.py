@@ -7,6 +7,7 @@ model. So the policy of ``verdict`` compares with these wishes, and accuses no s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -61,13 +62,7 @@ class Wishes(NamedTuple):
 
 def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     """Read the wishes as llama-server does: the last argument counts, and before a variable."""
-
-    def chosen(names: Sequence[str]) -> tuple[str, str] | None:
-        found = next(((name, env[name]) for name in names if env.get(name)), None)
-        for word, value in pairwise(argv):
-            option = _spelled(word)
-            found = (option, value) if option in names else found
-        return found
+    chosen = partial(last_value, argv, env)
 
     def value_of(names: Sequence[str]) -> str | None:
         found = chosen(names)
@@ -95,6 +90,37 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         # Upstream: a negative number, the default, means never.
         sleeps=(value_of(_SLEEP) or "-").isdecimal(),
     )
+
+
+def last_value(
+    argv: Sequence[str], env: Mapping[str, str], names: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return the name and the value that count for an option; None if it is not given.
+
+    ``names`` are its spellings and its variables, as upstream's help has them.
+    """
+    found = next(((name, env[name]) for name in names if env.get(name)), None)
+    for word, value in pairwise(argv):
+        option = _spelled(word)
+        found = (option, value) if option in names else found
+    return found
+
+
+def flagged(  # noqa: PLR0913
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    on: Sequence[str],
+    off: Sequence[str],
+    variable: str,
+    default: bool,
+) -> bool:
+    """Tell what counts for an option without a value, which has words for yes and for no."""
+    value = env.get(variable)
+    state = default if value is None else value.lower() not in ("", "0", "false", "off", "disabled")
+    for word in map(_spelled, argv):
+        state = word in on or (state and word not in off)
+    return state
 
 
 def _spelled(word: str) -> str:
