@@ -181,6 +181,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "memory_options": {"wishes"},
         "model_header": set(),
         "need": {"memory_options", "model_header"},
+        "fit": {"memory_options", "need", "report"},
         "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
@@ -192,6 +193,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         # They look at the machine, or ask it.
         "fingerprint": set(),
         "gguf": {"model_header"},
+        "main_memory": {"fit"},
         "nvml_worker": set(),
         "planning": set(),
         "speed": set(),
@@ -262,7 +264,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 
 PURE = {
     "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "memory_options"}
+    | {"devices", "diagnosis", "fit", "gpu_use", "last_words", "life", "log", "memory_options"}
     | {"model_header", "need", "packages", "report", "verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
