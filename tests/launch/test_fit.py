@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import model_headers
 from support.model_headers import F16, Shape, write_shape
 
-from tsuku_llm.launch.fit import ROOM, Fit, Space, judge
+from tsuku_llm.launch.fit import ROOM, Fit, FreeMemory, judge
 from tsuku_llm.launch.gguf import read_header
 from tsuku_llm.launch.memory_options import memory_options
 from tsuku_llm.launch.model_header import ModelHeader
@@ -18,7 +18,7 @@ from tsuku_llm.launch.need import MemoryNeed, estimate_need
 from tsuku_llm.launch.report import GpuHolder
 
 GB = 10**9
-HOST = Space("the machine", 64 * GB, 64 * GB)
+HOST = FreeMemory("the machine", 64 * GB, 64 * GB)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def read(folder: Path, shape: Shape, weights: int = F16) -> ModelHeader:
 def fit(
     header: ModelHeader,
     words: str,
-    *devices: Space,
-    host: Space = HOST,
+    *devices: FreeMemory,
+    host: FreeMemory = HOST,
     layers: int | None = None,
 ) -> Fit:
     return judge(
@@ -48,8 +48,8 @@ def fit(
     )
 
 
-def card(free: float, name: str = "Vulkan0", total: float = 25.4) -> Space:
-    return Space(name, int(free * GB), int(total * GB))
+def card(free: float, name: str = "Vulkan0", total: float = 25.4) -> FreeMemory:
+    return FreeMemory(name, int(free * GB), int(total * GB))
 
 
 def test_the_words_are_the_need_and_what_is_free(llama: ModelHeader) -> None:
@@ -113,7 +113,7 @@ def test_a_quantisation_is_named_in_bits_for_each_weight(llama: ModelHeader) -> 
 
 
 def test_without_a_remedy_the_words_say_so(llama: ModelHeader) -> None:
-    found = fit(llama, "-c 8192", card(2, total=2), host=Space("the machine", 4 * GB, 8 * GB))
+    found = fit(llama, "-c 8192", card(2, total=2), host=FreeMemory("the machine", 4 * GB, 8 * GB))
     assert found.remedies == ()
     assert "use a smaller model" in found.told[-1]
     assert found.missing > 0
@@ -129,7 +129,7 @@ def test_two_devices_hold_what_one_does_not(llama: ModelHeader) -> None:
 
 
 def test_on_the_processor_main_memory_counts(llama: ModelHeader) -> None:
-    small = fit(llama, "-c 8192", host=Space("main memory", 12 * GB, 16 * GB))
+    small = fit(llama, "-c 8192", host=FreeMemory("main memory", 12 * GB, 16 * GB))
     assert small.fits is False
     assert small.missing == pytest.approx(5.3 * GB, rel=0.01)
     assert "main memory has 12.0 GB of 16.0 GB free" in small.told[0]
@@ -137,16 +137,16 @@ def test_on_the_processor_main_memory_counts(llama: ModelHeader) -> None:
 
 
 def test_an_unknown_memory_gives_no_verdict(llama: ModelHeader) -> None:
-    found = fit(llama, "-c 8192", Space("Vulkan0", None, None))
+    found = fit(llama, "-c 8192", FreeMemory("Vulkan0", None, None))
     assert found.fits is None
     assert found.told[0].endswith("; the memory of Vulkan0 is not known")
 
 
 def test_where_only_all_the_memory_is_known_it_counts(llama: ModelHeader) -> None:
-    found = fit(llama, "-c 8192", Space("Vulkan0", None, 25 * GB))
+    found = fit(llama, "-c 8192", FreeMemory("Vulkan0", None, 25 * GB))
     assert found.fits
     assert found.told[0].endswith("; Vulkan0 has 25.0 GB")
-    assert fit(llama, "-c 8192", Space("Vulkan0", None, 16 * GB)).fits is False
+    assert fit(llama, "-c 8192", FreeMemory("Vulkan0", None, 16 * GB)).fits is False
 
 
 @given(
@@ -176,7 +176,7 @@ def test_more_memory_never_fits_less(
 
 def test_a_gigabyte_of_a_device_stays_free() -> None:
     need = MemoryNeed(layers=(GB, GB), cache=(0, 0), output=GB, other=0, compute=0)
-    exact = Space("D0", 3 * GB + ROOM, None)
+    exact = FreeMemory("D0", 3 * GB + ROOM, None)
     options = memory_options(["-c", "4096"], {})
     assert judge(lambda _: need, options, [exact], HOST, own_context=4096).fits
     less = exact._replace(free=3 * GB + ROOM - 1)

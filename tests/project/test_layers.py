@@ -76,7 +76,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "choice": frozenset({"revocation", "session"}),
     "device_check": frozenset({"session", "state_notes"}),
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
-    "explain": frozenset({"choice", "session"}),
+    "explain": frozenset({"choice", "device_check", "fitting", "session", "which"}),
+    "fitting": frozenset({"device_check"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -92,7 +93,9 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
+    "serve": frozenset(
+        {"device_check", "fallback", "fitting", "revocation", "session", "state_notes"}
+    )
     | {"update_notice", "which"},
     "tools": frozenset({"credentials", "revocation", "session", "which"}),
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
@@ -145,6 +148,7 @@ FETCH: dict[str, frozenset[str]] = {
     "http_get": frozenset({"failures", "network", "urls"}),
     "retries": frozenset({"failures", "limits", "network", "urls"}),
     "pip_index": frozenset({"network", "urls"}),
+    "beginnings": frozenset({"failures", "http_get", "network", "retries", "urls"}),
     "small_files": frozenset({"failures", "http_get", "network", "retries", "urls"}),
     "partial": frozenset({"segments", "urls"}),
     "stream": frozenset(),

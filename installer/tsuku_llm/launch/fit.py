@@ -32,7 +32,7 @@ _HOLDERS = 3
 """Other processes that are named: those with the most memory."""
 
 
-class Space(NamedTuple):
+class FreeMemory(NamedTuple):
     """The memory of a device, or of the machine, in bytes; None if it is not known.
 
     ``holders`` are other processes with memory there.
@@ -74,8 +74,8 @@ class Fit(NamedTuple):
 
     need: MemoryNeed
     context: int
-    devices: tuple[Space, ...]
-    host: Space
+    devices: tuple[FreeMemory, ...]
+    host: FreeMemory
     fits: bool | None
     on_devices: int = 0
     count: int = 0
@@ -116,8 +116,8 @@ class Fit(NamedTuple):
 def judge(  # noqa: PLR0913
     estimate: Callable[[MemoryOptions], MemoryNeed],
     options: MemoryOptions,
-    devices: Sequence[Space],
-    host: Space,
+    devices: Sequence[FreeMemory],
+    host: FreeMemory,
     *,
     own_context: int,
     numbers: int = 0,
@@ -159,8 +159,8 @@ class _Case(NamedTuple):
 
     estimate: Callable[[MemoryOptions], MemoryNeed]
     options: MemoryOptions
-    devices: tuple[Space, ...]
-    host: Space
+    devices: tuple[FreeMemory, ...]
+    host: FreeMemory
     wanted: int
     context: int
 
@@ -200,7 +200,7 @@ def _last(most: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _on_devices(need: MemoryNeed, devices: Sequence[Space], wanted: int) -> int:
+def _on_devices(need: MemoryNeed, devices: Sequence[FreeMemory], wanted: int) -> int:
     """Return how many of the last layers the devices hold; the output counts as one.
 
     Whole layers only, and the device with the most free memory first: it also holds the other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from tsuku_llm.launch.fit import Space
+from tsuku_llm.launch.fit import FreeMemory
 
 _NAME = "main memory"
 _MEMINFO = "/proc/meminfo"
@@ -13,7 +13,7 @@ _LIMIT = "/sys/fs/cgroup/memory.max"
 _USE = "/sys/fs/cgroup/memory.stat"
 
 
-def main_memory() -> Space:
+def main_memory() -> FreeMemory:
     """Ask the system for its memory; what it does not tell stays unknown."""
     found = parse_main_memory(_read(_MEMINFO), _read(_LIMIT), _read(_USE))
     if found.total is None:
@@ -23,7 +23,7 @@ def main_memory() -> Space:
     return found
 
 
-def parse_main_memory(meminfo: str, limit: str, use: str) -> Space:
+def parse_main_memory(meminfo: str, limit: str, use: str) -> FreeMemory:
     """Parse ``/proc/meminfo``, and ``memory.max`` and ``memory.stat`` of a control group.
 
     Files that the kernel has cached count as free: it drops them when memory is needed.
@@ -38,7 +38,7 @@ def parse_main_memory(meminfo: str, limit: str, use: str) -> Space:
         left = max(0, most - _fields(use).get("anon", 0))
         total = most if total is None else min(total, most)
         free = left if free is None else min(free, left)
-    return Space(_NAME, free, total)
+    return FreeMemory(_NAME, free, total)
 
 
 def _fields(text: str) -> dict[str, int]:

@@ -20,8 +20,8 @@ class Check(NamedTuple):
     """The result of asking a build for its devices.
 
     ``build`` has the device to use, if the list still has it. ``devices`` is None without an
-    answer. ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a
-    sentence on anything else that is odd.
+    answer; they are ``recalled`` if that is an earlier one. ``problem`` is why the backend cannot
+    be used, None if it can; ``complaint`` is a sentence on anything else that is odd.
     """
 
     build: Build
@@ -29,6 +29,7 @@ class Check(NamedTuple):
     problem: Diagnosis | None = None
     facts: tuple[str, ...] = ()
     complaint: str = ""
+    recalled: bool = False
 
 
 def check_devices(  # noqa: PLR0913
@@ -55,7 +56,7 @@ def check_devices(  # noqa: PLR0913
         return Check(build)
     known = None if ask_again else notes.devices(version)
     if known is not None:
-        return Check(_with_listed_device(build, known), known)
+        return Check(_with_listed_device(build, known), known, recalled=True)
     # A start with a remembered list starts no child process, so these come late.
     from tsuku_llm.launch.gate import (  # noqa: PLC0415
         GATE_LIMIT,

@@ -1,16 +1,41 @@
-"""The reasons why each variant fits a machine or not."""
+"""The reasons why each variant fits a machine or not, and whether a model fits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from tsuku_llm import fetch
+from tsuku_llm.backends import facts_of
+from tsuku_llm.errors import BadModel, GateFailed, NotInstalled
+from tsuku_llm.launch.fit import Fit, FreeMemory
+from tsuku_llm.launch.gate import list_devices
+from tsuku_llm.launch.gguf import LARGEST_HEADER, read_header
+from tsuku_llm.launch.main_memory import main_memory
+from tsuku_llm.launch.memory_options import memory_options
+from tsuku_llm.launch.model_header import (
+    ModelHeader,
+    NotGguf,
+    ShortHeader,
+    joined,
+    parse_header,
+    parts_of,
+)
+from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.choice import Choice, choose, version_of
+from tsuku_llm.operations.device_check import Check
+from tsuku_llm.operations.fitting import read_models, spaces_of
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.which import build_of, requested_version
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
+
+_FIRST = 1 << 20
+"""Bytes of a model on a host that are fetched first; the next requests are for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +80,83 @@ def backends(
         return Matrix(choice)
     reader = session.reader
     return Matrix(choice, reader.installed(), reader.active())
+
+
+def explain_model(
+    session: Session, choice: Choice, model: str, arguments: Sequence[str], *, simulated: bool
+) -> Fit:
+    """Judge a model for the build that ``serve`` would start, else for the best variant.
+
+    ``model`` is a path or a URL, ``arguments`` are the server's. Of a ``simulated`` machine only
+    the size of its memory is known, not what is free.
+    Raises ``BadModel``, and the errors of ``fetch`` for a URL.
+    """
+    argv = ("llama-server", *arguments, "-m", model)
+    env = {} if simulated else session.machine.environ
+    options, wishes = memory_options(argv, env), wishes_in(argv, env)
+    with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
+        try:
+            models = read_models(options, partial(_header_of, network))
+        except OSError as error:
+            raise BadModel(
+                "the model cannot be read",
+                facts=(f"{error.filename or model}: {error.strerror or error}",),
+                hint="check the path, and that you may read the file",
+            ) from error
+        except ValueError as error:
+            raise BadModel(
+                "the model is no GGUF file",
+                facts=(f"{model}: {error}",),
+                hint="llama.cpp runs models in the GGUF format: choose such a file",
+            ) from error
+    devices = _probed(choice)
+    if simulated:
+        host = FreeMemory("main memory", None, choice.hardware.memory)
+        return models.judged(options, wishes, devices, host)
+    return models.judged(options, wishes, _listed(session, choice, devices), main_memory())
+
+
+def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
+    """Return the devices that the best variant would use, as the drivers describe them."""
+    best = next(iter(choice.selection.compatible), None)
+    if best is None or best.gpu is None:
+        return ()
+    api = choice.hardware.api(facts_of(best.variant.backend).api)
+    return tuple(
+        FreeMemory(gpu.name, None, gpu.memory) for gpu in api.gpus if gpu.kind is best.gpu.kind
+    )
+
+
+def _listed(
+    session: Session, choice: Choice, otherwise: tuple[FreeMemory, ...]
+) -> tuple[FreeMemory, ...]:
+    """Ask the installed build for its devices: it knows what is free there."""
+    best = next(iter(choice.selection.compatible), None)
+    try:
+        installed = requested_version(session.reader, session)
+        if best is None or installed.receipt.backend != best.variant.backend:
+            return otherwise
+        build = build_of(installed)
+        return spaces_of(Check(build, list_devices(build, session.machine.environ).devices))
+    except (NotInstalled, GateFailed):
+        return otherwise
+
+
+def _header_of(network: fetch.Network, name: str) -> ModelHeader:
+    """Read the header of a model's parts, from this machine or from a host."""
+    if not name.startswith(("http://", "https://")):
+        return read_header(name)
+    return joined([_fetched(network, part) for part in parts_of(name)])
+
+
+def _fetched(network: fetch.Network, url: str) -> ModelHeader:
+    """Fetch as much of a file as its header needs."""
+    length = _FIRST
+    while True:
+        found = fetch.beginning(url, length, network)
+        try:
+            return parse_header(found.data, found.size)
+        except ShortHeader:
+            if len(found.data) >= min(found.size, LARGEST_HEADER):
+                raise NotGguf("the header does not end") from None
+            length *= 4

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import (
     BackendFailed,
+    DoesNotFit,
     GpuLost,
     LaunchError,
     NoProgress,
@@ -46,6 +47,7 @@ class Serving(NamedTuple):
     ``name`` tells it from other servers. ``replace`` makes this process become the server instead
     of watching it (systemd, containers). ``require_gpu`` ends a server of which less than
     ``min_gpu_share`` is on the GPU (0 to 1, None: all of the layers that were asked for).
+    ``require_fit`` refuses a model that does not fit into the free memory.
     ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
     from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
@@ -57,6 +59,7 @@ class Serving(NamedTuple):
     replace: bool = False
     require_gpu: bool = False
     min_gpu_share: float | None = None
+    require_fit: bool = False
     verify: bool = False
     one_stream: bool = False
     sink: Sink | None = None
@@ -73,7 +76,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows.
 
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError``, ``GpuLost`` and,
-    with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``.
+    with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``; with ``require_fit``, ``DoesNotFit``.
     """
     # Now: a server in the background leaves this folder once it serves, and may be started again.
     cwd = working_folder()
@@ -195,7 +198,7 @@ class VersionStart(NamedTuple):
                 # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
                 # fallen off the bus, or its driver fails. Then the remembered list is wrong. A
                 # start that was given up is over: the starting command has said so and left.
-                if not recalled or isinstance(error, NoProgress):
+                if not recalled or isinstance(error, (NoProgress, DoesNotFit)):
                     raise
                 self.notes.forget_devices()
                 now = self._devices()
@@ -204,7 +207,7 @@ class VersionStart(NamedTuple):
                     raise
                 return self._run(now, self._plan(now), keep)
 
-    def _devices(self) -> Check:
+    def _devices(self, *, ask_again: bool = False) -> Check:
         installed, environ = self.installed, self.session.machine.environ
         return check_devices(
             build_of(installed),
@@ -212,11 +215,14 @@ class VersionStart(NamedTuple):
             self.notes,
             environ,
             # A promise needs an answer of now: the GPU may be gone since the last start.
-            ask_again=self.how.require_gpu,
+            ask_again=ask_again or self.how.require_gpu,
         )
 
     def _plan(self, check: Check) -> LaunchPlan:
-        """Plan the start. Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted one on the CPU."""
+        """Plan the start, and compare its need for memory with what is free.
+
+        Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted start on the CPU, and ``DoesNotFit``.
+        """
         plan = plan_server(
             check.build,
             self.arguments,
@@ -224,6 +230,17 @@ class VersionStart(NamedTuple):
             environ=self.session.machine.environ,
         )
         self._require_devices(check, plan)
+        # A router starts its models later, and other servers for them.
+        if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
+            from tsuku_llm.operations.fitting import fit_of_start, require_fit  # noqa: PLC0415
+
+            certain = self.how.require_fit
+            again = partial(self._devices, ask_again=True)
+            fit = fit_of_start(plan, check, again, certain=certain)
+            for line in fit.told if fit else ():
+                self.session.user.note(line)
+            if certain:
+                require_fit(fit)
         return plan
 
     def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:

@@ -1,0 +1,113 @@
+"""Whether a start's model fits: its headers, the memory that is free, and the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tsuku_llm.errors import DoesNotFit
+from tsuku_llm.launch.devices import own_devices
+from tsuku_llm.launch.fit import Fit, FreeMemory, judge
+from tsuku_llm.launch.gguf import read_header
+from tsuku_llm.launch.main_memory import main_memory
+from tsuku_llm.launch.memory_options import MemoryOptions, memory_options
+from tsuku_llm.launch.model_header import ModelHeader
+from tsuku_llm.launch.need import estimate_need
+from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.wishes import Wishes, wishes_in
+from tsuku_llm.operations.device_check import Check
+
+_SMALL_PART = 2
+"""A need of less than this part of a device's memory is not worth a question before a start."""
+
+
+class ModelFiles(NamedTuple):
+    """The headers of a start's models."""
+
+    model: ModelHeader
+    draft: ModelHeader | None = None
+    projector: ModelHeader | None = None
+
+    def judged(
+        self,
+        options: MemoryOptions,
+        wishes: Wishes,
+        devices: Sequence[FreeMemory],
+        host: FreeMemory,
+    ) -> Fit:
+        """Compare these models with the memory of devices; those that the user named count."""
+        named = tuple(space for space in devices if space.name in wishes.devices)
+        return judge(
+            partial(estimate_need, self.model, draft=self.draft, projector=self.projector),
+            options,
+            named or devices,
+            host,
+            own_context=self.model.number("context_length"),
+            numbers=self.model.numbers,
+            asked_layers=0 if wishes.refusal else wishes.layers,
+        )
+
+
+def read_models(options: MemoryOptions, read: Callable[[str], ModelHeader]) -> ModelFiles:
+    """Read the headers of the models that the options name, with the errors of ``read``."""
+    return ModelFiles(
+        read(options.model or ""),
+        read(options.draft) if options.draft else None,
+        read(options.projector) if options.projector else None,
+    )
+
+
+def fit_of_start(
+    plan: LaunchPlan, check: Check, ask_again: Callable[[], Check], *, certain: bool
+) -> Fit | None:
+    """Judge a start before it is made; None if its model is not a file that can be read here.
+
+    A recalled list of devices does not know what is free now. ``ask_again`` asks the build; that
+    is left out for a small model, unless the answer has to be ``certain``.
+    """
+    options, wishes = memory_options(plan.argv, plan.env), wishes_in(plan.argv, plan.env)
+    try:
+        models = read_models(options, read_header)
+    except (OSError, ValueError):
+        # A model that the server fetches by itself; or the server says what is wrong with its file.
+        return None
+    host, devices = main_memory(), spaces_of(check)
+    if check.recalled:
+        devices = tuple(space._replace(free=None) for space in devices)
+        half = [space._replace(total=(space.total or 0) // _SMALL_PART) for space in devices]
+        small = models.judged(options, wishes, half, host)
+        if certain or not small.fits or small.shortened:
+            now = ask_again()
+            # Without an answer the sizes count: the start will show.
+            devices = spaces_of(now) or devices
+    return models.judged(options, wishes, devices, host)
+
+
+def require_fit(fit: Fit | None) -> None:
+    """Refuse a start that does not fit, or of which that is not known. Raises ``DoesNotFit``."""
+    if fit is None:
+        raise DoesNotFit(
+            "the model has to fit, and it cannot be read before the start",
+            hint="name a GGUF file of this machine with -m, or leave out --require-fit",
+        )
+    if not fit.fits:
+        raise DoesNotFit(
+            "the model does not fit" if fit.fits is False else "the free memory is not known",
+            facts=fit.told,
+            hint="change what it needs, or leave out --require-fit: this is an estimate",
+        )
+
+
+def spaces_of(check: Check) -> tuple[FreeMemory, ...]:
+    """Return the devices that a start uses: the one of the receipt, else all of the backend."""
+    build = check.build
+    if build.backend == "cpu" or not check.devices:
+        return ()
+    own = own_devices(check.devices, build.backend)
+    named = build.device.split(",") if build.device else [device.name for device in own]
+    return tuple(
+        FreeMemory(device.name, device.free, device.memory)
+        for device in own
+        if device.name in named
+    )
