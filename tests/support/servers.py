@@ -71,6 +71,7 @@ class Starter:
         *arguments: str,
         require_gpu: bool = False,
         min_gpu_share: float | None = None,
+        require_fit: bool = False,
         become: bool = False,
     ) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
@@ -85,6 +86,7 @@ class Starter:
             replace=become,
             require_gpu=require_gpu,
             min_gpu_share=min_gpu_share,
+            require_fit=require_fit,
             sink=on_report,
             stop_handle=stop_handle,
             on_loading=self.on_loading,
