@@ -66,7 +66,7 @@ def test_a_context_that_nobody_asked_for_is_shortened(llama: ModelHeader) -> Non
     """Llama 3.1 has 131072 tokens, of 128 KiB each; the rest of the card holds some of them."""
     found = fit(llama, "", card(23.1))
     assert found.fits
-    assert found.on_devices == found.count == 33
+    assert found.on_devices == found.layers == 33
     assert found.context == 131072
     assert found.shortened is not None
     assert 4096 < found.shortened < 131072

@@ -198,6 +198,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "fingerprint": set(),
         "gguf": {"model_header"},
         "main_memory": {"fit"},
+        "fit_tool": {"child", "memory_options", "need", "planning"},
         "nvml_worker": set(),
         "planning": set(),
         "speed": set(),

@@ -91,7 +91,7 @@ class Starter:
             stop_handle=stop_handle,
             on_loading=self.on_loading,
         )
-        return serve(self._session(), ("--port", "0", *arguments), how)
+        return serve(self.session(), ("--port", "0", *arguments), how)
 
     @property
     def report(self) -> StartReport:
@@ -106,7 +106,8 @@ class Starter:
         self.questions.append(question)
         return self.answer
 
-    def _session(self) -> Session:
+    def session(self) -> Session:
+        """The session of such a start."""
         machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
         wanted = {"fallback": self.fallback, "backend": self.backend, "canary": self.canary}
         return make_session(self.data, machine, note=self._note, ask=self._ask, **wanted)

@@ -13,6 +13,9 @@ from tsuku_llm.launch.memory_options import MemoryOptions
 from tsuku_llm.launch.need import MemoryNeed
 from tsuku_llm.launch.report import GpuHolder, told_size
 
+TOOL = "llama-fit-params"
+"""Upstream's own program for this question; ``fit_tool`` asks it."""
+
 ROOM = 1 << 30
 """Bytes that stay free on each device: the default of upstream's ``--fit-target``."""
 
@@ -65,7 +68,7 @@ class FreeMemory(NamedTuple):
 class Fit(NamedTuple):
     """The comparison of a need with the memory that is there.
 
-    ``on_devices`` is how many of ``count`` layers the devices get, the output is one of them; both
+    ``on_devices`` is how many of the ``layers`` the devices get, the output is one of them; both
     are 0 for a start on the processor. ``fits`` tells whether everything is where it was asked
     for, None if the memory is not known. ``shortened`` is the context that the server makes of one
     that nobody asked for. ``missing`` is what main memory lacks, in bytes. ``remedies`` are
@@ -78,7 +81,7 @@ class Fit(NamedTuple):
     host: FreeMemory
     fits: bool | None
     on_devices: int = 0
-    count: int = 0
+    layers: int = 0
     shortened: int | None = None
     missing: int = 0
     remedies: tuple[str, ...] = ()
@@ -99,9 +102,9 @@ class Fit(NamedTuple):
         lines = [f"{first} for a context of {self.context}; {where}"]
         if self.shortened:
             lines.append(f"the server shortens the context to about {self.shortened} to fit")
-        if self.devices and self.on_devices < self.count:
+        if self.devices and self.on_devices < self.layers:
             lines.append(
-                f"{self.on_devices} of {self.count} layers go to the GPU; the rest stays in main "
+                f"{self.on_devices} of {self.layers} layers go to the GPU; the rest stays in main "
                 "memory, which is much slower"
             )
         if self.missing:

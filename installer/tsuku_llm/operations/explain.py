@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tsuku_llm import fetch
 from tsuku_llm.backends import facts_of
-from tsuku_llm.errors import BadModel, GateFailed, NotInstalled
-from tsuku_llm.launch.fit import Fit, FreeMemory
+from tsuku_llm.errors import (
+    BadModel,
+    GateFailed,
+    NotInstalled,
+    TamperedInstall,
+    UnsafeLocation,
+)
+from tsuku_llm.launch.fit import TOOL, Fit, FreeMemory
+from tsuku_llm.launch.fit_tool import NeedCorrection, ask_fit_tool, correction_of
 from tsuku_llm.launch.gate import list_devices
 from tsuku_llm.launch.gguf import LARGEST_HEADER, read_header
 from tsuku_llm.launch.main_memory import main_memory
-from tsuku_llm.launch.memory_options import memory_options
+from tsuku_llm.launch.memory_options import MemoryOptions, memory_options
 from tsuku_llm.launch.model_header import (
     ModelHeader,
     NotGguf,
@@ -27,9 +35,10 @@ from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.choice import Choice, choose, version_of
 from tsuku_llm.operations.device_check import Check
-from tsuku_llm.operations.fitting import read_models, spaces_of
-from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.which import build_of, requested_version
+from tsuku_llm.operations.fitting import ModelFiles, read_models, spaces_of
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.which import build_of, requested_version, tools_of
+from tsuku_llm.ownership import check_path
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
@@ -113,7 +122,11 @@ def explain_model(
     if simulated:
         host = FreeMemory("main memory", None, choice.hardware.memory)
         return models.judged(options, wishes, devices, host)
-    return models.judged(options, wishes, _listed(session, choice, devices), main_memory())
+    listed, correction = devices, NeedCorrection()
+    # Without an intact build for these devices, the drivers' word is all there is.
+    with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
+        listed, correction = _of_installed(session, choice, models, options)
+    return models.judged(options, wishes, listed or devices, main_memory(), correction)
 
 
 def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
@@ -127,19 +140,34 @@ def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
     )
 
 
-def _listed(
-    session: Session, choice: Choice, otherwise: tuple[FreeMemory, ...]
-) -> tuple[FreeMemory, ...]:
-    """Ask the installed build for its devices: it knows what is free there."""
+def _of_installed(
+    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions
+) -> tuple[tuple[FreeMemory, ...], NeedCorrection]:
+    """Ask the installed build what is free on its devices, and its own tool for the model.
+
+    Nothing is asked of a build for another backend than the chosen one. Raises ``NotInstalled``,
+    the errors of the checks before a start, and ``GateFailed``.
+    """
+    reader, environ = session.reader, session.machine.environ
+    installed = requested_version(reader, session)
     best = next(iter(choice.selection.compatible), None)
-    try:
-        installed = requested_version(session.reader, session)
-        if best is None or installed.receipt.backend != best.variant.backend:
-            return otherwise
-        build = build_of(installed)
-        return spaces_of(Check(build, list_devices(build, session.machine.environ).devices))
-    except (NotInstalled, GateFailed):
-        return otherwise
+    if best is None or installed.receipt.backend != best.variant.backend:
+        return (), NeedCorrection()
+    # As before a start: the build is run.
+    check_path(session.paths.data)
+    build = build_of(installed)
+    with reader.hold(installed):
+        reader.check(installed)
+        devices: tuple[FreeMemory, ...] = ()
+        if build.backend != "cpu":
+            devices = spaces_of(Check(build, list_devices(build, environ).devices))
+        tools = tools_of(installed.receipt)
+        # The tool reads one local model, and knows nothing of companions.
+        if TOOL not in tools or options.model is None or "://" in options.model:
+            return devices, NeedCorrection()
+        options = options._replace(model=str(working_folder() / options.model))
+        shares = ask_fit_tool(build._replace(server=tools[TOOL]), options, environ)
+        return devices, correction_of(models.need(options), shares)
 
 
 def _header_of(network: fetch.Network, name: str) -> ModelHeader:

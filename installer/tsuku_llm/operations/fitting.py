@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import DoesNotFit
 from tsuku_llm.launch.devices import own_devices
-from tsuku_llm.launch.fit import Fit, FreeMemory, judge
+from tsuku_llm.launch.fit import TOOL, Fit, FreeMemory, judge
 from tsuku_llm.launch.gguf import read_header
 from tsuku_llm.launch.main_memory import main_memory
 from tsuku_llm.launch.memory_options import MemoryOptions, memory_options
 from tsuku_llm.launch.model_header import ModelHeader
-from tsuku_llm.launch.need import estimate_need
+from tsuku_llm.launch.need import MemoryNeed, estimate_need
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.wishes import Wishes, wishes_in
 from tsuku_llm.operations.device_check import Check
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.fit_tool import NeedCorrection
 
 _SMALL_PART = 2
 """A need of less than this part of a device's memory is not worth a question before a start."""
@@ -29,17 +31,27 @@ class ModelFiles(NamedTuple):
     draft: ModelHeader | None = None
     projector: ModelHeader | None = None
 
+    def need(self, options: MemoryOptions) -> MemoryNeed:
+        """Estimate the memory for these options."""
+        return estimate_need(self.model, options, draft=self.draft, projector=self.projector)
+
     def judged(
         self,
         options: MemoryOptions,
         wishes: Wishes,
         devices: Sequence[FreeMemory],
         host: FreeMemory,
+        correction: NeedCorrection | None = None,
     ) -> Fit:
         """Compare these models with the memory of devices; those that the user named count."""
         named = tuple(space for space in devices if space.name in wishes.devices)
+
+        def estimate(changed: MemoryOptions) -> MemoryNeed:
+            need = self.need(changed)
+            return correction.applied(need) if correction else need
+
         return judge(
-            partial(estimate_need, self.model, draft=self.draft, projector=self.projector),
+            estimate,
             options,
             named or devices,
             host,
@@ -59,12 +71,18 @@ def read_models(options: MemoryOptions, read: Callable[[str], ModelHeader]) -> M
 
 
 def fit_of_start(
-    plan: LaunchPlan, check: Check, ask_again: Callable[[], Check], *, certain: bool
+    plan: LaunchPlan,
+    check: Check,
+    ask_again: Callable[[], Check],
+    *,
+    tools: Mapping[str, str],
+    certain: bool,
 ) -> Fit | None:
     """Judge a start before it is made; None if its model is not a file that can be read here.
 
     A recalled list of devices does not know what is free now. ``ask_again`` asks the build; that
-    is left out for a small model, unless the answer has to be ``certain``.
+    is left out for a small model, unless the answer has to be ``certain``. ``tools`` are
+    the programs of the build. Upstream's own is asked if the answer has to be certain, or is no.
     """
     options, wishes = memory_options(plan.argv, plan.env), wishes_in(plan.argv, plan.env)
     try:
@@ -81,7 +99,14 @@ def fit_of_start(
             now = ask_again()
             # Without an answer the sizes count: the start will show.
             devices = spaces_of(now) or devices
-    return models.judged(options, wishes, devices, host)
+    found = models.judged(options, wishes, devices, host)
+    if TOOL not in tools or (found.fits and not certain):
+        return found
+    from tsuku_llm.launch.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
+
+    shares = ask_fit_tool(check.build._replace(server=tools[TOOL]), options, plan.env)
+    correction = correction_of(models.need(options), shares)
+    return models.judged(options, wishes, devices, host, correction)
 
 
 def require_fit(fit: Fit | None) -> None:

@@ -31,7 +31,7 @@ from tsuku_llm.operations.fallback import next_version, note_served, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
-from tsuku_llm.operations.which import become, build_of, requested_version
+from tsuku_llm.operations.which import become, build_of, requested_version, tools_of
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -234,13 +234,17 @@ class VersionStart(NamedTuple):
         if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
             from tsuku_llm.operations.fitting import fit_of_start, require_fit  # noqa: PLC0415
 
-            certain = self.how.require_fit
-            again = partial(self._devices, ask_again=True)
-            fit = fit_of_start(plan, check, again, certain=certain)
+            fit = fit_of_start(
+                plan,
+                check,
+                partial(self._devices, ask_again=True),
+                tools=tools_of(self.installed.receipt),
+                certain=self.how.require_fit,
+            )
+            if self.how.require_fit:
+                require_fit(fit)
             for line in fit.told if fit else ():
                 self.session.user.note(line)
-            if certain:
-                require_fit(fit)
         return plan
 
     def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:

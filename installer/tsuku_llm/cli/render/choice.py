@@ -108,7 +108,7 @@ def fit_data(fit: Fit) -> dict[str, Any]:
         "devices": fit.devices,
         "main_memory": fit.host,
         "fits": fit.fits,
-        "layers": fit.count,
+        "layers": fit.layers,
         "layers_on_devices": fit.on_devices,
         "shortened_context": fit.shortened,
         "missing_main_memory": fit.missing,
