@@ -75,9 +75,10 @@ OPERATIONS: dict[str, frozenset[str]] = {
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session"}),
     "device_check": frozenset({"session", "state_notes"}),
-    "placing": frozenset({"device_check"}),
+    "placing": frozenset({"device_check", "fitting"}),
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
-    "explain": frozenset({"choice", "session"}),
+    "explain": frozenset({"choice", "device_check", "fitting", "session", "which"}),
+    "fitting": frozenset({"device_check"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -93,8 +94,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "placing", "revocation", "session"})
-    | {"state_notes", "update_notice", "which"},
+    "serve": frozenset({"device_check", "fallback", "fitting", "placing", "revocation"})
+    | {"session", "state_notes", "update_notice", "which"},
     "tools": frozenset({"credentials", "device_check", "placing", "revocation", "session"})
     | {"state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
@@ -147,6 +148,7 @@ FETCH: dict[str, frozenset[str]] = {
     "http_get": frozenset({"failures", "network", "urls"}),
     "retries": frozenset({"failures", "limits", "network", "urls"}),
     "pip_index": frozenset({"network", "urls"}),
+    "beginnings": frozenset({"failures", "http_get", "network", "retries", "urls"}),
     "small_files": frozenset({"failures", "http_get", "network", "retries", "urls"}),
     "partial": frozenset({"segments", "urls"}),
     "stream": frozenset(),
@@ -183,6 +185,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "memory_options": {"wishes"},
         "model_header": set(),
         "need": {"memory_options", "model_header"},
+        "fit": {"memory_options", "need", "report"},
         "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
@@ -196,6 +199,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         # They look at the machine, or ask it.
         "fingerprint": set(),
         "gguf": {"model_header"},
+        "main_memory": {"fit"},
+        "fit_tool": {"child", "memory_options", "need", "planning"},
         "nvml_worker": set(),
         "planning": {"report"},
         "speed": set(),
@@ -270,6 +275,7 @@ PURE = {
         "causes_system",
         "devices",
         "diagnosis",
+        "fit",
         "gpu_use",
         "last_words",
         "life",

@@ -20,7 +20,8 @@ class MemoryOptions(NamedTuple):
     ``context`` is in tokens, 0 for the model's own. ``sequences`` is how many the server computes
     at a time; they share one cache if ``unified``. ``micro_batch`` is the tokens of one step.
     ``key_type`` and ``value_type`` are those of the cache. ``experts_in_host`` is of how many
-    layers the experts stay in main memory. ``nextn``: the layers that guess the next tokens are loaded.
+    layers the experts stay in main memory. ``nextn``: the layers that guess the next
+    tokens are loaded.
     With ``fits_itself`` the server shortens a context that nobody asked for, and moves layers.
     ``model``, ``projector`` and ``draft`` are paths or URLs, None: not given.
     """

@@ -5,6 +5,7 @@ The format is described in ggml's docs/gguf.md.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,11 @@ class ModelHeader(NamedTuple):
     def architecture(self) -> str:
         """The name of the model's architecture, with which most of its keys begin."""
         return str(self.values.get("general.architecture", ""))
+
+    @property
+    def numbers(self) -> int:
+        """How many weights the model has."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     def number(self, key: str, default: int = 0) -> int:
         """Return the whole number of an architecture's key, or ``default``."""

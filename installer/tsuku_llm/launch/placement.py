@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tsuku_llm.launch.card_speeds import bandwidth_of, plain_name
 from tsuku_llm.launch.devices import ListedDevice
 from tsuku_llm.launch.need import MemoryNeed
-from tsuku_llm.launch.report import GpuHolder, Placement
+from tsuku_llm.launch.report import GpuHolder, Placement, told_size
 
 ROOM = 1 << 30
 """Bytes that stay free on each device: the margin of upstream's own ``--fit-target``."""
@@ -423,6 +423,4 @@ def _too_small(discrete: Sequence[Card], integrated: Sequence[Card]) -> bool:
 
 
 def _gb(size: int | None) -> str:
-    if size is None:
-        return "an unknown amount"
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"  # noqa: PLR2004
+    return "an unknown amount" if size is None else told_size(size)

@@ -71,6 +71,12 @@ class GpuHolder(NamedTuple):
     memory: int
 
 
+def told_size(count: int) -> str:
+    """Return bytes in words, such as ``7.4 GB`` or ``820 MB``."""
+    gigabytes = count / 1e9
+    return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{gigabytes * 1000:.0f} MB"
+
+
 class Placement(NamedTuple):
     """The devices on which a model is placed, in the server's order, and why in one sentence.
 
@@ -170,8 +176,7 @@ class StartReport(NamedTuple):
             return ""
         whole = f"{self.layers_total} layers"
         if self.gpu_bytes is not None and self.model_bytes:
-            gigabytes = self.model_bytes / 1e9
-            whole = f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{gigabytes * 1000:.0f} MB"
+            whole = told_size(self.model_bytes)
         # Only the whole model is 100 %, and only nothing is 0 %.
         percent = int(share * 100) or (1 if share else 0)
         names = ", ".join(self.gpu_names) or "the GPU"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.devices import ListedDevice, own_devices
@@ -14,6 +14,7 @@ from tsuku_llm.operations.state_notes import StateNotes
 if TYPE_CHECKING:
     from tsuku_llm.launch.causes import Diagnosis
     from tsuku_llm.launch.gate import DeviceListing
+    from tsuku_llm.launch.placement import Card
 
 
 class Check(NamedTuple):
@@ -79,6 +80,41 @@ def check_devices(  # noqa: PLR0913
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
     notes.keep_devices(version, listing.devices)
     return Check(build, listing.devices)
+
+
+def listed_cards(check: Check, hardware: Mapping[str, Any]) -> tuple[Card, ...]:
+    """Return the devices of a build's own backend, none for the processor.
+
+    ``hardware`` is the probe's result when the build was installed: it knows what kinds they are.
+    """
+    if check.build.backend == "cpu" or not check.devices:
+        return ()
+    from tsuku_llm.backends import facts_of  # noqa: PLC0415 - a start on the CPU does without
+    from tsuku_llm.launch.placement import cards_of  # noqa: PLC0415
+
+    backend = check.build.backend
+    kinds = dict(_kinds(hardware, facts_of(backend).api))
+    return cards_of(own_devices(check.devices, backend), kinds)
+
+
+def with_other_processes(cards: Sequence[Card], env: Mapping[str, str]) -> tuple[Card, ...]:
+    """Add which processes hold memory of these devices, as far as NVIDIA's library knows it."""
+    from tsuku_llm.launch.nvml import gpu_memory, with_holders  # noqa: PLC0415 - as above
+
+    seen = gpu_memory(env) if cards else None
+    return with_holders(cards, seen) if seen else tuple(cards)
+
+
+def _kinds(hardware: Mapping[str, Any], api: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the kind of each device that the probe found by this API.
+
+    The receipt has the probe's words; a part that is missing there is unknown.
+    """
+    for each in hardware.get("apis") or ():
+        if isinstance(each, dict) and each.get("name") == api:
+            for gpu in each.get("gpus") or ():
+                if isinstance(gpu, dict) and "name" in gpu and "kind" in gpu:
+                    yield str(gpu["name"]), str(gpu["kind"])
 
 
 def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
