@@ -64,7 +64,7 @@ def test_require_fit_refuses_what_does_not_fit(model: str, starter: Starter) -> 
     with pytest.raises(DoesNotFit) as refused:
         starter.start("-m", model, *TOO_LONG, require_fit=True)
     assert refused.value.exit_code == 7
-    assert refused.value.facts[0].startswith("needs 5.2 GB (weights 601 MB, cache 4.3 GB, ")
+    assert refused.value.facts[0].startswith("needs 6.0 GB (weights 601 MB, cache 4.3 GB, ")
     assert needs(starter) == []
     assert "--require-fit" in refused.value.hint
     assert starter.reports == []

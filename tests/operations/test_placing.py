@@ -240,3 +240,18 @@ def test_a_start_says_where_the_model_is_and_why(
         assert starter.report.placement
         assert starter.report.placement.devices == ("Vulkan1",)
     assert installed.receipt.line in starter.notes
+
+
+def test_a_device_with_room_is_named_if_the_chosen_one_has_none(
+    data: Path, small: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install_stand_in(data, devices=TWO, serve=("dump", "listen"))
+    starter = Starter(data, {"PATH": os.environ["PATH"]})
+    assert starter.start("-m", small, "-c", "512", "--device", "Vulkan0") == 0
+    assert "arg --device\narg Vulkan0\n" in capfd.readouterr().out
+    assert any(note.startswith("placed: chosen by --device Vulkan0") for note in starter.notes)
+    (remedy,) = (note for note in starter.notes if note.startswith("to fit: "))
+    assert "use --device Vulkan1: Vulkan1 has 149.9 GB of 150.8 GB free" in remedy
+    starter.notes.clear()
+    assert starter.start("-m", small, "-c", "512", "--device", "Vulkan1") == 0
+    assert not [note for note in starter.notes if note.startswith("to fit: ")]

@@ -99,7 +99,9 @@ class Fit(NamedTuple):
         parts = f"weights {told_size(self.need.weights)}, cache {told_size(cache)}"
         where = "; ".join(space.told for space in self.devices or (self.host,))
         first = f"needs {told_size(self.size)} ({parts}, buffers {told_size(max(0, rest))})"
-        lines = [f"{first} for a context of {self.context}; {where}"]
+        # A file may not tell its context.
+        context = f" for a context of {self.context}" if self.context else ""
+        lines = [f"{first}{context}; {where}"]
         if self.shortened:
             lines.append(f"the server shortens the context to about {self.shortened} to fit")
         if self.devices and self.on_devices < self.layers:

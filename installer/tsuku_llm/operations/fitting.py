@@ -98,18 +98,44 @@ def fit_of_start(  # noqa: PLR0913
         half = [space._replace(total=(space.total or 0) // _SMALL_PART) for space in devices]
         small = models.judged(options, wishes, half, host)
         if certain or not small.fits or small.shortened:
-            now = with_other_processes(ask_again(), plan.env)
+            cards = ask_again() or cards
             # Without an answer the sizes count: the start will show.
-            devices = spaces_of(now) or devices
+            devices = spaces_of(cards) or devices
     found = models.judged(options, wishes, devices, host)
+    if found.fits is False and not any(card.holders for card in cards):
+        # Only now, as this asks a driver: who has the memory that is missing?
+        devices = spaces_of(with_other_processes(cards, plan.env))
+        found = models.judged(options, wishes, devices, host)
     if TOOL not in tools or (found.fits and not certain):
-        return found
+        return _or_elsewhere(found, models, options, wishes, devices)
     from tsuku_llm.launch.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
 
     tool = check.build._replace(server=tools[TOOL])
     shares = ask_fit_tool(tool, options, wishes.devices, plan.env)
     correction = correction_of(models.need(options), shares)
-    return models.judged(options, wishes, devices, host, correction)
+    found = models.judged(options, wishes, devices, host, correction)
+    return _or_elsewhere(found, models, options, wishes, devices)
+
+
+def _or_elsewhere(
+    found: Fit,
+    models: ModelFiles,
+    options: MemoryOptions,
+    wishes: Wishes,
+    devices: Sequence[FreeMemory],
+) -> Fit:
+    """Name a device with room for a model that does not fit on those that were chosen."""
+    if found.fits is not False or not wishes.devices:
+        return found
+    anywhere = wishes._replace(devices=())
+    room = [
+        f"use --device {space.name}: {space.told}"
+        for space in devices
+        if space.name not in wishes.devices
+        and (alone := models.judged(options, anywhere, (space,), found.host)).fits
+        and not alone.shortened
+    ]
+    return found._replace(remedies=(*room[:1], *found.remedies))
 
 
 def require_fit(fit: Fit | None) -> None:
