@@ -34,7 +34,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         machine = prepare(ROOT, options.folders, Path(folder), options.hardware)
         if options.placement:
-            document = _placements(machine, options.release)
+            document = _placements(machine, options.release, options.placement)
         else:
             document = _steps(machine, options.release, options.layers, options.cuda)
     text = json.dumps(document, indent=1)
@@ -65,8 +65,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--placement",
-        action="store_true",
-        help="only compare placements, of a model of 2 GB and one of 44 GB; best with two GPUs",
+        choices=("small", "large", "both"),
+        help="only compare placements, of a model of 2 GB, of 44 GB or of both; best with two GPUs",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report to FILE")
     parser.add_argument(
@@ -107,12 +107,12 @@ def _steps(
     return document
 
 
-def _placements(machine: Machine, release: str) -> Mapping[str, Mapping[str, object]]:
+def _placements(machine: Machine, release: str, models: str) -> Mapping[str, Mapping[str, object]]:
     installed = machine.program(
         *("install", "--backend", "vulkan", "--channel", "index", "--release", release, "--json")
     )
     first = {"shown": installed.code == 0, **installed.told}
-    return {"install vulkan": first, **place(machine)}
+    return {"install vulkan": first, **place(machine, models)}
 
 
 def gather(folder: Path, release: str) -> None:

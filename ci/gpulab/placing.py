@@ -25,22 +25,30 @@ _FILLED, _HALF = 1_200_000_000, 32_000_000_000
 
 _REACH = 0.95
 _ROUNDS = 3
-_PROMPT = "hello " * 400
+_PROMPT = "hello " * 250
+"""2,000 tokens of a model whose tokens are letters."""
 
 
-def place(machine: Machine) -> Mapping[str, Mapping[str, object]]:
-    """Measure both models with free GPUs, with a filled one, and with too little on each one."""
-    small = write_model(machine.folder / "small.gguf", **_SMALL)
-    names = _devices(machine, small)
-    found: dict[str, Mapping[str, object]] = {"small": _compare(machine, small, names)}
-    if len(names) > 1:
-        with _held([_FILLED]):
-            found["small, the first GPU filled"] = _compare(machine, small, names[1:])
-    large = write_model(machine.folder / "large.gguf", **_LARGE)
-    found["large"] = _compare(machine, large, names)
-    if len(names) > 1:
-        with _held([_HALF] * len(names)):
-            found["large, too little on each"] = _compare(machine, large, [",".join(names)])
+def place(machine: Machine, models: str) -> Mapping[str, Mapping[str, object]]:
+    """Measure the ``small`` model, the ``large`` one, or ``both``.
+
+    The GPUs are free, then others fill the first one, or leave too little on each for the model.
+    """
+    found: dict[str, Mapping[str, object]] = {}
+    if models in ("small", "both"):
+        small = write_model(machine.folder / "small.gguf", **_SMALL)
+        names = _devices(machine, small)
+        found["small"] = _compare(machine, small, names)
+        if len(names) > 1:
+            with _held([_FILLED]):
+                found["small, the first GPU filled"] = _compare(machine, small, names[1:])
+    if models in ("large", "both"):
+        large = write_model(machine.folder / "large.gguf", **_LARGE)
+        names = _devices(machine, large)
+        found["large"] = _compare(machine, large, names)
+        if len(names) > 1:
+            with _held([_HALF] * len(names)):
+                found["large, too little on each"] = _compare(machine, large, [",".join(names)])
     return {f"placed: {name}": step for name, step in found.items()}
 
 
@@ -70,7 +78,7 @@ def _measure(
     machine: Machine, model: Path, *more: str, env: Mapping[str, str] | None = None
 ) -> Mapping[str, Any]:
     """Start a server and ask it; return tokens per second, and the seconds of two prompts."""
-    with running(machine, model, "-c", "2048", *more, env=env) as (child, port, ready):
+    with running(machine, model, "-c", "4096", *more, env=env) as (child, port, ready):
         # The second prompt differs: the server keeps the state of the first one.
         prompts = [complete(port, f"{n} {_PROMPT}", 1) for n in range(2)] if ready else []
         answers = [complete(port, f"{n} hello", 128) for n in range(_ROUNDS)] if ready else []
