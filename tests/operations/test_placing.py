@@ -239,6 +239,8 @@ def test_a_start_says_where_the_model_is_and_why(
         assert "Vulkan0 (NVIDIA H200) has 1.3 GB of 150.8 GB free" in told
         assert starter.report.placement
         assert starter.report.placement.devices == ("Vulkan1",)
+        assert starter.report.device == "Vulkan1: NVIDIA H200"
+        assert starter.report.memory_total == 143771 << 20
     assert installed.receipt.line in starter.notes
 
 
