@@ -20,7 +20,7 @@ from tsuku_llm.cli.render import servers as servers_render
 from tsuku_llm.cli.render import text
 from tsuku_llm.hardware import Api, ApiState, GpuKind, Hardware, Problem
 from tsuku_llm.instances.record import Record
-from tsuku_llm.launch.report import StartReport
+from tsuku_llm.launch.report import StartReport, Trouble
 from tsuku_llm.operations.background import Servers
 from tsuku_llm.operations.choice import Choice
 from tsuku_llm.operations.install import InstallReport
@@ -252,3 +252,20 @@ def test_layers_are_shown_as_far_as_they_are_known(
     # The share may count layers too.
     facts = [line.split(None, 1) for line in lines]
     assert [fact for fact in facts if fact[0] == "layers"] == shown
+
+
+@pytest.mark.parametrize("reason", ["the GPU is lost", "no request for 5 seconds", ""])
+def test_why_a_server_ended_is_said_once(reason: str) -> None:
+    trouble = Trouble("ended", "the GPU is lost", "2026-11-21T13:00:00Z")
+    record = Record(
+        name="default",
+        supervisor=Process(1, "another-boot:1"),
+        host="127.0.0.1",
+        port=8080,
+        report=REPORT._replace(trouble=trouble),
+        exit_code=134,
+        reason=reason,
+    )
+    lines = "\n".join(servers_render.lines(Servers((record,), {}, {})))
+    assert lines.count("the GPU is lost") == 1
+    assert reason in lines

@@ -459,3 +459,28 @@ def test_the_backend_in_use_is_the_one_that_has_the_buffers() -> None:
     assert backend_in_use(seen, judge(seen)) == "vulkan"
     assert backend_in_use(seen, ON_CPU) == "cpu"
     assert backend_in_use(seen, UNKNOWN) is None
+
+
+def of_memory(memory: int, *, worked: bool | None, shared: str | None) -> Observed:
+    """A server with a model of 8 GiB, of which NVIDIA's driver counts so much memory."""
+    return Observed(
+        backend="cuda",
+        wishes=Wishes(names_model=True, shared=shared),
+        process=ProcessSample(nodes=("/dev/nvidia0",)),
+        nvidia_memory=memory,
+        model_size=8 * GIB,
+        whole=8 * GIB,
+        wanted=8 * GIB,
+        canary=CanaryResult(answered=True, worked=worked),
+    )
+
+
+# 518 MiB: a process with 8 GiB of managed memory, on an H200 with driver 580.159.04.
+@pytest.mark.parametrize("memory", [0, 518 << 20, 3 * GIB])
+def test_memory_that_the_gpu_shares_with_the_processor_is_not_missed(memory: int) -> None:
+    shared = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
+    assert judge(of_memory(memory, worked=True, shared=shared)) is ON_GPU
+    assert judge(of_memory(memory, worked=None, shared=shared)) is UNKNOWN
+    # Without it the same server holds too little.
+    assert judge(of_memory(memory, worked=None, shared=None)) is not UNKNOWN
+    assert judge(of_memory(8 * GIB, worked=None, shared=shared)) is ON_GPU

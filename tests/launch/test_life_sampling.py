@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -129,3 +130,25 @@ def test_gpus_are_idle_if_each_open_one_is_counted(
     nodes: tuple[str, ...] | None, *, drm: bool, nvidia: bool, idle: bool
 ) -> None:
     assert gpus_are_idle(nodes, drm=drm, nvidia=nvidia) is idle
+
+
+# --- clients ----------------------------------------------------------------------------------
+
+
+def test_a_client_of_a_child_of_a_script_is_seen(tmp_path: Path) -> None:
+    """The script has no sockets, and its child, which it waits for, has all of them."""
+    code = (
+        "import socket, sys; server = socket.create_server(('127.0.0.1', 0));"
+        "print(server.getsockname()[1], flush=True); held = server.accept(); sys.stdin.read()"
+    )
+    line = ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, code]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout
+        port = int(script.stdout.readline())
+        plan = LaunchPlan(("llama-server", "-m", "x"), tmp_path, {}, "vulkan")
+        sampler = LifeSampler(script.pid, ServerAddress(port=port), plan, (), Verdict.UNKNOWN)
+        assert not sampler.has_clients()
+        with socket.create_connection(("127.0.0.1", port)):
+            assert sampler.has_clients()
+        sampler.close()
+        script.communicate()

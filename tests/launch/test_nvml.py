@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stub_drivers import StubDrivers
 
+from tsuku_llm.launch import nvml
 from tsuku_llm.launch.nvml import (
     GpuMemory,
     NvidiaDevice,
@@ -91,6 +93,24 @@ def test_a_refused_list_of_processes_is_empty(stub: dict[str, str]) -> None:
 
 def test_without_a_device_node_nothing_is_asked(stub: dict[str, str]) -> None:
     assert gpu_memory(stub, signs=("/nowhere",)) is None
+
+
+def test_a_client_of_the_multi_process_service_is_not_missing(stub: dict[str, str]) -> None:
+    settings = {"STUB_nvml_pid": "77", "STUB_nvml_used": str(5 * GIB), "STUB_nvml_mps": "1"}
+    found = ask({**stub, **settings})
+    assert found
+    assert found._replace(complete=True).of((77,)) == 5 * GIB
+
+
+NONSENSE = (1 << 64) - 2
+
+
+def test_a_size_that_no_device_has_is_not_known(stub: dict[str, str]) -> None:
+    """It could be written into the record of a server, and not be read again."""
+    assert ask({**stub, "STUB_nvml_used": str(-2)}) is None
+    found = ask({**stub, "STUB_nvml_pid": "77", "STUB_nvml_process": str(NONSENSE)})
+    assert found
+    assert found.processes == {77: None}
 
 
 def test_a_driver_that_prints_does_not_hide_the_answer(stub: dict[str, str]) -> None:
@@ -231,6 +251,56 @@ def test_a_watch_without_the_library_hears_nothing_and_ends() -> None:
     watch = NvidiaWatch({"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/nowhere"})
     assert watch.lines() == ()
     watch.close()
+
+
+def test_a_child_that_crashed_is_collected_and_its_answer_is_old(
+    stub: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update of the driver under a server that runs: the library does not fit any more."""
+    watch = NvidiaWatch({**stub, "STUB_nvmlEventSetWait_v2": "crash"})
+    try:
+        end = time.monotonic() + 60
+        found: list[NvidiaLine] = []
+        while (children := children_of_us()) and time.monotonic() < end:
+            found += watch.lines()
+            os.sched_yield()
+        assert children == []
+        assert len([line for line in found if line.memory]) == 1
+        assert watch.lines() == ()
+        assert not watch.is_silent
+        monkeypatch.setattr(nvml, "_SILENT", 0.0)
+        assert watch.is_silent
+        # Later another one is started.
+        monkeypatch.setattr(nvml, "_AGAIN", 0.0)
+        watch.lines()
+        assert len(children_of_us()) == 1
+    finally:
+        watch.close()
+    assert children_of_us() == []
+
+
+def children_of_us() -> list[str]:
+    """Our child processes, those included that nobody has collected."""
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+
+
+def test_an_event_of_another_kind_is_no_fault(stub: dict[str, str], tmp_path: Path) -> None:
+    """Such as a change of the clock; it would pass for an ECC error."""
+    calls = tmp_path / "calls"
+    settings = {"STUB_nvml_xid": "79", "STUB_nvml_event": "0x10", "STUB_calls": str(calls)}
+    watch, found, end = NvidiaWatch({**stub, **settings}), [], time.monotonic() + 60
+    try:
+        # At the second call the first event has been told, if it is.
+        while time.monotonic() < end:
+            handled = calls.exists() and calls.read_text().count("nvmlEventSetWait_v2\n") > 1
+            found += watch.lines()
+            if handled:
+                break
+    finally:
+        watch.close()
+    assert handled
+    assert [line for line in found if line.memory]
+    assert not [line for line in found if line.faults]
 
 
 @given(st.text() | st.sampled_from(['{"fault": "x", "device": []}', '{"lost": 3}', '{"lost": []}']))

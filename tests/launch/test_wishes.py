@@ -66,6 +66,15 @@ def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None
         ("-hf org/model", {}, {"names_model": True}),
         ("--models-dir /x", {}, {}),
         ("--api-key a,b", {}, {"key": "a,b"}),
+        *(
+            ("", {name: value}, {"shared": name})
+            for name in (
+                "GGML_CUDA_ENABLE_UNIFIED_MEMORY",
+                "GGML_VK_PREFER_HOST_MEMORY",
+                "GGML_VK_ALLOW_SYSMEM_FALLBACK",
+            )
+            for value in ("1", "0", "")
+        ),
     ],
 )
 def test_every_wish_is_read(words: str, env: dict[str, str], changes: dict[str, object]) -> None:

@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from support.lives import Run
 from support.servers import install_stand_in
 
 from tsuku_llm.errors import GpuLost, LaunchError
-from tsuku_llm.launch import canary, life
+from tsuku_llm.launch import canary, life, supervise
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -58,12 +61,75 @@ def test_a_server_that_ends_at_a_request_is_explained_and_keeps_its_code(
     assert (trouble.kind, cause in trouble.text) == ("ended", True)
 
 
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with 64 MB of memory; skips where none can be made."""
+    group = Path("/sys/fs/cgroup/memory") / f"test-{uuid.uuid4().hex}"
+    limit = "memory.limit_in_bytes"
+    if not group.parent.is_dir():  # version 2 has all controllers in one tree
+        group, limit = Path("/sys/fs/cgroup") / group.name, "memory.max"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    try:
+        (group / limit).write_text(str(64 << 20))
+        yield group
+    except OSError as error:
+        pytest.skip(f"no control group for memory: {error}")
+    finally:
+        group.rmdir()
+
+
+def test_a_server_that_the_kernel_kills_for_want_of_memory_is_explained(
+    data: Path, small_group: Path
+) -> None:
+    install_stand_in(data, serve=(f"hog {256 << 20}", "listen"))
+
+    def fill(run: Run) -> None:
+        (small_group / "cgroup.procs").write_text(str(run.reports[-1].pid))
+        run.request()
+
+    run = Run(data, fill)
+    assert run.make() == 137
+    (told,) = [note for note in run.notes if "after it had served" in note]
+    assert "the kernel killed the server, as memory ran out" in told
+
+
 def test_a_server_that_was_told_to_end_is_not_explained(data: Path) -> None:
     install_stand_in(data, serve=("listen",))
     run = Run(data, lambda run: run.stop_handle.end(STOPPED))
     assert run.make() == 0
     assert not [note for note in run.notes if note.startswith("warning")]
     assert run.reports[-1].trouble is None
+
+
+@pytest.mark.parametrize("when", ["long before", "now"])
+def test_another_programs_lack_of_memory_weeks_ago_explains_no_kill(
+    when: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's count is the machine's, and so are the kills in other containers."""
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("oom_kill 3\n")
+    monkeypatch.setattr(supervise, "_VMSTAT", str(vmstat))
+    # A kill comes between two looks, or many looks after the count rose.
+    monkeypatch.setattr(life, "LOOK", 60.0 if when == "now" else 0.01)
+    install_stand_in(data, serve=("listen",))
+
+    def kill() -> None:
+        if when == "now":
+            vmstat.write_text("oom_kill 9\n")
+        os.kill(run.reports[-1].pid, signal.SIGKILL)
+
+    def on_ready(_: Run) -> None:
+        if when != "now":
+            vmstat.write_text("oom_kill 9\n")
+        threading.Timer(0.5, kill).start()
+
+    run = Run(data, on_ready)
+    assert run.make() == 137
+    (told,) = [note for note in run.notes if "after it had served" in note]
+    assert ("oom_kill in /proc/vmstat" in told) is (when == "now")
 
 
 def test_a_server_that_chooses_to_end_is_not_explained(data: Path) -> None:
@@ -231,7 +297,7 @@ def test_a_server_that_hangs_is_one_warning_and_stays_by_default(data: Path) -> 
 # --- a machine with a card --------------------------------------------------------------------
 
 IN_THE_MACHINE = """
-import json, os, shutil, sys, threading
+import json, os, shutil, subprocess, sys, threading
 from pathlib import Path
 from support.lives import Run
 from tsuku_llm.errors import TsukuError
@@ -244,11 +310,18 @@ def on_note(text):
         run.stop_handle.end("seen")
     if text.startswith("warning: the server has lost") and "moment" in loss:
         os.mkdir(os.environ["WORK"])
+def refuse():
+    # A device on such a mount cannot be opened, as one that a control group forbids.
+    subprocess.run(["mount", "--bind", "/dev/full", "/dev/nvidia0"], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,nodev", "/dev/nvidia0"], check=True)
 def on_ready(run):
     if "work" in loss:
         shutil.rmtree(os.environ["WORK"])
     if "node" in loss:
         os.unlink("/dev/nvidia0")
+    if "refused" in loss:
+        # Later: a node that could not be opened from the start is another user's.
+        threading.Timer(1, refuse).start()
     if "none" in loss:
         threading.Timer(3, run.stop_handle.end, ["seen"]).start()
 names = tuple(name for name in os.environ if name.startswith(("STUB_", "LD_LIBRARY")))
@@ -311,6 +384,15 @@ def test_a_device_node_that_is_gone_and_no_work_of_the_engines_are_a_loss(tmp_pa
     assert error[:2] == [8, "gpu-lost"]
     assert error[2] == ["/dev/nvidia0 does not exist any more"]
     assert (verdict, trouble) == ("on_gpu", "gpu-lost")
+
+
+def test_a_device_that_a_control_group_forbids_is_no_loss_while_the_server_computes(
+    tmp_path: Path,
+) -> None:
+    """A reload of systemd forbids the device to a container; what is open stays open."""
+    error, verdict, trouble, notes, _ = lived(tmp_path, "refused none", "stop")
+    assert (error, verdict, trouble) == (0, "on_gpu", None)
+    assert not [note for note in notes if note.startswith("warning")]
 
 
 def test_an_xid_error_and_no_work_of_the_engines_are_a_loss(tmp_path: Path) -> None:

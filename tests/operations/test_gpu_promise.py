@@ -117,10 +117,10 @@ import json, os, sys
 from pathlib import Path
 from support.servers import Starter
 from tsuku_llm.errors import TsukuError
-data, *words = sys.argv[1:]
+data, share, *words = sys.argv[1:]
 starter, error = Starter(Path(data), dict(os.environ)), None
 try:
-    starter.start(*words, require_gpu=True)
+    starter.start(*words, require_gpu=True, min_gpu_share=json.loads(share))
 except TsukuError as raised:
     error = [raised.exit_code, raised.slug, raised.message, raised.facts, raised.hint]
 report = starter.report if starter.reports else None
@@ -129,7 +129,7 @@ print(json.dumps({"error": error, "told": told, "notes": starter.notes}))
 """
 
 
-def served(folder: Path, case: Case) -> dict[str, Any]:
+def served(folder: Path, case: Case, *, min_gpu_share: float | None = None) -> dict[str, Any]:
     """Serve a 10 GB model on the machine until it was judged; return what is known then."""
     steps, counts, words = case
     machine = GpuMachine(folder)
@@ -143,7 +143,7 @@ def served(folder: Path, case: Case) -> dict[str, Any]:
         data, backend="cuda", files=PLUGIN, devices=CUDA_STEPS, serve=(*serve, "listen")
     )
     given = words[1:] if words[:1] == (NO_MODEL,) else ("-m", str(model), *words)
-    line = [sys.executable, "-c", DRIVER, str(data), *given]
+    line = [sys.executable, "-c", DRIVER, str(data), json.dumps(min_gpu_share), *given]
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = machine.run(line, env=env, **{"nvml_worked": worked, **counts})
@@ -197,6 +197,18 @@ def test_a_part_that_was_not_asked_for_breaks_the_promise(case: Case, tmp_path: 
     assert (code, slug) == (8, "not-on-gpu"), found
     assert "less of the model is on the GPU than was asked for" in message
     assert "--min-gpu-share 0." in hint
+
+
+@pytest.mark.parametrize("words", [("-ngl", "10"), ("--cpu-moe",)])
+def test_the_argument_that_keeps_a_part_in_main_memory_is_named(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    case: Case = (ON_A_CARD, {"nvml_used": 4 * GIB}, words)
+    found = served(tmp_path, case, min_gpu_share=0.9)
+    assert found["error"], found
+    code, slug, _, _, hint = found["error"]
+    assert (code, slug) == (8, "not-on-gpu"), found
+    assert hint.startswith(f"leave out {' '.join(words)}; ")
 
 
 def test_X24_work_too_short_for_the_driver_is_no_proof_of_the_cpu(tmp_path: Path) -> None:

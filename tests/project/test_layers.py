@@ -221,7 +221,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "supervise": {"causes", "child", "failure", "forwarding", "health", "planning"}
         | {"replace_process"},
         "monitor": {"devices", "gpu_use", "health", "life", "life_sampling", "log", "nvml"}
-        | {"observation", "planning", "report", "supervise", "verdict"},
+        | {"observation", "planning", "report", "supervise", "verdict", "wishes"},
     },
     "store": {
         # What is on disk: files and their formats.

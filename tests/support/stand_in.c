@@ -14,6 +14,7 @@
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
  *     refuse N M            a completion is answered with status N, an embedding with M
  *     die TEXT              the first request for a result ends it as abort() does, after TEXT
+ *     hog N                 the first request for a result takes N bytes of memory
  *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
  *     open FILE             open a file and keep it open
@@ -97,6 +98,7 @@ static void spawn(void)
 
 static long loading, refused_completions, refused_embeddings;
 static int dies, stuck;
+static size_t hog;
 static char last_words[4096];
 static char work[4096];
 
@@ -151,6 +153,8 @@ static void answer(int client)
             fprintf(stderr, "%s\n", last_words);
         abort();
     }
+    if (hog && !strncmp(request, "POST /", 6))
+        memset(malloc(hog), 1, hog);
     if (code)
         snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
     else if (*work && !strncmp(request, "POST /", 6))
@@ -295,6 +299,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
         dies = 1, snprintf(last_words, sizeof last_words, "%s", text);
     else if (!strcmp(name, "stuck"))
         stuck = 1;
+    else if (!strcmp(name, "hog"))
+        hog = strtoul(text, NULL, 10);
     else if (!strcmp(name, "work"))
         snprintf(work, sizeof work, "%s", text);
     else if (!strcmp(name, "open")) {

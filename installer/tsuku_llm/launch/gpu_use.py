@@ -325,7 +325,11 @@ def _process_memory(seen: Observed) -> Iterator[Sign]:
         return
     least, most = seen.memory
     text = f"{most:,} bytes of GPU memory are this process's"
-    yield Sign("process-memory", _holds(seen, least, most), text)
+    says = _holds(seen, least, most)
+    if seen.wishes.shared and says is not Verdict.ON_GPU:
+        # The count lacks what the GPU shares with the processor: too little of it shows nothing.
+        says, text = Verdict.UNKNOWN, f"{text}, not counting what {seen.wishes.shared} shares"
+    yield Sign("process-memory", says, text)
 
 
 def _holds(seen: Observed, least: int, most: int) -> Verdict:

@@ -104,10 +104,11 @@ class LifeSampler:
         self._engines: int | None = None
         self._counted: int | None = None
         self._before: Work | None = None
-        # The server has so many sockets without a client; None if it has one already.
+        # The server has so many sockets without a client; None while that is not known.
         self._idle_sockets: int | None = None
-        if not self._has_clients():
-            self._idle_sockets = _sockets_of(pid)
+        if not self.has_clients():
+            # A script that starts the server has none, and its child cannot be counted so cheaply.
+            self._idle_sockets = _sockets_of(pid) or None
         self._look_closely()
         # A node may be another user's from the start, and one that was open may be removed already.
         nodes = (node.removesuffix(" (deleted)") for node in self._open or ())
@@ -155,7 +156,7 @@ class LifeSampler:
         worked = self._worked(close=close)
         # A server may only hang in its queue for a client. One that sleeps would wake up.
         before, self._tasks = self._tasks, None
-        if answers and not self._wishes.sleeps and self._has_clients():
+        if answers and not self._wishes.sleeps and self.has_clients():
             self._tasks = takes_tasks(self._address, self._wishes)
         if self._tasks is False and before is not False:
             # From here on the engines' work counts for the question whether it hangs.
@@ -201,6 +202,9 @@ class LifeSampler:
                 for xid, device in line.faults
             )
             found += (DriverFault(None, device, "the driver has lost it") for device in line.lost)
+        if self._driver and self._driver.is_silent:
+            # The last answer says nothing of now.
+            self.nvidia = None
         unknown = None in worked or not worked
         self._nvidia_worked = True in worked or (None if unknown else False)
         # A fault of another GPU is not the server's. Where the driver does not tell which ones it
@@ -222,12 +226,15 @@ class LifeSampler:
             return True
         return has_worked(before, work, idle=idle, whole=self._whole)
 
-    def _has_clients(self) -> bool:
+    def has_clients(self) -> bool:
         """Tell whether a client is connected to the server; True if that cannot be read."""
         if sys.platform != "linux":
             return True
         # Reading the table takes 9 ms on some machines: look at the number of open sockets first.
-        if self._idle_sockets is not None and _sockets_of(self._pid) <= self._idle_sockets:
+        idle, count = self._idle_sockets, _sockets_of(self._pid)
+        if idle is not None and count is not None and count <= idle:
+            # One of them may have been closing when they were counted.
+            self._idle_sockets = count
             return False
         # The network namespace of the server counts, which may be another one than ours.
         lines: list[str] = []
@@ -250,12 +257,16 @@ def is_connected(address: ServerAddress, table: Iterable[str]) -> bool:
     return any(len(row) > 3 and row[3] == "01" and row[1].endswith(port) for row in rows)  # noqa: PLR2004
 
 
-def _sockets_of(pid: int) -> int:
+def _sockets_of(pid: int) -> int | None:
+    """Count the open sockets of a process; None if that is not permitted."""
     count = 0
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - names
-            with suppress(OSError):  # it was closed meanwhile
-                count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")  # noqa: PTH115
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names
+    except OSError:
+        return None
+    for name in names:
+        with suppress(OSError):  # it was closed meanwhile
+            count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")  # noqa: PTH115
     return count
 
 

@@ -28,8 +28,9 @@ from tsuku_llm.launch.nvml import GpuMemory
 from tsuku_llm.launch.observation import GpuObserver
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.report import Sink, StartReport, Trouble, Verdict
-from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.launch.supervise import StopHandle, oom_kills
 from tsuku_llm.launch.verdict import decide
+from tsuku_llm.launch.wishes import Wishes
 
 if TYPE_CHECKING:  # a server that does not come to serve needs none of it
     from tsuku_llm.launch.life import ServerProblem
@@ -78,9 +79,10 @@ class StartMonitor:
     """The observer of one server; ``failure`` is why it ended the server, None if it did not."""
 
     def __init__(self, start: StartContext, sink: Sink, stop_handle: StopHandle) -> None:
-        # The monitor's thread writes these two once the server runs. The supervisor reads
+        # The monitor's thread writes these three once the server runs. The supervisor reads
         # them after ``on_ended``: single assignments, so without a lock.
         self.failure: TsukuError | None = None
+        self.oom_kills = 0
         self.report = start.draft
         self._start = start
         self._sink = sink
@@ -158,7 +160,10 @@ class StartMonitor:
         watch = LifeWatch(verdict, seen=self._seen, elastic=sampler.elastic)
         try:
             # The supervisor sets it at the end of the server, which wakes this at once.
+            kills = 0
             while not self._over.wait(start.look or LOOK):
+                # The count of the look before: at this one the server may have been killed.
+                self.oom_kills, kills = kills, oom_kills()
                 problem = watch.see(sampler.sample())
                 report = _present(self.report, sampler)
                 # A server that ends fails in the same ways: its end is explained by its last words.
@@ -237,7 +242,9 @@ class StartMonitor:
             return True
         broken = shortfall(seen, self.report.verdict, start.min_gpu_share)
         if start.require_gpu and broken:
-            raise _refused(self.report, broken)
+            # Otherwise the promise is what the arguments ask for: they cannot break it.
+            limit = seen.wishes if start.min_gpu_share is not None else Wishes()
+            raise _refused(self.report, broken, limit)
         if self.report.verdict is Verdict.ON_CPU:
             start.warn(_silent_cpu(self.report))
         start.tell(self.report)
@@ -294,8 +301,11 @@ def _trouble(problem: ServerProblem | None, before: Trouble | None) -> Trouble |
     return Trouble(problem.kind, text, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
-def _refused(report: StartReport, broken: str) -> TsukuError:
-    """Make the error for a server that does not keep the promise of ``--require-gpu``."""
+def _refused(report: StartReport, broken: str, limit: Wishes) -> TsukuError:
+    """Make the error for a server that does not keep the promise of ``--require-gpu``.
+
+    ``limit`` are the user's arguments that may have kept it from that.
+    """
     if report.verdict is Verdict.ON_CPU:
         return _silent_cpu(report)
     if report.verdict is Verdict.UNKNOWN:
@@ -308,11 +318,13 @@ def _refused(report: StartReport, broken: str) -> TsukuError:
     part = "an unknown part" if share is None else f"{share:.0%}"
     # Rounded down, so that the number allows exactly this server.
     allowed = 0 if share is None else int(share * 100) / 100
+    more = "free GPU memory, or use a smaller model or context (-c)"
+    if limit.layers is not None or limit.split:
+        more = f"leave out {limit.split or f'-ngl {limit.layers}'}; {more}"
     return NotOnGpu(
         f"{broken}: {part} of the model",
         facts=tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals),
-        hint=f"free GPU memory, or use a smaller model or context (-c); to allow it: "
-        f"--min-gpu-share {allowed:g}",
+        hint=f"{more}; to allow it: --min-gpu-share {allowed:g}",
     )
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _LIMIT = 10.0
 """Seconds for an answer: a library whose kernel module hangs never answers."""
+
+_NONSENSE = 1 << 53
 
 SIGNS = ("/dev/nvidiactl", "/dev/dxg")
 """Device nodes of NVIDIA's driver, natively and in WSL. Without one, do not ask."""
@@ -109,18 +112,64 @@ class NvidiaWatch:
     """A child process that waits for faults of NVIDIA's devices, and tells their memory meanwhile.
 
     One thread uses it. The child starts once for a server's life: a new one each minute would take
-    longer than everything else that is looked at.
+    longer than everything else that is looked at. One that ended, such as by a crash in the
+    driver's library, is started again after five minutes.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        argv = (sys.executable, "-I", "-S", "-E", "-c", _START, str(Path(__file__).parent), "watch")
+        self._env = dict(env)
         self._rest = b""
         self._child: subprocess.Popen[bytes] | None = None
+        self._begun = self._heard = time.monotonic()
+        self._start()
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the child has told nothing for long: the driver's library may hang."""
+        return time.monotonic() - self._heard > _SILENT
+
+    def lines(self) -> tuple[NvidiaLine, ...]:
+        """Return what the child has said since the last call, without waiting."""
+        # On Windows a pipe cannot be read without waiting.
+        if sys.platform == "win32":
+            return ()
+        if self._child is None and time.monotonic() - self._begun >= _AGAIN:
+            self._start()
+        if self._child is None or self._child.stdout is None:
+            return ()
+        data, ended = self._rest, False
+        # BlockingIOError is an OSError: nothing more has arrived. A library that prints without an
+        # end keeps neither this thread nor the memory: what is over the limit is read next time.
+        with suppress(OSError):
+            while len(data) < _MOST and not ended:
+                piece = os.read(self._child.stdout.fileno(), 1 << 16)
+                data += piece
+                ended = not piece
+        *complete, rest = data.split(b"\n")
+        self._rest = rest if len(rest) < _MOST else b""
+        if ended:
+            self.close()
+        found = tuple(parse_watched(line.decode("utf-8", "replace")) for line in complete)
+        if any(line.memory for line in found):
+            self._heard = time.monotonic()
+        return found
+
+    def close(self) -> None:
+        """End the child, and collect it."""
+        if self._child:
+            ChildEnd(self._child).finish()
+            if self._child.stdout:
+                self._child.stdout.close()
+        self._child, self._rest = None, b""
+
+    def _start(self) -> None:
+        argv = (sys.executable, "-I", "-S", "-E", "-c", _START, str(Path(__file__).parent), "watch")
+        self._begun = time.monotonic()
         with suppress(OSError):
             self._child = subprocess.Popen(
                 argv,
                 cwd=os.sep,
-                env=dict(env),
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -129,25 +178,15 @@ class NvidiaWatch:
         if self._child and self._child.stdout and sys.platform != "win32":
             os.set_blocking(self._child.stdout.fileno(), False)
 
-    def lines(self) -> tuple[NvidiaLine, ...]:
-        """Return what the child has said since the last call, without waiting."""
-        # On Windows a pipe cannot be read without waiting.
-        if self._child is None or self._child.stdout is None or sys.platform == "win32":
-            return ()
-        data = self._rest
-        # BlockingIOError is an OSError: nothing more has arrived.
-        with suppress(OSError):
-            while piece := os.read(self._child.stdout.fileno(), 1 << 16):
-                data += piece
-        *complete, self._rest = data.split(b"\n")
-        return tuple(parse_watched(line.decode("utf-8", "replace")) for line in complete)
 
-    def close(self) -> None:
-        """End the child."""
-        if self._child:
-            ChildEnd(self._child).finish()
-            if self._child.stdout:
-                self._child.stdout.close()
+_SILENT = 45.0
+"""Seconds without a line after which NVIDIA's last answer does not count: one comes in 10."""
+
+_AGAIN = 300.0
+"""Seconds from the start of a child that ended to the next one."""
+
+_MOST = 1 << 20
+"""Bytes that are read at once; a line with 256 processes of 16 devices has 200 kB."""
 
 
 def parse_watched(line: str) -> NvidiaLine:
@@ -265,7 +304,9 @@ def parse_memory(text: str) -> GpuMemory | None:
         processes: dict[int, int | None] = {}
         working: set[int] = set()
         for device in devices:
-            for pid, used in device["processes"].items():
+            for pid, told in device["processes"].items():
+                # More than 9 petabytes is a driver's word for "not known".
+                used = told if told is None or told < _NONSENSE else None
                 before = processes.get(int(pid))
                 processes[int(pid)] = before if used is None else (before or 0) + int(used)
             working.update(map(int, device["working"] or ()))
@@ -275,7 +316,7 @@ def parse_memory(text: str) -> GpuMemory | None:
                 for pid, used in device["processes"].items()
             }
             single.append(NvidiaDevice(name, int(device["total"]), int(device["used"]), held))
-        if not devices:
+        if not devices or any(max(each["total"], each["used"]) >= _NONSENSE for each in devices):
             return None
         total = sum(int(device["total"]) for device in devices)
         used = sum(int(device["used"]) for device in devices)

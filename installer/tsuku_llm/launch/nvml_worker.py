@@ -41,6 +41,8 @@ _SAMPLED, _PAUSE = 0.5, 0.02
 """Seconds to wait for a sample of the engines, and between two questions for it."""
 
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
+_OF_MPS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+"""Clients of the Multi-Process Service, which are in no other list."""
 
 
 class _MemoryInfo(ctypes.Structure):
@@ -155,9 +157,12 @@ def _watch(nvml: ctypes.CDLL, count: int, driver: str) -> None:
             code = (
                 wait(events, ctypes.byref(event), int(left * 1000) + 1) if wait and listens else -1
             )
-            if code == 0:
+            if code == 0 and event.type in (_XID, _DOUBLE_BIT_ECC):
                 xid = event.data if event.type == _XID else None
                 _print({"fault": xid, "device": handles.get(event.device)})
+            elif code == 0:
+                # Nothing that was asked for; a driver that goes on so must not take a core.
+                time.sleep(min(left, 1.0))
             elif code == _TIMEOUT:
                 break
             else:
@@ -178,8 +183,10 @@ def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, 
     if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
         return {}
     found = [_users(nvml, name, handle) for name in _LISTS]
-    # A process may be in both lists, with the same memory: count it once.
-    users = {pid: used for listed in found for pid, used in (listed or {}).items()}
+    # A driver without this list has no such clients.
+    listed = [*found, _users(nvml, _OF_MPS, handle)]
+    # A process may be in several lists, with the same memory: count it once.
+    users = {pid: used for each in listed for pid, used in (each or {}).items()}
     name = ctypes.create_string_buffer(_SIZE)
     nvml.nvmlDeviceGetName(handle, name, _SIZE)
     return {

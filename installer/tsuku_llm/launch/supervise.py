@@ -34,10 +34,16 @@ _TEE_LIMIT = 5.0
 _CHUNK = 64 * 1024
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_EXIT = 128
+_VMSTAT = "/proc/vmstat"
 
 
 class Observer(Protocol):
-    """A follower of a start; both methods are called in the supervisor's thread."""
+    """A follower of a start; both methods are called in the supervisor's thread.
+
+    ``oom_kills`` is a count of ``oom_kills`` at which the server still lived; 0 at first.
+    """
+
+    oom_kills: int
 
     def on_started(self, pid: int, readiness: Readiness) -> None:
         """Take note that the server runs; ``readiness`` reads its log from now on."""
@@ -124,7 +130,7 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     stop_handle = stop_handle or StopHandle()
     readiness = Readiness(plan)
     # Before the start: a count that rises later points at this server.
-    killed = _oom_kills()
+    killed = oom_kills()
     # Handlers first: a signal from here on is kept for the server and does not end us alone.
     with SignalForwarder(on_signal=on_signal) as forwarder:
         # Before any thread of ours: the kernel ties the server to us only while this process
@@ -156,18 +162,20 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
                 observer.on_ended()
     # Both are read only after the server has ended, so they do not change any more.
     stop_handle.signalled = forwarder.forwarded
+    # A server may live for months, and the count is the machine's: only what came since counts.
+    killed = max(killed, observer.oom_kills if observer else 0)
     told_to_end = forwarder.forwarded or stop_handle.reason is not None
     if serves and not (readiness.served or told_to_end):
         from tsuku_llm.launch.failure import explain  # noqa: PLC0415 - only then
 
         # The counter is read after the end, for the same reason.
-        explain(plan, code, stderr.last_words.text(), oom_killed=_oom_kills() > killed)
+        explain(plan, code, stderr.last_words.text(), oom_killed=oom_kills() > killed)
     # An exit code of 0 is the server's own choice.
     elif code and serves and on_death and not told_to_end:
         from tsuku_llm.launch.failure import why_ended  # noqa: PLC0415 - as above
 
         words = stderr.last_words.text()
-        on_death(why_ended(code, words, oom_killed=_oom_kills() > killed))
+        on_death(why_ended(code, words, oom_killed=oom_kills() > killed))
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
@@ -267,11 +275,11 @@ def _tied_to_us() -> Callable[[], None] | None:
     return tie
 
 
-def _oom_kills() -> int:
+def oom_kills() -> int:
     """Count the processes that the kernel has killed since boot because memory ran out.
 
     0 on systems without the counter.
     """
-    with suppress(OSError, ValueError), open("/proc/vmstat", encoding="utf-8") as file:  # noqa: PTH123
+    with suppress(OSError, ValueError), open(_VMSTAT, encoding="utf-8") as file:  # noqa: PTH123
         return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
     return 0

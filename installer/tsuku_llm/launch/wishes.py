@@ -26,6 +26,13 @@ _REPOSITORY: tuple[str, ...] = (
 )
 _REPOSITORY += ("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
 _SLEEP = ("--sleep-idle-seconds", "LLAMA_ARG_SLEEP_IDLE_SECONDS")
+# ggml looks only whether they are set. No driver counts that memory for a process: 8 GiB of managed
+# memory, filled by the GPU, were not in NVIDIA's count (H200, 580.159.04).
+_SHARED = (
+    "GGML_CUDA_ENABLE_UNIFIED_MEMORY",
+    "GGML_VK_PREFER_HOST_MEMORY",
+    "GGML_VK_ALLOW_SYSMEM_FALLBACK",
+)
 _KEY = ("--api-key", "LLAMA_API_KEY")
 _KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
 
@@ -71,7 +78,8 @@ class Wishes(NamedTuple):
     all. ``split`` leaves tensors of these layers in main memory.
     ``remote`` names other machines that compute. ``model`` is a path; without any model
     (``names_model``) the server is a router, which starts other servers for its models. A server
-    that ``sleeps`` frees its memory while it has no requests.
+    that ``sleeps`` frees its memory while it has no requests. ``shared`` is a variable with which
+    the GPU computes in memory that it shares with the processor.
     ``key`` and ``key_file`` are for its API. ``placed`` is the first word that chooses devices, or
     divides the model among them. ``draft``: a draft model has no device of its own.
     """
@@ -86,6 +94,7 @@ class Wishes(NamedTuple):
     key: str | None = None
     key_file: str | None = None
     sleeps: bool = False
+    shared: str | None = None
     placed: str | None = None
     draft: bool = False
 
@@ -120,6 +129,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         key_file=value_of(_KEY_FILE),
         # Upstream: a negative number, the default, means never.
         sleeps=(value_of(_SLEEP) or "-").isdecimal(),
+        shared=next((name for name in _SHARED if name in env), None),
         placed=" ".join(placed) if placed else None,
         draft=bool(chosen(_DRAFT)) and chosen(_DRAFT_DEVICE) is None,
     )

@@ -78,6 +78,7 @@ static unsigned told_process(void) {
 /* STUB_nvml_on: the only device where the process is. */
 static int list(void *handle, unsigned *count, struct process *found) {
   long long only = number("nvml_on", -1);
+  if (setting("nvml_mps")) return *count = 0;
   unsigned pid = only < 0 || only + 1 == (long long)(uintptr_t)handle ? told_process() : 0;
   *count = pid ? 1 : 0;
   if (pid) {
@@ -98,8 +99,18 @@ EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *coun
   return list(handle, count, found);
 }
 
+/* STUB_nvml_mps: the process is a client of the Multi-Process Service, and only in its list. */
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count,
+                                                      struct process *found) {
+  BEHAVE(nvmlDeviceGetMPSComputeRunningProcesses_v3);
+  (void)handle;
+  *count = setting("nvml_mps") ? 1 : 0;
+  if (*count) *found = (struct process){.pid = told_process(), .used = (unsigned long long)number("nvml_used", 0)};
+  return 0;
+}
+
 /* STUB_nvml_xid: the number of the one event that comes, at once; without it none ever comes.
- * STUB_nvml_xid_on: the index of its device. */
+ * STUB_nvml_xid_on: the index of its device; _event: its type. */
 struct event { void *device; unsigned long long type, data; unsigned instance, compute; };
 
 EXPORT int nvmlEventSetCreate(void **events) {
@@ -126,7 +137,7 @@ EXPORT int nvmlEventSetWait_v2(void *events, struct event *found, unsigned milli
   if (!told++ && setting("nvml_xid")) {
     void *first = NULL;
     nvmlDeviceGetHandleByIndex_v2((unsigned)number("nvml_xid_on", 0), &first);
-    *found = (struct event){first, 0x8, (unsigned long long)number("nvml_xid", 0), 0, 0};
+    *found = (struct event){first, (unsigned long long)number("nvml_event", 8), (unsigned long long)number("nvml_xid", 0), 0, 0};
     return 0;
   }
   usleep(milliseconds * 1000);

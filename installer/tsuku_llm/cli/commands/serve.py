@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,7 +196,8 @@ def serve_command(  # noqa: PLR0913
             return way(console, session, arguments, how)
         # Only a program is told of the start and of a failure: people have read the server's
         # output. The thread that follows the start appends, but not after ``serve`` has returned.
-        reports: list[StartReport] = []
+        # One is enough, and there is one each minute for as long as the server lives.
+        reports: deque[StartReport] = deque(maxlen=1)
         sink = reports.append if console.json else None
         code = serve(session, arguments, how._replace(sink=sink))
     trouble = reports[-1].trouble if reports else None

@@ -126,7 +126,11 @@ def _paragraph(record: Record) -> tuple[str, ...]:
 def _how_it_ended(record: Record) -> str:
     if record.exit_code is None:
         return ""
-    return f", exit code {record.exit_code}" + (f" ({record.reason})" if record.reason else "")
+    trouble = record.report and record.report.trouble
+    # A line below says the same, and since when.
+    told = trouble is not None and trouble.text == record.reason
+    reason = f" ({record.reason})" if record.reason and not told else ""
+    return f", exit code {record.exit_code}{reason}"
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
