@@ -29,9 +29,9 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (49, 101),
     "which": (45, 95),
-    "serve --exec -- -m x": (62, 119),
-    "serve --exec --fallback -- -m x": (62, 119),
-    "serve -- -m x": (75, 139),
+    "serve --exec -- -m x": (63, 119),
+    "serve --exec --fallback -- -m x": (63, 119),
+    "serve -- -m x": (76, 139),
     "run llama-server": (48, 100),
     "config list": (25, 67),
 }

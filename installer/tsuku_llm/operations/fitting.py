@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import DoesNotFit
 from tsuku_llm.launch.devices import own_devices
 from tsuku_llm.launch.fit import TOOL, Fit, FreeMemory, judge
@@ -32,22 +33,26 @@ class ModelFiles(NamedTuple):
     projector: ModelHeader | None = None
 
     def need(self, options: MemoryOptions) -> MemoryNeed:
-        """Estimate the memory for these options."""
+        """Estimate the memory for these options, without a driver's own."""
         return estimate_need(self.model, options, draft=self.draft, projector=self.projector)
 
-    def judged(
+    def judged(  # noqa: PLR0913
         self,
         options: MemoryOptions,
         wishes: Wishes,
         devices: Sequence[FreeMemory],
         host: FreeMemory,
+        *,
+        backend: str,
         correction: NeedCorrection | None = None,
     ) -> Fit:
         """Compare these models with the memory of devices; those that the user named count."""
         named = tuple(space for space in devices if space.name in wishes.devices)
 
+        driver = facts_of(backend).driver_memory
+
         def estimate(changed: MemoryOptions) -> MemoryNeed:
-            need = self.need(changed)
+            need = self.need(changed)._replace(driver=driver)
             return correction.applied(need) if correction else need
 
         return judge(
@@ -94,19 +99,21 @@ def fit_of_start(
     if check.recalled:
         devices = tuple(space._replace(free=None) for space in devices)
         half = [space._replace(total=(space.total or 0) // _SMALL_PART) for space in devices]
-        small = models.judged(options, wishes, half, host)
+        small = models.judged(options, wishes, half, host, backend=plan.backend)
         if certain or not small.fits or small.shortened:
             now = ask_again()
             # Without an answer the sizes count: the start will show.
             devices = spaces_of(now) or devices
-    found = models.judged(options, wishes, devices, host)
+    found = models.judged(options, wishes, devices, host, backend=plan.backend)
     if TOOL not in tools or (found.fits and not certain):
         return found
     from tsuku_llm.launch.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
 
     shares = ask_fit_tool(check.build._replace(server=tools[TOOL]), options, plan.env)
     correction = correction_of(models.need(options), shares)
-    return models.judged(options, wishes, devices, host, correction)
+    return models.judged(
+        options, wishes, devices, host, backend=plan.backend, correction=correction
+    )
 
 
 def require_fit(fit: Fit | None) -> None:
