@@ -4,6 +4,7 @@ The numbers in ``MEASURED`` are MiB of "model", "KV" or "RS", and "compute buffe
 ``llama-server -lv 4 -fit off --device none`` with the models of ``support.model_headers``.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 from support import model_headers
 from support.model_headers import F16, Q4_0, Q8_0, Shape, write_header, write_shape
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.launch.gguf import read_header
 from tsuku_llm.launch.memory_options import MemoryOptions, memory_options
 from tsuku_llm.launch.model_header import ModelHeader
 from tsuku_llm.launch.need import MemoryNeed, cache_cells, estimate_need
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[2]
 
 
 class Log(NamedTuple):
@@ -218,3 +221,27 @@ def test_any_header_that_is_read_is_estimated(
     need = estimate_need(header, MemoryOptions())
     assert need.total >= 0
     assert len(need.layers) == len(need.cache)
+
+
+@pytest.mark.parametrize(
+    ("step", "backend"), [("on the GPU", "vulkan"), ("on the GPU, CUDA", "cuda")]
+)
+def test_the_estimate_is_what_an_h200_counted(step: str, backend: str, tmp_path: Path) -> None:
+    """What NVIDIA's library counted for the server's process, in the report of ``ci/gpu``."""
+    report = json.loads((ROOT / "ci" / "gpulab" / "h200-2026-11-21.json").read_bytes())
+    counted = report[step]["start"]["memory_used"]
+    # The model of ``ci.gpulab``: as many heads for keys as for queries, and 288 tokens.
+    width, vocabulary = 2048, 288
+    shape = model_headers.llama(layers=22, width=width, inner=5632)
+    keys = {**shape.keys, "attention.head_count_kv": 32, "context_length": 8192}
+    square = {
+        name: (width, width)
+        for name in shape.tensors
+        if name.endswith(("attn_k.weight", "attn_v.weight"))
+    }
+    ends = dict.fromkeys(("token_embd.weight", "output.weight"), (width, vocabulary))
+    shape = shape._replace(keys=keys, tensors={**shape.tensors, **square, **ends})
+    header = header_of(tmp_path, shape, Q8_0)
+    driver = facts_of(backend).driver_memory
+    need = estimate_need(header, MemoryOptions())._replace(driver=driver)
+    assert need.on_one_device == pytest.approx(counted, rel=0.05)

@@ -45,7 +45,7 @@ def test_the_need_is_told_before_the_start(model: str, starter: Starter) -> None
     install_stand_in(starter.data, devices=CARD)
     assert starter.start("-m", model, *FITS) == 0
     (line,) = needs(starter)
-    assert line.startswith("needs 708 MB (weights 601 MB, cache 67 MB, buffers 40 MB) for ")
+    assert line.startswith("needs 750 MB (weights 601 MB, cache 67 MB, buffers 82 MB) for ")
     assert line.endswith("; Vulkan0 has 3.1 GB of 4.3 GB free")
     assert not [note for note in starter.notes if "to fit" in note]
 
@@ -169,4 +169,4 @@ def test_require_fit_asks_the_tool_of_the_build(model: str, starter: Starter) ->
     assert starter.start("-m", model, *FITS) == 0
     with pytest.raises(DoesNotFit) as refused:
         starter.start("-m", model, *FITS, require_fit=True)
-    assert "needs 9.5 GB" in refused.value.facts[0]
+    assert "needs 9.6 GB" in refused.value.facts[0]

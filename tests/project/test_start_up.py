@@ -29,9 +29,9 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (49, 101),
     "which": (45, 95),
-    "serve --exec -- -m x": (63, 120),
-    "serve --exec --fallback -- -m x": (63, 120),
-    "serve -- -m x": (76, 140),
+    "serve --exec -- -m x": (64, 120),
+    "serve --exec --fallback -- -m x": (64, 120),
+    "serve -- -m x": (77, 140),
     "run llama-server": (48, 100),
     "config list": (25, 67),
 }

@@ -89,7 +89,10 @@ class Fit(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes that the whole start needs."""
-        return self.need.total if self.devices else self.need.on_processor
+        if not self.devices:
+            return self.need.on_processor
+        more = len(self.devices) - 1
+        return self.need.total + more * (self.need.driver + self.need.compute)
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -209,7 +212,8 @@ def _on_devices(need: MemoryNeed, devices: Sequence[FreeMemory], wanted: int) ->
     """Return how many of the last layers the devices hold; the output counts as one.
 
     Whole layers only, and the device with the most free memory first: it also holds the other
-    models of the start.
+    models of the start. A driver's own memory is not free any more when a build lists its devices,
+    as that process has taken it.
     """
     sizes = [*map(sum, zip(need.layers, need.cache, strict=True)), need.output]
     waiting = sizes[len(sizes) - wanted :]

@@ -51,6 +51,7 @@ class MemoryNeed(NamedTuple):
     device that computes; each further device needs them too. ``host_compute`` are those that
     stay in main memory also with every layer on a GPU.
     ``companions`` is the whole need of the other models of this start (mmproj, draft).
+    ``driver`` is what the driver takes of a device for itself.
     ``shared`` is the part of ``output`` that is a copy of the embeddings: without a GPU there is
     none.
     """
@@ -63,6 +64,7 @@ class MemoryNeed(NamedTuple):
     host_compute: int = 0
     companions: int = 0
     shared: int = 0
+    driver: int = 0
 
     @property
     def weights(self) -> int:
@@ -77,7 +79,7 @@ class MemoryNeed(NamedTuple):
         count = len(self.layers)
         end = count + 1 if last is None else last
         held = sum(self.layers[first:end]) + sum(self.cache[first:end])
-        return held + (self.output if end > count else 0) + self.compute
+        return held + (self.output if end > count else 0) + self.compute + self.driver
 
     @property
     def on_one_device(self) -> int:
@@ -92,7 +94,7 @@ class MemoryNeed(NamedTuple):
     @property
     def on_processor(self) -> int:
         """The need of a start that uses no GPU."""
-        return self.on_one_device + self.other - self.shared
+        return self.on_one_device - self.driver + self.other - self.shared
 
 
 class ContextCache(NamedTuple):

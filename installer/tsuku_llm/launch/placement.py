@@ -147,7 +147,8 @@ class _Wanted:
     """The memory for the layers that shall be on devices, by their numbers."""
 
     def __init__(self, need: MemoryNeed, asked: int | None) -> None:
-        self.known_layers = bool(need.layers)
+        # A build that lists its devices has taken this already: it is not in what is free.
+        need = need._replace(driver=0)
         if not need.layers:
             # Nothing is known of the parts: take equal ones.
             piece = need.output // _PIECES

@@ -118,15 +118,18 @@ def explain_model(
                 facts=(f"{model}: {error}",),
                 hint="llama.cpp runs models in the GGUF format: choose such a file",
             ) from error
-    devices = _probed(choice)
+    best = next(iter(choice.selection.compatible), None)
+    judged = partial(
+        models.judged, options, wishes, backend=best.variant.backend if best else "cpu"
+    )
+    probed = _probed(choice)
     if simulated:
-        host = FreeMemory("main memory", None, choice.hardware.memory)
-        return models.judged(options, wishes, devices, host)
-    listed, correction = devices, NeedCorrection()
+        return judged(probed, FreeMemory("main memory", None, choice.hardware.memory))
+    listed, correction = probed, NeedCorrection()
     # Without an intact build for these devices, the drivers' word is all there is.
     with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
         listed, correction = _of_installed(session, choice, models, options)
-    return models.judged(options, wishes, listed or devices, main_memory(), correction)
+    return judged(listed or probed, main_memory(), correction=correction)
 
 
 def _probed(choice: Choice) -> tuple[FreeMemory, ...]:

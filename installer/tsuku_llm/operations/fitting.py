@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import DoesNotFit
 from tsuku_llm.launch.fit import TOOL, Fit, FreeMemory, judge
 from tsuku_llm.launch.gguf import read_header
@@ -32,22 +34,26 @@ class ModelFiles(NamedTuple):
     projector: ModelHeader | None = None
 
     def need(self, options: MemoryOptions) -> MemoryNeed:
-        """Estimate the memory for these options."""
+        """Estimate the memory for these options, without a driver's own."""
         return estimate_need(self.model, options, draft=self.draft, projector=self.projector)
 
-    def judged(
+    def judged(  # noqa: PLR0913
         self,
         options: MemoryOptions,
         wishes: Wishes,
         devices: Sequence[FreeMemory],
         host: FreeMemory,
+        *,
+        backend: str,
         correction: NeedCorrection | None = None,
     ) -> Fit:
         """Compare these models with the memory of devices; those that the user named count."""
         named = tuple(space for space in devices if space.name in wishes.devices)
 
+        driver = facts_of(backend).driver_memory
+
         def estimate(changed: MemoryOptions) -> MemoryNeed:
-            need = self.need(changed)
+            need = self.need(changed)._replace(driver=driver)
             return correction.applied(need) if correction else need
 
         return judge(
@@ -96,33 +102,30 @@ def fit_of_start(  # noqa: PLR0913
     if check.recalled:
         devices = tuple(space._replace(free=None) for space in devices)
         half = [space._replace(total=(space.total or 0) // _SMALL_PART) for space in devices]
-        small = models.judged(options, wishes, half, host)
+        small = models.judged(options, wishes, half, host, backend=plan.backend)
         if certain or not small.fits or small.shortened:
             cards = ask_again() or cards
             # Without an answer the sizes count: the start will show.
             devices = spaces_of(cards) or devices
-    found = models.judged(options, wishes, devices, host)
+    judged = partial(models.judged, options, backend=plan.backend)
+    found = judged(wishes, devices, host)
     if found.fits is False and not any(card.holders for card in cards):
         # Only now, as this asks a driver: who has the memory that is missing?
         devices = spaces_of(with_other_processes(cards, plan.env))
-        found = models.judged(options, wishes, devices, host)
+        found = judged(wishes, devices, host)
     if TOOL not in tools or (found.fits and not certain):
-        return _or_elsewhere(found, models, options, wishes, devices)
+        return _or_elsewhere(found, judged, wishes, devices)
     from tsuku_llm.launch.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
 
     tool = check.build._replace(server=tools[TOOL])
     shares = ask_fit_tool(tool, options, wishes.devices, plan.env)
     correction = correction_of(models.need(options), shares)
-    found = models.judged(options, wishes, devices, host, correction)
-    return _or_elsewhere(found, models, options, wishes, devices)
+    judged = partial(judged, correction=correction)
+    return _or_elsewhere(judged(wishes, devices, host), judged, wishes, devices)
 
 
 def _or_elsewhere(
-    found: Fit,
-    models: ModelFiles,
-    options: MemoryOptions,
-    wishes: Wishes,
-    devices: Sequence[FreeMemory],
+    found: Fit, judged: Callable[..., Fit], wishes: Wishes, devices: Sequence[FreeMemory]
 ) -> Fit:
     """Name a device with room for a model that does not fit on those that were chosen."""
     if found.fits is not False or not wishes.devices:
@@ -132,7 +135,7 @@ def _or_elsewhere(
         f"use --device {space.name}: {space.told}"
         for space in devices
         if space.name not in wishes.devices
-        and (alone := models.judged(options, anywhere, (space,), found.host)).fits
+        and (alone := judged(anywhere, (space,), found.host)).fits
         and not alone.shortened
     ]
     return found._replace(remedies=(*room[:1], *found.remedies))
