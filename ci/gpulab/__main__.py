@@ -15,6 +15,7 @@ from pathlib import Path
 from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
+from ci.gpulab.placing import place
 from ci.gpulab.steps import compare, refuse, refuse_a_part, serve
 from ci.gpulab.watching import watch
 
@@ -32,7 +33,10 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         machine = prepare(ROOT, options.folders, Path(folder), options.hardware)
-        document = _steps(machine, options.release, options.layers, options.cuda)
+        if options.placement:
+            document = _placements(machine, options.release, options.placement)
+        else:
+            document = _steps(machine, options.release, options.layers, options.cuda)
     text = json.dumps(document, indent=1)
     sys.stdout.write(f"{text}\n")
     if options.out:
@@ -58,6 +62,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--cuda", type=Path, metavar="TREE", help="a folder with a CUDA build of your own"
+    )
+    parser.add_argument(
+        "--placement",
+        choices=("small", "large", "both"),
+        help="only compare placements, of a model of 2 GB, of 44 GB or of both; best with two GPUs",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report to FILE")
     parser.add_argument(
@@ -96,6 +105,14 @@ def _steps(
     document["on the GPU, CUDA"] = serve(own, model)
     document["compared"] = compare(own, model)
     return document
+
+
+def _placements(machine: Machine, release: str, models: str) -> Mapping[str, Mapping[str, object]]:
+    installed = machine.program(
+        *("install", "--backend", "vulkan", "--channel", "index", "--release", release, "--json")
+    )
+    first = {"shown": installed.code == 0, **installed.told}
+    return {"install vulkan": first, **place(machine, models)}
 
 
 def gather(folder: Path, release: str) -> None:

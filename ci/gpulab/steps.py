@@ -8,7 +8,9 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,45 @@ def serve(
 
     ``verdict`` is the one that the report must have. ``env`` is added to the environment.
     """
-    port = _free_port()
-    words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--port", str(port), *more)
     began = time.monotonic()
+    with running(machine, model, *more, env=env, options=("--require-gpu",)) as (
+        end,
+        port,
+        healthy,
+    ):
+        ready = time.monotonic() - began
+        answer = complete(port, "hello " * 200, 64) if healthy else {}
+        time.sleep(2.0 if healthy else 0.0)  # the verdict follows the first good answer
+    return {
+        "shown": end.start.get("verdict") == verdict and end.code == 0,
+        "exit_code": end.code,
+        "seconds until /health": round(ready, 2),
+        "timings": answer.get("timings") or answer.get("error"),
+        "start": end.start,
+        "stderr": end.stderr[-3000:] if end.code else "",
+    }
+
+
+@dataclass
+class End:
+    """How a server ended, known after ``running``; ``start`` is the launcher's report."""
+
+    code: int | None = None
+    start: Mapping[str, Any] = field(default_factory=dict)
+    stderr: str = ""
+
+
+@contextmanager
+def running(
+    machine: Machine,
+    model: Path,
+    *more: str,
+    env: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
+) -> Iterator[tuple[End, int, bool]]:
+    """Start a server; give its end to be, its port, and whether it is ready; stop it at the end."""
+    port = _free_port()
+    words = ("serve", *options, "--json", "--", "-m", str(model), "--port", str(port), *more)
     child = subprocess.Popen(
         [machine.command, *words],
         env={**machine.env, **(env or {})},
@@ -56,25 +94,18 @@ def serve(
         stderr=subprocess.PIPE,
         text=True,
     )
-    healthy = _waits_for(child, port)
-    ready = time.monotonic() - began
-    answer = _ask(port) if healthy else {}
-    time.sleep(2.0 if healthy else 0.0)  # the verdict follows the first good answer
-    child.send_signal(signal.SIGTERM)
+    end = End()
     try:
-        stdout, stderr = child.communicate(timeout=60)
-    except subprocess.TimeoutExpired:  # a server that is still loading does not handle signals
-        child.kill()
-        stdout, stderr = child.communicate()
-    start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
-    return {
-        "shown": start.get("verdict") == verdict and child.returncode == 0,
-        "exit_code": child.returncode,
-        "seconds until /health": round(ready, 2),
-        "timings": answer.get("timings"),
-        "start": start,
-        "stderr": stderr[-3000:] if child.returncode else "",
-    }
+        yield end, port, _waits_for(child, port)
+    finally:
+        child.send_signal(signal.SIGTERM)
+        try:
+            stdout, end.stderr = child.communicate(timeout=60)
+        except subprocess.TimeoutExpired:  # a server that is still loading does not handle signals
+            child.kill()
+            stdout, end.stderr = child.communicate()
+        end.code = child.returncode
+        end.start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
 
 
 def refuse_a_part(machine: Machine, model: Path) -> Mapping[str, object]:
@@ -115,18 +146,20 @@ def _is_healthy(port: int) -> bool:
         return False
 
 
-def _ask(port: int) -> Mapping[str, Any]:
+def complete(port: int, prompt: str, tokens: int) -> Mapping[str, Any]:
+    """Ask for a completion; return the server's answer with its ``seconds``."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/completion",
-        json.dumps({"prompt": "hello " * 200, "n_predict": 64}).encode(),
+        json.dumps({"prompt": prompt, "n_predict": tokens, "ignore_eos": True}).encode(),
         {"Content-Type": "application/json"},
     )
+    began = time.monotonic()
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
-            found: Mapping[str, Any] = json.loads(answer.read())
-            return found
+            found: dict[str, Any] = json.loads(answer.read())
     except OSError as error:  # the server crashed: its stderr is in the report
-        return {"timings": repr(error)}
+        return {"error": repr(error)}
+    return {**found, "seconds": round(time.monotonic() - began, 3)}
 
 
 def _free_port() -> int:

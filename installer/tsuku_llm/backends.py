@@ -40,6 +40,9 @@ class BackendFacts(NamedTuple):
     ``hiding_variables`` are the environment variables that choose or hide devices. ``first_look``
     says what to do first if the server lists no device.
 
+    ``driver_memory`` is what a driver takes of a device for each process, in bytes, as measured on
+    an H200 (docs/performance.md); 0 if it was not measured.
+
     ``packages`` has the distributions' packages of the libraries that a build needs, by the
     beginning of the library's name and by family of distributions. ``library_fixes`` has the
     advice for libraries that come from no distribution's package.
@@ -53,6 +56,7 @@ class BackendFacts(NamedTuple):
     device_prefixes: tuple[str, ...] = ()
     plugin: str = ""
     hiding_variables: tuple[str, ...] = ()
+    driver_memory: int = 0
     first_look: str = "check that the GPU's driver is installed"
     packages: Mapping[str, Mapping[str, str]] = {}
     library_fixes: Mapping[str, str] = {}
@@ -69,6 +73,7 @@ TABLE = (
         device_prefixes=("cuda",),
         plugin="cuda",
         hiding_variables=("CUDA_VISIBLE_DEVICES",),
+        driver_memory=500 << 20,
         first_look="check that nvidia-smi lists the GPU; in a container, pass it in (--gpus all)",
         library_fixes={
             "libcuda": "install NVIDIA's driver; in a container, pass the GPU in (--gpus all)",
@@ -115,6 +120,7 @@ TABLE = (
         "(NVIDIA: libvulkan1 and its driver)",
         device_prefixes=("vulkan",),
         plugin="vulkan",
+        driver_memory=40 << 20,
         hiding_variables=(
             "GGML_VK_VISIBLE_DEVICES",
             "GGML_DISABLE_VULKAN",

@@ -35,6 +35,7 @@ TsukuError
 │   ├── NoProgress        7  no-progress
 │   ├── GateFailed        7  gate-failed
 │   ├── BadModel          7  bad-model
+│   ├── DoesNotFit        7  does-not-fit     (with --require-fit)
 │   ├── AlreadyRunning    7  already-running
 │   ├── NotRunning        7  not-running
 │   └── StillRunning      7  still-running
@@ -283,6 +284,12 @@ class BadModel(LaunchError):
     """A model that does not exist, may not be read, or is not a GGUF file."""
 
     slug = "bad-model"
+
+
+class DoesNotFit(LaunchError):
+    """A model that does not fit into the memory that is free, or of which that is not known."""
+
+    slug = "does-not-fit"
 
 
 class AlreadyRunning(LaunchError):

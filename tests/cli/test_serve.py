@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.builds import NO_DEVICE_STEPS
+from support.gguf_files import layered_model
 from support.processes import gone, only_child
 from support.program import COMMAND, Result, environment, run_program
 from support.servers import install_stand_in
@@ -39,7 +40,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
     model = str(tmp_path / "a b.gguf")
     assert told == {
         "version": build.id,
-        "argv": [server, "--device", "Vulkan0", "-m", model],
+        "argv": [server, "-m", model],
         "cwd": str(build.tree),
         "environment": {
             "GGML_VK_VISIBLE_DEVICES": "0",
@@ -47,6 +48,13 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
             "LLAMA_ARG_CTX_SIZE": "512",
         },
         "removed": ["GGML_BACKEND_PATH", "LD_PRELOAD"],
+        "placement": {
+            "devices": [],
+            "main": None,
+            "reason": "chosen by GGML_VK_VISIBLE_DEVICES=0",
+            "layers": [],
+            "passed_over": [],
+        },
     }
     shown = run_program(*words, env=env, cwd=tmp_path)
     assert (shown.code, shown.stderr) == (0, "")
@@ -58,8 +66,36 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
         "with LLAMA_ARG_CTX_SIZE=512",
         "without GGML_BACKEND_PATH",
         "without LD_PRELOAD",
-        f"would run: {server} --device Vulkan0 -m '{model}'",
+        "placed: chosen by GGML_VK_VISIBLE_DEVICES=0",
+        f"would run: {server} -m '{model}'",
     ]
+
+
+TWO_CARDS = (
+    "out Available devices:",
+    "out   Vulkan0: NVIDIA H200 (143771 MiB, 1200 MiB free)",
+    "out   Vulkan1: NVIDIA H200 (143771 MiB, 143000 MiB free)",
+)
+
+
+def test_a_dry_run_says_where_the_model_would_be(home: Path, tmp_path: Path) -> None:
+    small = str(layered_model(tmp_path / "small.gguf", layers=16, size=3 * 10**9))
+    installed = install_stand_in(home / "llm", devices=TWO_CARDS, serve=("kill 9",))
+    env = environment(home)
+    words = ("serve", "--dry-run", "--", "-m", small)
+    shown = run_program(*words, env=env).stdout.splitlines()
+    assert shown[-2].startswith("placed: Vulkan1: needs ")
+    assert shown[-1].endswith(f"--device Vulkan1 -m {small}")
+    document = run_program(*words[:2], "--json", *words[2:], env=env).document["data"]
+    assert document["placement"]["devices"] == ["Vulkan1"]
+    # A tree that was changed is not run, not even for its list of devices.
+    ran = tmp_path / "ran"
+    (installed.tree / "llama-server").write_text(f"#!/bin/sh\ntouch {ran}\n", encoding="utf-8")
+    changed = run_program(*words, env=env)
+    assert changed.code == 0
+    assert not ran.exists()
+    assert "the devices are not known" in changed.stderr
+    assert "--device" not in changed.stdout
 
 
 @pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])

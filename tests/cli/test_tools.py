@@ -123,25 +123,25 @@ def test_X18_a_dry_run_shows_the_arguments_and_the_removed_variables(
         "version": installed.id,
         "argv": [path, "-m", "a b.gguf"],
         "cwd": str(folder),
-        "environment": {"LLAMA_ARG_CTX_SIZE": "512", "LLAMA_ARG_DEVICE": "Vulkan1"},
+        "environment": {"LLAMA_ARG_CTX_SIZE": "512"},
         "removed": ["LD_PRELOAD"],
+        "placement": None,
     }
     shown = run(home, folder, *words, **extra).stdout.splitlines()
     assert shown == [
         installed.receipt.line,
         f"in {folder}",
         "with LLAMA_ARG_CTX_SIZE=512",
-        "with LLAMA_ARG_DEVICE=Vulkan1",
         "without LD_PRELOAD",
         f"would run: {path} -m 'a b.gguf'",
     ]
 
 
 @pytest.mark.usefixtures("installed")
-def test_X08_a_tool_gets_the_chosen_device_and_no_foreign_code(home: Path, folder: Path) -> None:
+def test_X08_a_tool_chooses_its_devices_and_gets_no_foreign_code(home: Path, folder: Path) -> None:
     env = {"GGML_BACKEND_PATH": "/evil.so", "DYLD_X": "1"}
     told = run(home, folder, "llama-env", **env).stdout.splitlines()
-    assert "LLAMA_ARG_DEVICE=Vulkan1" in told
+    assert not [line for line in told if line.startswith("LLAMA_ARG_DEVICE")]
     assert not [line for line in told if line.startswith(("GGML_BACKEND_PATH", "DYLD_"))]
     told = run(home, folder, "llama-env", LLAMA_ARG_DEVICE="CUDA0").stdout.splitlines()
     assert "LLAMA_ARG_DEVICE=CUDA0" in told

@@ -140,6 +140,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.canary": "false",
         "llm.fallback": "auto",
         "llm.on_gpu_loss": "restart",
+        "llm.placement": "all",
         "llm.idle_timeout": "5m",
         "llm.start_timeout": "1h",
     }.get(key.name, "cpu")
@@ -460,6 +461,7 @@ TEXTS = {
     "llm.canary": st.sampled_from(["true", "false"]),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
+    "llm.placement": st.sampled_from(keys.PLACEMENTS),
     **dict.fromkeys(
         ("llm.idle_timeout", "llm.start_timeout"),
         st.from_regex(r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True),

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tsuku_llm.launch.devices import ListedDevice, choose, own_devices, parse_devices
+from tsuku_llm.launch.devices import (
+    ListedDevice,
+    choose,
+    own_devices,
+    parse_devices,
+    with_kinds,
+)
 
 MIB = 1024 * 1024
 
@@ -117,3 +123,18 @@ TWO_CARDS = (
 )
 def test_the_expected_device_is_found_by_its_name(expected: str | None, chosen: str | None) -> None:
     assert choose(TWO_CARDS, expected) == chosen
+
+
+UMA_LOG = """\
+ggml_vulkan: Found 3 Vulkan devices:
+ggml_vulkan: 0 = AMD Radeon Graphics (RADV PHOENIX) (radv) | uma: 1 | fp16: 1 | bf16: 0
+ggml_vulkan: 1 = NVIDIA H200 (NVIDIA) | uma: 0 | fp16: 1 | matrix cores: NV_coopmat2
+ggml_vulkan: 2 = Odd | uma: 1 | one (x) | uma: 0 | fp16: 1
+"""
+
+
+def test_the_log_of_vulkan_tells_integrated_devices() -> None:
+    listed = named("Vulkan0", "Vulkan1", "Vulkan2", "Vulkan3", "CUDA0")
+    found = [each.integrated for each in with_kinds(listed, UMA_LOG)]
+    assert found == [True, False, False, None, None]
+    assert with_kinds(listed, "ggml_vulkan: 0 = cut off | uma:") == listed

@@ -14,12 +14,15 @@ from support.stub_drivers import StubDrivers
 from tsuku_llm.launch import nvml
 from tsuku_llm.launch.nvml import (
     GpuMemory,
+    NvidiaDevice,
     NvidiaLine,
     NvidiaWatch,
     gpu_memory,
     parse_memory,
     parse_watched,
+    with_holders,
 )
+from tsuku_llm.launch.placement import Card
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub is Linux's")
 
@@ -43,7 +46,8 @@ def bare(found: GpuMemory) -> GpuMemory:
 
 
 def told(used: int, processes: dict[int, int | None]) -> GpuMemory:
-    return GpuMemory(128 * GIB, used, processes, "580.159.04")
+    device = NvidiaDevice("NVIDIA H200", 128 * GIB, used, processes)
+    return GpuMemory(128 * GIB, used, processes, "580.159.04", devices=(device,))
 
 
 def test_the_memory_of_the_devices_and_of_each_process(stub: dict[str, str]) -> None:
@@ -314,3 +318,61 @@ def test_any_text_is_parsed_or_ignored(text: str) -> None:
 )
 def test_a_document_of_another_shape_is_ignored(text: str) -> None:
     assert parse_memory(text) is None
+
+
+# --- what the library adds to the cards of a build's list --------------------------------------
+
+
+def listed(name: str, free: int, called: str = "NVIDIA H200") -> Card:
+    return Card(name, called, free * GIB, 140 * GIB)
+
+
+def counted(*used: int, complete: bool = True, called: str = "NVIDIA H200") -> GpuMemory:
+    """Devices of 140 GiB of which process 1 holds so much."""
+    devices = tuple(NvidiaDevice(called, 140 * GIB, each * GIB, {1: each * GIB}) for each in used)
+    return GpuMemory(0, 0, {}, "580", complete, devices=devices)
+
+
+def added(cards: tuple[Card, ...], seen: GpuMemory) -> list[tuple[str, int, int]]:
+    """Name, free GiB and held GiB of each card, in the order of the list."""
+    found = with_holders(cards, seen)
+    return [
+        (each.name, (each.free or 0) // GIB, sum(held.memory for held in each.holders) // GIB)
+        for each in found
+    ]
+
+
+def test_the_holder_of_a_filled_card_is_named() -> None:
+    (found,) = with_holders((listed("CUDA0", 1),), counted(139))
+    (holder,) = found.holders
+    assert (holder.pid, holder.memory) == (1, 139 * GIB)
+    assert holder.name == Path("/proc/1/comm").read_text("utf-8").strip()
+
+
+def test_equal_cards_are_told_apart_by_their_free_memory() -> None:
+    """Vulkan's order is not that of the bus."""
+    cards = (listed("Vulkan0", 100), listed("Vulkan1", 1))
+    assert added(cards, counted(139, 40)) == [("Vulkan0", 100, 40), ("Vulkan1", 1, 139)]
+
+
+def test_a_driver_that_calls_all_memory_free_is_corrected() -> None:
+    cards = (listed("Vulkan0", 140), listed("Vulkan1", 140))
+    assert added(cards, counted(139, 0)) == [("Vulkan0", 1, 139), ("Vulkan1", 140, 0)]
+
+
+@pytest.mark.parametrize(
+    ("cards", "seen"),
+    [
+        ((listed("CUDA0", 140),), counted(139, 0)),
+        ((listed("CUDA0", 140, "AMD Radeon"),), counted(139)),
+        ((listed("CUDA0", 140),), counted(139, called="NVIDIA A100")),
+    ],
+    ids=["one-is-hidden", "another-vendor", "another-card"],
+)
+def test_what_cannot_be_paired_stays_as_listed(cards: tuple[Card, ...], seen: GpuMemory) -> None:
+    assert with_holders(cards, seen) == cards
+
+
+def test_processes_of_another_namespace_are_not_named() -> None:
+    (found,) = with_holders((listed("CUDA0", 140),), counted(100, complete=False))
+    assert (found.free, found.holders) == (40 * GIB, ())

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.launch.planning import Build, environment, plan_server
+from tsuku_llm.launch.report import Placement
 
 TREE = Path("/opt/llm/versions/b11429-vulkan")
 BUILD = Build(TREE, "bin/llama-server", "vulkan")
@@ -78,28 +79,27 @@ def test_paths_in_the_servers_own_variables_are_made_absolute() -> None:
 
 
 FIXED = Build(TREE, "llama-server", "cpu", arguments=("--device", "none"))
-CHOSEN = Build(TREE, "llama-server", "vulkan", device="Vulkan1")
 
 
-def test_fixed_arguments_and_the_device_come_before_the_users() -> None:
-    assert arguments_for("-c", "4", build=FIXED) == ("--device", "none", "-c", "4")
-    assert arguments_for("-c", "4", build=CHOSEN) == ("--device", "Vulkan1", "-c", "4")
+def test_fixed_arguments_and_the_placement_come_before_the_users() -> None:
+    made = plan_server(FIXED, ("-c", "4"), cwd=CWD, environ={})
+    assert made.argv[1:] == ("--device", "none", "-c", "4")
+    two = Placement(("CUDA1", "CUDA0"), "CUDA1", "", (20, 13))
+    placed = made.placed(two, len(FIXED.arguments), draft=False)
+    words = "--device none --device CUDA1,CUDA0 --tensor-split 20,13 -c 4"
+    assert placed.argv[1:] == tuple(words.split())
+    assert placed.argv[0] == made.argv[0]
+    assert made.placed(Placement(reason="off"), 2, draft=True) == made
 
 
 @pytest.mark.parametrize(
-    "words", ["--device Vulkan0", "-dev none", "-mg 1", "-ts 3,1", "--split_mode row", "--rpc h:1"]
+    ("environ", "device"), [({}, "CUDA1"), ({"MTMD_BACKEND_DEVICE": "x"}, "x")]
 )
-def test_the_users_choice_of_devices_is_not_overridden(words: str) -> None:
-    assert arguments_for(*words.split(), build=CHOSEN) == tuple(words.split())
-
-
-def test_a_device_chosen_by_variable_is_not_overridden() -> None:
-    assert arguments_for(build=CHOSEN, LLAMA_ARG_DEVICE="Vulkan0") == ()
-
-
-def test_fixed_arguments_that_name_a_device_are_enough() -> None:
-    both = Build(TREE, "llama-server", "cpu", ("--device", "none"), device="Vulkan0")
-    assert arguments_for(build=both) == ("--device", "none")
+def test_a_projector_goes_where_the_model_is(environ: dict[str, str], device: str) -> None:
+    """Upstream takes the first GPU for it, which another process may fill."""
+    made = plan_server(BUILD, (), cwd=CWD, environ=environ)
+    placed = made.placed(Placement(("CUDA1",), "CUDA1"), 0, draft=False)
+    assert placed.env == {"MTMD_BACKEND_DEVICE": device}
 
 
 HOSTILE = ["LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_LIBRARY_PATH_64", "DYLD_INSERT_LIBRARIES"]

@@ -12,6 +12,7 @@ from tsuku_llm.errors import CorruptStore
 from tsuku_llm.launch.report import (
     FallenBack,
     GpuHolder,
+    Placement,
     Sign,
     StartReport,
     Trouble,
@@ -35,6 +36,15 @@ KINDS: dict[object, st.SearchStrategy[object]] = {
     Trouble | None: st.none() | st.builds(Trouble, TEXTS, TEXTS, TEXTS),
     tuple[GpuHolder, ...]: st.lists(st.builds(GpuHolder, COUNTS, TEXTS, COUNTS), max_size=2).map(
         tuple
+    ),
+    Placement | None: st.none()
+    | st.builds(
+        Placement,
+        st.tuples(TEXTS, TEXTS),
+        st.none() | TEXTS,
+        TEXTS,
+        st.tuples(COUNTS, COUNTS),
+        st.tuples(TEXTS),
     ),
     tuple[FallenBack, ...]: st.lists(st.builds(FallenBack, TEXTS, TEXTS), max_size=2).map(tuple),
 }

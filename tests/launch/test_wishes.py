@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.wishes import Wishes, wishes_in
+from tsuku_llm.backends import facts_of
+from tsuku_llm.launch.wishes import Wishes, visible_devices, wishes_in
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,29 @@ def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None
 @pytest.mark.parametrize(
     ("words", "env", "changes"),
     [
-        ("", {"LLAMA_ARG_DEVICE": "none"}, {"refusal": "LLAMA_ARG_DEVICE none"}),
-        ("-dev CUDA1", {"LLAMA_ARG_DEVICE": "none"}, {"devices": ("CUDA1",)}),
-        ("--device CUDA0,CUDA1", {}, {"devices": ("CUDA0", "CUDA1")}),
+        (
+            "",
+            {"LLAMA_ARG_DEVICE": "none"},
+            {"refusal": "LLAMA_ARG_DEVICE none", "placed": "LLAMA_ARG_DEVICE none"},
+        ),
+        (
+            "-dev CUDA1",
+            {"LLAMA_ARG_DEVICE": "none"},
+            {"devices": ("CUDA1",), "placed": "-dev CUDA1"},
+        ),
+        (
+            "--device CUDA0,CUDA1",
+            {},
+            {"devices": ("CUDA0", "CUDA1"), "placed": "--device CUDA0,CUDA1"},
+        ),
+        ("-mg 1", {}, {"placed": "-mg 1"}),
+        ("", {"LLAMA_ARG_MAIN_GPU": "0"}, {"placed": "LLAMA_ARG_MAIN_GPU 0"}),
+        ("", {"LLAMA_ARG_TENSOR_SPLIT": "3,1"}, {"placed": "LLAMA_ARG_TENSOR_SPLIT 3,1"}),
+        ("--split_mode row", {}, {"placed": "--split-mode row"}),
+        ("", {"LLAMA_ARG_SPLIT_MODE": ""}, {}),
+        ("-md /x/draft.gguf", {}, {"draft": True}),
+        ("-md /x/draft.gguf -devd CUDA1", {}, {}),
+        ("", {"LLAMA_ARG_SPEC_DRAFT_MODEL": "/x"}, {"draft": True}),
         ("-ngl 10", {}, {"layers": 10}),
         ("-ngl auto", {}, {}),
         ("-ngl -1", {}, {}),
@@ -40,7 +61,7 @@ def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None
         ("--n_cpu_moe 4", {}, {"split": "--n-cpu-moe"}),
         ("", {"LLAMA_ARG_CPU_MOE": "1"}, {"split": "LLAMA_ARG_CPU_MOE"}),
         ("", {"LLAMA_ARG_CPU_MOE": "0"}, {}),
-        ("--rpc host:50052", {}, {"remote": "--rpc host:50052"}),
+        ("--rpc host:50052", {}, {"remote": "--rpc host:50052", "placed": "--rpc host:50052"}),
         ("-m /x/a.gguf", {}, {"names_model": True, "model": "/x/a.gguf"}),
         ("-hf org/model", {}, {"names_model": True}),
         ("--models-dir /x", {}, {}),
@@ -58,6 +79,23 @@ def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None
 )
 def test_every_wish_is_read(words: str, env: dict[str, str], changes: dict[str, object]) -> None:
     assert wishes_in(words.split(), env) == Wishes(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("backend", "env", "told"),
+    [
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "1"}, "CUDA_VISIBLE_DEVICES=1"),
+        ("vulkan", {"CUDA_VISIBLE_DEVICES": "1"}, None),
+        ("vulkan", {"GGML_VK_VISIBLE_DEVICES": "0,1"}, "GGML_VK_VISIBLE_DEVICES=0,1"),
+        # These choose drivers, not devices.
+        ("vulkan", {"VK_DRIVER_FILES": "/x.json", "GGML_DISABLE_VULKAN": "0"}, None),
+        ("rocm", {"ROCR_VISIBLE_DEVICES": "GPU-1"}, "ROCR_VISIBLE_DEVICES=GPU-1"),
+        ("sycl", {"ONEAPI_DEVICE_SELECTOR": "level_zero:1"}, "ONEAPI_DEVICE_SELECTOR=level_zero:1"),
+        ("metal", {"CUDA_VISIBLE_DEVICES": "1"}, None),
+    ],
+)
+def test_variables_that_choose_devices(backend: str, env: dict[str, str], told: str | None) -> None:
+    assert visible_devices(env, facts_of(backend).hiding_variables) == told
 
 
 @given(st.lists(st.text()), st.dictionaries(st.text(), st.text()))

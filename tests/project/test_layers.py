@@ -75,8 +75,10 @@ OPERATIONS: dict[str, frozenset[str]] = {
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session"}),
     "device_check": frozenset({"session", "state_notes"}),
+    "placing": frozenset({"device_check", "fitting"}),
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
-    "explain": frozenset({"choice", "session"}),
+    "explain": frozenset({"choice", "device_check", "fitting", "session", "which"}),
+    "fitting": frozenset({"device_check"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -92,9 +94,10 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
-    | {"update_notice", "which"},
-    "tools": frozenset({"credentials", "revocation", "session", "which"}),
+    "serve": frozenset({"device_check", "fallback", "fitting", "placing", "revocation"})
+    | {"session", "state_notes", "update_notice", "which"},
+    "tools": frozenset({"credentials", "device_check", "placing", "revocation", "session"})
+    | {"state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"update_notice"},
 }
@@ -145,6 +148,7 @@ FETCH: dict[str, frozenset[str]] = {
     "http_get": frozenset({"failures", "network", "urls"}),
     "retries": frozenset({"failures", "limits", "network", "urls"}),
     "pip_index": frozenset({"network", "urls"}),
+    "beginnings": frozenset({"failures", "http_get", "network", "retries", "urls"}),
     "small_files": frozenset({"failures", "http_get", "network", "retries", "urls"}),
     "partial": frozenset({"segments", "urls"}),
     "stream": frozenset(),
@@ -178,24 +182,32 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "devices": set(),
         "last_words": set(),
         "log": set(),
+        "memory_options": {"wishes"},
+        "model_header": set(),
+        "need": {"memory_options", "model_header"},
+        "fit": {"memory_options", "need", "report"},
         "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
         | {"last_words", "packages"},
         "wishes": set(),
+        "card_speeds": set(),
+        "placement": {"card_speeds", "devices", "need", "report"},
         "verdict": {"report"},
         "life": {"report"},
         "gpu_use": {"devices", "log", "report", "wishes"},
         # They look at the machine, or ask it.
         "fingerprint": set(),
-        "gguf": set(),
+        "gguf": {"model_header"},
+        "main_memory": {"fit"},
+        "fit_tool": {"child", "memory_options", "need", "planning"},
         "nvml_worker": set(),
-        "planning": set(),
+        "planning": {"report"},
         "speed": set(),
         "child": {"last_words", "planning"},
         "health": {"log", "planning"},
         "canary": {"gpu_use", "health", "wishes"},
-        "nvml": {"child", "planning"},
+        "nvml": {"card_speeds", "child", "placement", "planning", "report"},
         "proc": {"gpu_use"},
         "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
         | {"report", "wishes"},
@@ -258,9 +270,19 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 """The same inside a unit: which of its other modules each module may import, at any place."""
 
 PURE = {
-    "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "packages", "report"}
-    | {"verdict", "wishes"},
+    "launch": {"card_speeds", "causes", "causes_arguments", "causes_gpu", "causes_model"}
+    | {
+        "causes_system",
+        "devices",
+        "diagnosis",
+        "fit",
+        "gpu_use",
+        "last_words",
+        "life",
+        "log",
+        "memory_options",
+    }
+    | {"model_header", "need", "packages", "placement", "report", "verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

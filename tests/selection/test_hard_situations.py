@@ -27,10 +27,13 @@ from tsuku_llm.errors import GateFailed, SelectionError
 from tsuku_llm.hardware import ApiState, GpuKind, Hardware
 from tsuku_llm.host import DriverAnswer, Host, LocalHost, Raw
 from tsuku_llm.launch.diagnosis import diagnose
-from tsuku_llm.launch.gate import gate
+from tsuku_llm.launch.gate import gate, list_devices
 from tsuku_llm.launch.planning import plan_server
 from tsuku_llm.manifest import Release, parse_release
+from tsuku_llm.operations.build_version import hardware_facts
+from tsuku_llm.operations.device_check import Check
 from tsuku_llm.operations.install import install
+from tsuku_llm.operations.placing import place_start
 from tsuku_llm.operations.session import Machine, Session
 from tsuku_llm.probe import probe
 from tsuku_llm.selection import Request, Selection, select
@@ -106,12 +109,14 @@ def with_module(root: Path, version: str) -> Path:
     return root
 
 
-def handed_over(folder: Path, backend: str, expected: str, *listed: str) -> str:
+def handed_over(folder: Path, backend: str, hardware: Hardware, *listed: str) -> str:
     """What ``--device`` gets at launch, where the server lists these devices."""
     lines = ("out Available devices:", *(f"out   {line}" for line in listed))
     build = stand_in(folder / "tree", backend=backend, devices=lines)
-    device = gate(build, ENVIRON, expected=expected).device
-    argv = plan_server(build._replace(device=device), (), cwd=folder, environ={}).argv
+    check = Check(build, list_devices(build, ENVIRON).devices)
+    plan = plan_server(build, (), cwd=folder, environ={})
+    placed = place_start(plan, check, hardware_facts(hardware), "auto", lambda: check)
+    argv = placed.plan.argv
     return argv[argv.index("--device") + 1]
 
 
@@ -276,7 +281,7 @@ def test_situation_05_the_discrete_card_is_chosen_and_passed_to_the_server(
         "Vulkan0: Intel(R) Graphics (ADL GT2) (15000 MiB, 14000 MiB free)",
         "Vulkan1: NVIDIA GeForce RTX 4060 Laptop GPU (8188 MiB, 8000 MiB free)",
     )
-    assert handed_over(tmp_path, "vulkan", found.device, *listed) == "Vulkan1"
+    assert handed_over(tmp_path, "vulkan", found.hardware, *listed) == "Vulkan1"
 
 
 def test_situation_05_an_integrated_gpu_of_vulkan_ranks_behind_a_card_of_cuda(
@@ -307,7 +312,7 @@ def test_situation_06_an_apu_listed_first_does_not_decide(
         "ROCm0: AMD Radeon Graphics (16000 MiB, 15000 MiB free)",
         "ROCm1: AMD Radeon RX 7900 XTX (24560 MiB, 24000 MiB free)",
     )
-    assert handed_over(tmp_path, "rocm", found.device, *listed) == "ROCm1"
+    assert handed_over(tmp_path, "rocm", found.hardware, *listed) == "ROCm1"
 
 
 # --- 7: a GPU outside the ROCm build -------------------------------------------------------------

@@ -71,6 +71,7 @@ class Starter:
         *arguments: str,
         require_gpu: bool = False,
         min_gpu_share: float | None = None,
+        require_fit: bool = False,
         become: bool = False,
     ) -> int:
         """Start it; with ``become`` as ``--exec`` does. Raises what ``serve`` raises."""
@@ -85,11 +86,12 @@ class Starter:
             replace=become,
             require_gpu=require_gpu,
             min_gpu_share=min_gpu_share,
+            require_fit=require_fit,
             sink=on_report,
             stop_handle=stop_handle,
             on_loading=self.on_loading,
         )
-        return serve(self._session(), ("--port", "0", *arguments), how)
+        return serve(self.session(), ("--port", "0", *arguments), how)
 
     @property
     def report(self) -> StartReport:
@@ -104,7 +106,8 @@ class Starter:
         self.questions.append(question)
         return self.answer
 
-    def _session(self) -> Session:
+    def session(self) -> Session:
+        """The session of such a start."""
         machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
         wanted = {"fallback": self.fallback, "backend": self.backend, "canary": self.canary}
         return make_session(self.data, machine, note=self._note, ask=self._ask, **wanted)

@@ -15,6 +15,7 @@ Value = str | tuple[str, ...] | None
 
 FALLBACKS = ("off", "ask", "auto")
 ON_GPU_LOSS = ("warn", "restart", "fallback", "stop")
+PLACEMENTS = ("auto", "all", "off")
 REFRESHES = ("auto", "always", "never")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
@@ -242,6 +243,12 @@ KEYS: tuple[Key, ...] = (
         "warn",
         one_of(ON_GPU_LOSS),
         "what serve does if the GPU is lost or the server hangs: warn, restart, fallback, stop",
+    ),
+    Key(
+        "llm.placement",
+        "auto",
+        one_of(PLACEMENTS),
+        "on which GPUs serve puts a model: auto (as few as hold it), all, off (the server chooses)",
     ),
     Key(
         "llm.idle_timeout",

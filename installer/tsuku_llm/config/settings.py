@@ -50,6 +50,7 @@ class Settings(NamedTuple):
     update_check: bool
     canary: bool
     on_gpu_loss: str
+    placement: str
     idle_timeout: int
     start_timeout: int
     chosen: frozenset[str] = frozenset()

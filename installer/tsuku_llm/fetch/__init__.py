@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tsuku_llm.fetch.limits import Limits, Timing
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.progress import Progress, Silent
 from tsuku_llm.fetch.stream import VerifiedStream
 from tsuku_llm.manifest import Artifact
+
+if TYPE_CHECKING:
+    from tsuku_llm.fetch.beginnings import Beginning
 
 __all__ = [
     "Limits",
@@ -24,6 +28,7 @@ __all__ = [
     "Silent",
     "Timing",
     "VerifiedStream",
+    "beginning",
     "delivered",
     "fetch",
     "get",
@@ -98,3 +103,15 @@ def get(url: str, limit: int, network: Network, deadline: float | None = None) -
         if deadline is None:
             deadline = network.clock() + network.limits.metadata
         return download_small(url, limit, network, deadline)
+
+
+def beginning(url: str, length: int, network: Network) -> Beginning:
+    """Download the first ``length`` bytes of a file, and learn how large it is.
+
+    Raises the errors of ``fetch``, and ``BodyError`` if the host does not tell the size.
+    """
+    from tsuku_llm.fetch.beginnings import download_beginning  # noqa: PLC0415
+
+    with network.used():
+        deadline = network.clock() + network.limits.metadata
+        return download_beginning(url, length, network, deadline)

@@ -237,6 +237,14 @@ def validator_of(headers: Mapping[str, str]) -> str | None:
     return (etag if etag.startswith('"') else headers.get("last-modified")) or None
 
 
+def size_of_whole(headers: Mapping[str, str]) -> int | None:
+    """Return the size of a file of which a 206 answer has the first bytes; None for any other."""
+    found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+    if found is None or found[1] != "0" or found[3] == "*":
+        return None
+    return int(found[3])
+
+
 def is_range(
     headers: Mapping[str, str], start: int, end: int | None, size: int | None, validator: str | None
 ) -> bool:

@@ -21,17 +21,24 @@ _MEMORY = re.compile(
 )
 _MIB = 1024 * 1024
 
+# ggml-vulkan's words about each device: "ggml_vulkan: 0 = NAME (DRIVER) | uma: 1 | fp16: …".
+_UMA = re.compile(r"ggml_vulkan: (?P<number>\d+) = .*\| uma: (?P<uma>[01])\b")
+
 # ggml lists these as devices as well.
 _NO_GPU = ("cpu", "blas", "rpc", "accel")
 
 
 class ListedDevice(NamedTuple):
-    """One line of the list; ``memory`` and ``free`` are in bytes, None if not printed."""
+    """One line of the list; ``memory`` and ``free`` are in bytes, None if not printed.
+
+    ``integrated``: it uses the machine's own memory; None if the build does not say.
+    """
 
     name: str
     description: str
     memory: int | None = None
     free: int | None = None
+    integrated: bool | None = None
 
 
 def parse_devices(text: str) -> tuple[ListedDevice, ...]:
@@ -41,6 +48,15 @@ def parse_devices(text: str) -> tuple[ListedDevice, ...]:
         return ()
     # Other lines may follow, such as a warning of the driver.
     return tuple(_device(found) for found in map(_LINE.match, lines) if found)
+
+
+def with_kinds(devices: Sequence[ListedDevice], text: str) -> tuple[ListedDevice, ...]:
+    """Add what the build's own log says about the kinds of its devices."""
+    found = (_UMA.search(line[:_LONGEST]) for line in text.splitlines())
+    kinds = {f"vulkan{each['number']}": each["uma"] == "1" for each in found if each}
+    return tuple(
+        device._replace(integrated=kinds.get(device.name.casefold())) for device in devices
+    )
 
 
 def has_list(text: str) -> bool:
@@ -81,11 +97,7 @@ def backend_named(name: str) -> str | None:
 
 
 def choose(devices: Sequence[ListedDevice], expected: str | None) -> str | None:
-    """Return the value for ``--device``: every listed device called ``expected``.
-
-    Two equal cards serve one model together, and naming one would leave the other idle.
-    None if nothing matches: then the server decides.
-    """
+    """Return every listed device called ``expected``, separated by commas; None without any."""
     if expected is None:
         return None
     wanted = _normal(expected)

@@ -13,7 +13,14 @@ from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.causes import CPU_OVERRIDE, Diagnosis
 from tsuku_llm.launch.child import ProcessResult, ask
-from tsuku_llm.launch.devices import ListedDevice, choose, has_list, own_devices, parse_devices
+from tsuku_llm.launch.devices import (
+    ListedDevice,
+    choose,
+    has_list,
+    own_devices,
+    parse_devices,
+    with_kinds,
+)
 from tsuku_llm.launch.diagnosis import diagnose, ending
 from tsuku_llm.launch.failure import distribution, why_not_started
 from tsuku_llm.launch.last_words import last_lines
@@ -41,7 +48,10 @@ class DeviceListing:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """The result for a build that may be committed; ``device`` is the value for ``--device``."""
+    """The result for a build that may be committed.
+
+    ``device`` are the listed devices that are called as the one that the build was chosen for.
+    """
 
     version: str
     devices: tuple[ListedDevice, ...] = ()
@@ -55,7 +65,8 @@ def list_devices(
     answer = _ask(build, ("--list-devices",), environ, limit)
     # Versions differ in the stream on which they print the list.
     devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
-    return DeviceListing(devices, answer.code, f"{answer.stderr}{answer.stdout}")
+    text = f"{answer.stderr}{answer.stdout}"
+    return DeviceListing(with_kinds(devices, text), answer.code, text)
 
 
 def gate(

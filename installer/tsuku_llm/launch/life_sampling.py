@@ -17,7 +17,7 @@ from tsuku_llm.launch.canary import takes_tasks
 from tsuku_llm.launch.fingerprint import seconds_asleep
 from tsuku_llm.launch.health import ServerAddress, is_healthy
 from tsuku_llm.launch.life import DriverFault, LifeSample
-from tsuku_llm.launch.nvml import GpuMemory, NvidiaWatch
+from tsuku_llm.launch.nvml import GpuMemory, NvidiaWatch, holders_of
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.proc import computing_processes, counts_work, sample_processes
 from tsuku_llm.launch.report import GpuHolder, Verdict
@@ -36,14 +36,8 @@ _ONE_THREAD = 1.2
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EIO)
 _REFUSED = (errno.EPERM, errno.EACCES)
 
-_HOLDERS = 5
-"""Other processes with GPU memory that are named: those with the most of it."""
-
 _ANY = "a GPU"
 """The name of a device that the driver did not tell."""
-
-_LEAST = 16 << 20
-"""Bytes of GPU memory for which another process is named."""
 
 
 class Work(NamedTuple):
@@ -150,13 +144,7 @@ class LifeSampler:
         # With ids of another namespace, our own processes cannot be told from the others.
         if self.nvidia is None or not self.nvidia.complete:
             return ()
-        ours = {self._pid, *self._pids}
-        found = [
-            GpuHolder(pid, _name_of(pid), used)
-            for pid, used in self.nvidia.processes.items()
-            if pid not in ours and used is not None and used >= _LEAST
-        ]
-        return tuple(sorted(found, key=lambda holder: -holder.memory)[:_HOLDERS])
+        return holders_of(self.nvidia.processes, {self._pid, *self._pids})
 
     def sample(self) -> LifeSample:
         """Take one sample; this takes 7 seconds at most, if the server answers nothing."""
@@ -314,10 +302,3 @@ def _error_of(node: str) -> int:
     except OSError as error:
         return error.errno or 0
     return 0
-
-
-def _name_of(pid: int) -> str:
-    path = f"/proc/{pid}/comm"
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        return file.read().strip()
-    return ""

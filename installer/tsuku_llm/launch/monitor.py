@@ -346,7 +346,9 @@ def _completed(report: StartReport, seen: Observed, nvidia: GpuMemory | None) ->
     """Fill in what the observations say; the log's own words before the list's."""
     found = collect_signs(seen)
     decided = decide(found)
-    own = own_devices(seen.listed or (), seen.backend)
+    listed = own_devices(seen.listed or (), seen.backend)
+    # The placement, or the user, may have named some of them.
+    own = [each for each in listed if each.name in seen.wishes.devices] or listed
     device = seen.log.device or ", ".join(f"{each.name}: {each.description}" for each in own)
     total = sum(each.memory or 0 for each in own) or (nvidia.total if nvidia else None)
     # The server prints a number of layers also if it has no GPU for them.

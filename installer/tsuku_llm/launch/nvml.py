@@ -10,10 +10,14 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.launch.child import ChildEnd, ask
 from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.report import GpuHolder
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.placement import Card
 
 _LIMIT = 10.0
 """Seconds for an answer: a library whose kernel module hangs never answers."""
@@ -35,6 +39,25 @@ _START = (
 _FIRST_NAMESPACE = "pid:[4026531836]"
 
 
+_HOLDERS = 5
+"""Other processes with GPU memory that are named: those with the most of it."""
+
+_LEAST = 16 << 20
+"""Bytes of GPU memory for which another process is named."""
+
+_SAME_MEMORY = 64 << 20
+"""Bytes by which free memory may differ and count as the same."""
+
+
+class NvidiaDevice(NamedTuple):
+    """The memory of one NVIDIA device, in bytes; ``processes`` as in ``GpuMemory``."""
+
+    name: str
+    total: int
+    used: int
+    processes: Mapping[int, int | None]
+
+
 class GpuMemory(NamedTuple):
     """The memory of all NVIDIA devices, in bytes; ``processes`` by process id.
 
@@ -44,6 +67,7 @@ class GpuMemory(NamedTuple):
     worked since the time that was asked for; others may have worked too shortly to be seen, and
     without ``counts_work`` nothing was counted. ``idle``: no device worked in the last second.
     ``users`` are the processes of each device, by its name.
+    ``devices`` are the single devices, in the order of the PCI bus.
     """
 
     total: int
@@ -55,6 +79,7 @@ class GpuMemory(NamedTuple):
     counts_work: bool = False
     idle: bool = False
     users: Mapping[str, frozenset[int]] = {}
+    devices: tuple[NvidiaDevice, ...] = ()
 
     def of(self, pids: Collection[int]) -> int | None:
         """Return the memory of processes; None if it is not known."""
@@ -206,6 +231,61 @@ def gpu_memory(
     return found._replace(complete=found.complete and _knows_our_ids())
 
 
+def holders_of(
+    processes: Mapping[int, int | None], ours: Collection[int] = ()
+) -> tuple[GpuHolder, ...]:
+    """Return the processes that hold GPU memory, without ``ours``, the largest first."""
+    found = [
+        GpuHolder(pid, _name_of(pid), used)
+        for pid, used in processes.items()
+        if pid not in ours and used is not None and used >= _LEAST
+    ]
+    return tuple(sorted(found, key=lambda holder: -holder.memory)[:_HOLDERS])
+
+
+def with_holders(cards: Sequence[Card], seen: GpuMemory) -> tuple[Card, ...]:
+    """Add what NVIDIA's library knows of these cards: less free memory, and who holds it.
+
+    The list of a build has no numbers of the bus, so names decide. Equal cards are paired by their
+    order if the build says the same free memory for all of them, else by their free memory. If
+    the build lists another number of them than the library, a part is hidden: they stay as they
+    are.
+    """
+    from tsuku_llm.launch.card_speeds import plain_name  # noqa: PLC0415 - the watch does without
+
+    found: dict[str, NvidiaDevice] = {}
+    for plain in {plain_name(card.description) for card in cards}:
+        ours = [card for card in cards if plain_name(card.description) == plain]
+        theirs = [device for device in seen.devices if plain_name(device.name) == plain]
+        sizes = [card.free or 0 for card in ours]
+        if len(ours) != len(theirs):
+            continue
+        if max(sizes) - min(sizes) > _SAME_MEMORY:
+            ours.sort(key=lambda card: card.free or 0)
+            theirs.sort(key=lambda device: device.total - device.used)
+        found.update({card.name: device for card, device in zip(ours, theirs, strict=True)})
+    return tuple(
+        _with_device(card, device, named=seen.complete)
+        if (device := found.get(card.name))
+        else card
+        for card in cards
+    )
+
+
+def _with_device(card: Card, device: NvidiaDevice, *, named: bool) -> Card:
+    free = max(0, device.total - device.used)
+    # A Vulkan driver without VK_EXT_memory_budget says that all of its memory is free.
+    least = free if card.free is None else min(card.free, free)
+    return card._replace(free=least, holders=holders_of(device.processes) if named else ())
+
+
+def _name_of(pid: int) -> str:
+    path = f"/proc/{pid}/comm"
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        return file.read().strip()
+    return ""
+
+
 def _knows_our_ids() -> bool:
     """Tell whether NVIDIA's process ids are ours: not in a container, and not in WSL."""
     try:
@@ -220,6 +300,7 @@ def parse_memory(text: str) -> GpuMemory | None:
     try:
         document = json.loads(text.strip().rpartition("\n")[2])
         devices = [device for device in document["devices"] if device]
+        single: list[NvidiaDevice] = []
         processes: dict[int, int | None] = {}
         working: set[int] = set()
         for device in devices:
@@ -229,6 +310,12 @@ def parse_memory(text: str) -> GpuMemory | None:
                 before = processes.get(int(pid))
                 processes[int(pid)] = before if used is None else (before or 0) + int(used)
             working.update(map(int, device["working"] or ()))
+            name = str(device.get("name", ""))
+            held = {
+                int(pid): None if used is None else int(used)
+                for pid, used in device["processes"].items()
+            }
+            single.append(NvidiaDevice(name, int(device["total"]), int(device["used"]), held))
         if not devices or any(max(each["total"], each["used"]) >= _NONSENSE for each in devices):
             return None
         total = sum(int(device["total"]) for device in devices)
@@ -250,6 +337,7 @@ def parse_memory(text: str) -> GpuMemory | None:
             # A device that tells nothing may work.
             idle=len(devices) == len(document["devices"]) and all(each["idle"] for each in devices),
             users=users,
+            devices=tuple(single),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

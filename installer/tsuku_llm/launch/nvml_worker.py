@@ -187,7 +187,10 @@ def _device(nvml: ctypes.CDLL, index: int, since: int, end: float) -> dict[str, 
     listed = [*found, _users(nvml, _OF_MPS, handle)]
     # A process may be in several lists, with the same memory: count it once.
     users = {pid: used for each in listed for pid, used in (each or {}).items()}
+    name = ctypes.create_string_buffer(_SIZE)
+    nvml.nvmlDeviceGetName(handle, name, _SIZE)
     return {
+        "name": name.value.decode("utf-8", "replace"),
         "total": memory.total,
         "used": memory.used,
         "processes": users,

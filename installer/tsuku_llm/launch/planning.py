@@ -12,9 +12,12 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import UnsafeLocation
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.report import Placement
 
 # ruff: noqa: SIM905  (words read better than a column of quotes)
 
@@ -56,35 +59,23 @@ _PATH_VARIABLES = frozenset(
     """.split()
 )
 
-# A user who gives one of these chooses the devices; then we add no ``--device``.
-_DEVICE_OPTIONS = frozenset(
-    "-dev --device -mg --main-gpu -ts --tensor-split -sm --split-mode --rpc".split()
-)
-_DEVICE_VARIABLES = frozenset(
-    """
-    LLAMA_ARG_DEVICE LLAMA_ARG_MAIN_GPU LLAMA_ARG_TENSOR_SPLIT LLAMA_ARG_SPLIT_MODE LLAMA_ARG_RPC
-    """.split()
-)
-
-
 _PLUGIN = re.compile(r"(?:lib)?ggml-.*\.(?:so|dll|dylib)", re.IGNORECASE)
 """The names that ``ggml_backend_load_best`` loads as plugins (ggml-backend-reg.cpp)."""
 
-_TOOL_DEVICE = "LLAMA_ARG_DEVICE"
-"""The variable that the other tools with llama-server's options read; some ignore it."""
+PROJECTOR_DEVICE = "MTMD_BACKEND_DEVICE"
+"""The variable that names the device of a projector for images (upstream's tools/mtmd)."""
 
 
 class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
-    ``arguments`` are fixed by the variant. ``device`` is the value for ``--device``, or None.
+    ``arguments`` are fixed by the variant.
     """
 
     tree: Path
     server: str
     backend: str
     arguments: tuple[str, ...] = ()
-    device: str | None = None
 
     @property
     def executable(self) -> Path:
@@ -99,6 +90,20 @@ class LaunchPlan(NamedTuple):
     cwd: Path
     env: Mapping[str, str]
     backend: str
+
+    def placed(self, placement: Placement, fixed: int, *, draft: bool) -> LaunchPlan:
+        """Add the devices of a placement behind the program and ``fixed`` arguments of the variant.
+
+        The user's arguments stay last: llama-server takes the last value of an option. ``draft`` is
+        for a draft model without a device of its own.
+        """
+        words = placement.arguments(draft=draft)
+        at = 1 + fixed
+        env = dict(self.env)
+        if placement.main:
+            # Otherwise a projector for images goes to the first GPU that the build lists.
+            env.setdefault(PROJECTOR_DEVICE, placement.main)
+        return self._replace(argv=(*self.argv[:at], *words, *self.argv[at:]), env=env)
 
 
 def environment(
@@ -143,13 +148,8 @@ def plan_server(
     if "LLAMA_ARG_HOST" in env:
         env["LLAMA_ARG_HOST"] = _host(env["LLAMA_ARG_HOST"], cwd)
     user = tuple(_absolute_arguments(arguments, cwd))
-    # llama-server takes the last value of an option. So the user's arguments come last, and
-    # ``device`` is left out if the user or the variant has chosen.
-    options = {_canonical(word) for word in (*build.arguments, *user)}
-    chosen = options & _DEVICE_OPTIONS or env.keys() & _DEVICE_VARIABLES
-    device = () if build.device is None or chosen else ("--device", build.device)
     return LaunchPlan(
-        argv=(str(build.executable), *build.arguments, *device, *user),
+        argv=(str(build.executable), *build.arguments, *user),
         cwd=build.executable.parent,
         env=env,
         backend=build.backend,
@@ -162,15 +162,9 @@ def plan_tool(
     """Plan the start of another of the build's tools; ``build.server`` is the tool.
 
     A tool gets its arguments unchanged and stays in the user's folder: only the tool knows
-    which of them are paths (llama-quantize IN OUT).
-
-    The build's device is passed in the environment, because not every tool takes
-    ``--device``. A device on the command line overrides it.
+    which of them are paths (llama-quantize IN OUT). A tool chooses its devices itself.
     """
     env = environment(environ, build)
-    # A device that the user has set in the environment counts, too.
-    if build.device is not None:
-        env.setdefault(_TOOL_DEVICE, build.device)
     return LaunchPlan((str(build.executable), *arguments), cwd, env, build.backend)
 
 

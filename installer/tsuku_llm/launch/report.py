@@ -71,6 +71,44 @@ class GpuHolder(NamedTuple):
     memory: int
 
 
+def told_size(count: int) -> str:
+    """Return bytes in words, such as ``7.4 GB`` or ``820 MB``."""
+    gigabytes = count / 1e9
+    return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{gigabytes * 1000:.0f} MB"
+
+
+class Placement(NamedTuple):
+    """The devices on which a model is placed, in the server's order, and why in one sentence.
+
+    Without ``devices`` the server chooses them. ``main`` is the one for the other models of the
+    start. ``layers`` is how many each device gets, empty for the server's own division.
+    ``passed_over`` are sentences about devices that other processes fill.
+    """
+
+    devices: tuple[str, ...] = ()
+    main: str | None = None
+    reason: str = ""
+    layers: tuple[int, ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+    def arguments(self, *, draft: bool = False) -> tuple[str, ...]:
+        """Return the server's arguments; with ``draft`` for a draft model, too."""
+        if not self.devices:
+            return ()
+        split = ("--tensor-split", ",".join(map(str, self.layers))) if self.layers else ()
+        # Otherwise the server divides a draft model among all devices that it knows.
+        second = ("-devd", self.main) if draft and self.main else ()
+        return ("--device", ",".join(self.devices), *split, *second)
+
+    @property
+    def told(self) -> str:
+        """The placement in words, for the terminal and for ``status``."""
+        named = ",".join(self.devices)
+        counts = f" ({'+'.join(map(str, self.layers))} layers)" if self.layers else ""
+        text = f"{named}{counts}: {self.reason}" if named else self.reason
+        return "; ".join((text, *(f"passed over: {each}" for each in self.passed_over)))
+
+
 class StartReport(NamedTuple):
     """The report of one server's start.
 
@@ -86,7 +124,8 @@ class StartReport(NamedTuple):
     in UTC, to the second. ``signals`` are the signs; stored reports and ``--json`` have that
     name. ``ready`` is true from the first good answer to ``/health`` on. ``trouble`` is what is
     wrong now, None if nothing is; ``holders`` are the other processes with memory of the GPUs.
-    ``restarts`` is how often the server was started again after it had lost its GPU.
+    ``restarts`` is how often the server was started again after it had lost its GPU. ``placement``
+    is where the model was placed at the start, None for a build for the CPU.
     """
 
     name: str
@@ -118,6 +157,7 @@ class StartReport(NamedTuple):
     trouble: Trouble | None = None
     holders: tuple[GpuHolder, ...] = ()
     restarts: int = 0
+    placement: Placement | None = None
 
     @property
     def gpu_share(self) -> float | None:
@@ -136,8 +176,7 @@ class StartReport(NamedTuple):
             return ""
         whole = f"{self.layers_total} layers"
         if self.gpu_bytes is not None and self.model_bytes:
-            gigabytes = self.model_bytes / 1e9
-            whole = f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{gigabytes * 1000:.0f} MB"
+            whole = told_size(self.model_bytes)
         # Only the whole model is 100 %, and only nothing is 0 %.
         percent = int(share * 100) or (1 if share else 0)
         names = ", ".join(self.gpu_names) or "the GPU"
@@ -201,6 +240,18 @@ READ_REPORT = records.record(
             records.record(GpuHolder, {"pid": _count, "name": _text, "memory": _count})
         ),
         "restarts": _count,
+        "placement": records.optional(
+            records.record(
+                Placement,
+                {
+                    "devices": records.many(_text),
+                    "main": records.optional(_text),
+                    "reason": _text,
+                    "layers": records.many(_count),
+                    "passed_over": records.many(_text),
+                },
+            )
+        ),
     },
     format=FORMAT,
     since={"gpu_names": [], "holders": [], "restarts": 0},

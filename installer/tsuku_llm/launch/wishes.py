@@ -7,6 +7,7 @@ model. So the policy of ``verdict`` compares with these wishes, and accuses no s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,6 +36,33 @@ _SHARED = (
 _KEY = ("--api-key", "LLAMA_API_KEY")
 _KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
 
+_DRAFT: tuple[str, ...] = (
+    "-md",
+    "--model-draft",
+    "--spec-draft-model",
+    "-hfd",
+    "-hfrd",
+    "--hf-repo-draft",
+)
+_DRAFT += ("--spec-draft-hf", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_SPEC_DRAFT_MODEL")
+_DRAFT += ("LLAMA_ARG_HFD_REPO", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
+_DRAFT_DEVICE = ("-devd", "--device-draft", "--spec-draft-device")
+
+# A user who gives one of these chooses the devices.
+_PLACED = (
+    *_DEVICE,
+    *("-sm", "--split-mode", "LLAMA_ARG_SPLIT_MODE"),
+    *("-ts", "--tensor-split", "LLAMA_ARG_TENSOR_SPLIT"),
+    *("-mg", "--main-gpu", "LLAMA_ARG_MAIN_GPU"),
+    *_RPC,
+)
+_VISIBLE = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}
+    | {"GGML_VK_VISIBLE_DEVICES", "MESA_VK_DEVICE_SELECT", "ONEAPI_DEVICE_SELECTOR"}
+    | {"ZE_AFFINITY_MASK", "GGML_OPENCL_DEVICE", "GGML_OPENVINO_DEVICE"}
+)
+"""The variables that choose devices; the other ones of a backend choose drivers."""
+
 # Options that put single tensors elsewhere, so that layers on the GPU are not whole.
 _TENSORS = frozenset(
     {"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"}
@@ -52,7 +80,8 @@ class Wishes(NamedTuple):
     (``names_model``) the server is a router, which starts other servers for its models. A server
     that ``sleeps`` frees its memory while it has no requests. ``shared`` is a variable with which
     the GPU computes in memory that it shares with the processor.
-    ``key`` and ``key_file`` are for its API.
+    ``key`` and ``key_file`` are for its API. ``placed`` is the first word that chooses devices, or
+    divides the model among them. ``draft``: a draft model has no device of its own.
     """
 
     refusal: str | None = None
@@ -66,17 +95,13 @@ class Wishes(NamedTuple):
     key_file: str | None = None
     sleeps: bool = False
     shared: str | None = None
+    placed: str | None = None
+    draft: bool = False
 
 
 def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     """Read the wishes as llama-server does: the last argument counts, and before a variable."""
-
-    def chosen(names: Sequence[str]) -> tuple[str, str] | None:
-        found = next(((name, env[name]) for name in names if env.get(name)), None)
-        for word, value in pairwise(argv):
-            option = _spelled(word)
-            found = (option, value) if option in names else found
-        return found
+    chosen = partial(last_value, argv, env)
 
     def value_of(names: Sequence[str]) -> str | None:
         found = chosen(names)
@@ -86,6 +111,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     layers, device, remote = chosen(_LAYERS), chosen(_DEVICE), chosen(_RPC)
     refusals = [layers if layers and layers[1] == "0" else None]
     refusals += [device if device and device[1] == "none" else None]
+    placed = chosen(_PLACED)
     # A variable that is set to a word for "no" is not given.
     given = set(map(_spelled, argv)) | {
         name for name, value in env.items() if value not in ("", "0", "false")
@@ -104,7 +130,45 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         # Upstream: a negative number, the default, means never.
         sleeps=(value_of(_SLEEP) or "-").isdecimal(),
         shared=next((name for name in _SHARED if name in env), None),
+        placed=" ".join(placed) if placed else None,
+        draft=bool(chosen(_DRAFT)) and chosen(_DRAFT_DEVICE) is None,
     )
+
+
+def visible_devices(env: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """Return the first of a backend's variables that chooses devices, with its value."""
+    return next((f"{name}={env[name]}" for name in names if name in _VISIBLE & env.keys()), None)
+
+
+def last_value(
+    argv: Sequence[str], env: Mapping[str, str], names: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return the name and the value that count for an option; None if it is not given.
+
+    ``names`` are its spellings and its variables, as upstream's help has them.
+    """
+    found = next(((name, env[name]) for name in names if env.get(name)), None)
+    for word, value in pairwise(argv):
+        option = _spelled(word)
+        found = (option, value) if option in names else found
+    return found
+
+
+def flagged(  # noqa: PLR0913
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    on: Sequence[str],
+    off: Sequence[str],
+    variable: str,
+    default: bool,
+) -> bool:
+    """Tell what counts for an option without a value, which has words for yes and for no."""
+    value = env.get(variable)
+    state = default if value is None else value.lower() not in ("", "0", "false", "off", "disabled")
+    for word in map(_spelled, argv):
+        state = word in on or (state and word not in off)
+    return state
 
 
 def _spelled(word: str) -> str:

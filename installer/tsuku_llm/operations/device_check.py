@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.devices import ListedDevice, own_devices
@@ -14,14 +14,15 @@ from tsuku_llm.operations.state_notes import StateNotes
 if TYPE_CHECKING:
     from tsuku_llm.launch.causes import Diagnosis
     from tsuku_llm.launch.gate import DeviceListing
+    from tsuku_llm.launch.placement import Card
 
 
 class Check(NamedTuple):
     """The result of asking a build for its devices.
 
-    ``build`` has the device to use, if the list still has it. ``devices`` is None without an
-    answer. ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a
-    sentence on anything else that is odd.
+    ``devices`` is None without an answer; they are ``recalled`` if that is an earlier one.
+    ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a sentence on
+    anything else that is odd.
     """
 
     build: Build
@@ -29,6 +30,7 @@ class Check(NamedTuple):
     problem: Diagnosis | None = None
     facts: tuple[str, ...] = ()
     complaint: str = ""
+    recalled: bool = False
 
 
 def check_devices(  # noqa: PLR0913
@@ -55,7 +57,7 @@ def check_devices(  # noqa: PLR0913
         return Check(build)
     known = None if ask_again else notes.devices(version)
     if known is not None:
-        return Check(_with_listed_device(build, known), known)
+        return Check(build, known, recalled=True)
     # A start with a remembered list starts no child process, so these come late.
     from tsuku_llm.launch.gate import (  # noqa: PLC0415
         GATE_LIMIT,
@@ -74,11 +76,45 @@ def check_devices(  # noqa: PLR0913
     if not own_devices(listing.devices, build.backend):
         problem = no_device(build, listing)
         facts = hiding_variables(build, environ)
-        # Without the device: told to use one that is gone, the server would not even start.
-        return Check(_with_listed_device(build, listing.devices), listing.devices, problem, facts)
+        return Check(build, listing.devices, problem, facts)
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
     notes.keep_devices(version, listing.devices)
-    return Check(_with_listed_device(build, listing.devices), listing.devices)
+    return Check(build, listing.devices)
+
+
+def listed_cards(check: Check, hardware: Mapping[str, Any]) -> tuple[Card, ...]:
+    """Return the devices of a build's own backend, none for the processor.
+
+    ``hardware`` is the probe's result when the build was installed: it knows what kinds they are.
+    """
+    if check.build.backend == "cpu" or not check.devices:
+        return ()
+    from tsuku_llm.backends import facts_of  # noqa: PLC0415 - a start on the CPU does without
+    from tsuku_llm.launch.placement import cards_of  # noqa: PLC0415
+
+    backend = check.build.backend
+    kinds = dict(_kinds(hardware, facts_of(backend).api))
+    return cards_of(own_devices(check.devices, backend), kinds)
+
+
+def with_other_processes(cards: Sequence[Card], env: Mapping[str, str]) -> tuple[Card, ...]:
+    """Add which processes hold memory of these devices, as far as NVIDIA's library knows it."""
+    from tsuku_llm.launch.nvml import gpu_memory, with_holders  # noqa: PLC0415 - as above
+
+    seen = gpu_memory(env) if cards else None
+    return with_holders(cards, seen) if seen else tuple(cards)
+
+
+def _kinds(hardware: Mapping[str, Any], api: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the kind of each device that the probe found by this API.
+
+    The receipt has the probe's words; a part that is missing there is unknown.
+    """
+    for each in hardware.get("apis") or ():
+        if isinstance(each, dict) and each.get("name") == api:
+            for gpu in each.get("gpus") or ():
+                if isinstance(gpu, dict) and "name" in gpu and "kind" in gpu:
+                    yield str(gpu["name"]), str(gpu["kind"])
 
 
 def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
@@ -95,12 +131,6 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
         return (api.problem.text,), api.problem.fix
     obstacle = api_obstacle(api)
     return ((obstacle.text,) if obstacle else ()), ""
-
-
-def _with_listed_device(build: Build, devices: tuple[ListedDevice, ...]) -> Build:
-    """Drop the receipt's device if it is not listed (any more): the server would not start."""
-    wanted = set(build.device.split(",")) if build.device else set()
-    return build if wanted <= {device.name for device in devices} else build._replace(device=None)
 
 
 def _silence(listing: DeviceListing) -> str:

@@ -1,16 +1,50 @@
-"""The reasons why each variant fits a machine or not."""
+"""The reasons why each variant fits a machine or not, and whether a model fits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from tsuku_llm import fetch
+from tsuku_llm.backends import facts_of
+from tsuku_llm.errors import (
+    BadModel,
+    GateFailed,
+    NotInstalled,
+    TamperedInstall,
+    UnsafeLocation,
+)
+from tsuku_llm.launch.fit import TOOL, Fit, FreeMemory
+from tsuku_llm.launch.fit_tool import NeedCorrection, ask_fit_tool, correction_of
+from tsuku_llm.launch.gate import list_devices
+from tsuku_llm.launch.gguf import LARGEST_HEADER, read_header
+from tsuku_llm.launch.main_memory import main_memory
+from tsuku_llm.launch.memory_options import MemoryOptions, memory_options
+from tsuku_llm.launch.model_header import (
+    ModelHeader,
+    NotGguf,
+    ShortHeader,
+    joined,
+    parse_header,
+    parts_of,
+)
+from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.choice import Choice, choose, version_of
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.device_check import Check, listed_cards, with_other_processes
+from tsuku_llm.operations.fitting import ModelFiles, read_models, spaces_of
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.which import build_of, requested_version, tools_of
+from tsuku_llm.ownership import check_path
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
+
+_FIRST = 1 << 20
+"""Bytes of a model on a host that are fetched first; the next requests are for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +89,108 @@ def backends(
         return Matrix(choice)
     reader = session.reader
     return Matrix(choice, reader.installed(), reader.active())
+
+
+def explain_model(
+    session: Session, choice: Choice, model: str, arguments: Sequence[str], *, simulated: bool
+) -> Fit:
+    """Judge a model for the build that ``serve`` would start, else for the best variant.
+
+    ``model`` is a path or a URL, ``arguments`` are the server's. Of a ``simulated`` machine only
+    the size of its memory is known, not what is free.
+    Raises ``BadModel``, and the errors of ``fetch`` for a URL.
+    """
+    argv = ("llama-server", *arguments, "-m", model)
+    env = {} if simulated else session.machine.environ
+    options, wishes = memory_options(argv, env), wishes_in(argv, env)
+    with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
+        try:
+            models = read_models(options, partial(_header_of, network))
+        except OSError as error:
+            raise BadModel(
+                "the model cannot be read",
+                facts=(f"{error.filename or model}: {error.strerror or error}",),
+                hint="check the path, and that you may read the file",
+            ) from error
+        except ValueError as error:
+            raise BadModel(
+                "the model is no GGUF file",
+                facts=(f"{model}: {error}",),
+                hint="llama.cpp runs models in the GGUF format: choose such a file",
+            ) from error
+    best = next(iter(choice.selection.compatible), None)
+    judged = partial(
+        models.judged, options, wishes, backend=best.variant.backend if best else "cpu"
+    )
+    probed = _probed(choice)
+    if simulated:
+        return judged(probed, FreeMemory("main memory", None, choice.hardware.memory))
+    listed, correction = probed, NeedCorrection()
+    # Without an intact build for these devices, the drivers' word is all there is.
+    with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
+        listed, correction = _of_installed(session, choice, models, options)
+    return judged(listed or probed, main_memory(), correction=correction)
+
+
+def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
+    """Return the devices that the best variant would use, as the drivers describe them."""
+    best = next(iter(choice.selection.compatible), None)
+    if best is None or best.gpu is None:
+        return ()
+    api = choice.hardware.api(facts_of(best.variant.backend).api)
+    return tuple(
+        FreeMemory(gpu.name, None, gpu.memory) for gpu in api.gpus if gpu.kind is best.gpu.kind
+    )
+
+
+def _of_installed(
+    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions
+) -> tuple[tuple[FreeMemory, ...], NeedCorrection]:
+    """Ask the installed build what is free on its devices, and its own tool for the model.
+
+    Nothing is asked of a build for another backend than the chosen one. Raises ``NotInstalled``,
+    the errors of the checks before a start, and ``GateFailed``.
+    """
+    reader, environ = session.reader, session.machine.environ
+    installed = requested_version(reader, session)
+    best = next(iter(choice.selection.compatible), None)
+    if best is None or installed.receipt.backend != best.variant.backend:
+        return (), NeedCorrection()
+    # As before a start: the build is run.
+    check_path(session.paths.data)
+    build = build_of(installed)
+    with reader.hold(installed):
+        reader.check(installed)
+        devices: tuple[FreeMemory, ...] = ()
+        if build.backend != "cpu":
+            listed = Check(build, list_devices(build, environ).devices)
+            cards = listed_cards(listed, installed.receipt.hardware)
+            devices = spaces_of(with_other_processes(cards, environ))
+        tools = tools_of(installed.receipt)
+        # The tool reads one local model, and knows nothing of companions.
+        if TOOL not in tools or options.model is None or "://" in options.model:
+            return devices, NeedCorrection()
+        options = options._replace(model=str(working_folder() / options.model))
+        tool, names = build._replace(server=tools[TOOL]), [space.name for space in devices]
+        shares = ask_fit_tool(tool, options, names, environ)
+        return devices, correction_of(models.need(options), shares)
+
+
+def _header_of(network: fetch.Network, name: str) -> ModelHeader:
+    """Read the header of a model's parts, from this machine or from a host."""
+    if not name.startswith(("http://", "https://")):
+        return read_header(name)
+    return joined([_fetched(network, part) for part in parts_of(name)])
+
+
+def _fetched(network: fetch.Network, url: str) -> ModelHeader:
+    """Fetch as much of a file as its header needs."""
+    length = _FIRST
+    while True:
+        found = fetch.beginning(url, length, network)
+        try:
+            return parse_header(found.data, found.size)
+        except ShortHeader:
+            if len(found.data) >= min(found.size, LARGEST_HEADER):
+                raise NotGguf("the header does not end") from None
+            length *= 4

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import (
     BackendFailed,
+    DoesNotFit,
     GpuLost,
     LaunchError,
     NoProgress,
@@ -27,12 +28,13 @@ from tsuku_llm.errors import (
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
-from tsuku_llm.operations.device_check import Check, check_devices, explain
+from tsuku_llm.operations.device_check import Check, check_devices, explain, listed_cards
 from tsuku_llm.operations.fallback import next_version, note_served, remembered
+from tsuku_llm.operations.placing import Placed, place_start
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
-from tsuku_llm.operations.which import become, build_of, requested_version
+from tsuku_llm.operations.which import become, build_of, requested_version, tools_of
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Serving(NamedTuple):
     ``name`` tells it from other servers. ``replace`` makes this process become the server instead
     of watching it (systemd, containers). ``require_gpu`` ends a server of which less than
     ``min_gpu_share`` is on the GPU (0 to 1, None: all of the layers that were asked for).
+    ``require_fit`` refuses a model that does not fit into the free memory.
     ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
     from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
@@ -59,6 +62,7 @@ class Serving(NamedTuple):
     replace: bool = False
     require_gpu: bool = False
     min_gpu_share: float | None = None
+    require_fit: bool = False
     verify: bool = False
     one_stream: bool = False
     sink: Sink | None = None
@@ -75,7 +79,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows.
 
     Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError``, ``GpuLost`` and,
-    with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``.
+    with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``; with ``require_fit``, ``DoesNotFit``.
     """
     # Now: a server in the background leaves this folder once it serves, and may be started again.
     cwd = working_folder()
@@ -207,21 +211,21 @@ class VersionStart(NamedTuple):
             recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
             check = self._devices()
             try:
-                return self._run(check, self._plan(check), keep)
+                return self._run(self._plan(check), keep)
             except LaunchError as error:
                 # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
                 # fallen off the bus, or its driver fails. Then the remembered list is wrong. A
                 # start that was given up is over: the starting command has said so and left.
-                if not recalled or isinstance(error, NoProgress):
+                if not recalled or isinstance(error, (NoProgress, DoesNotFit)):
                     raise
                 self.notes.forget_devices()
                 now = self._devices()
                 # Without an answer nothing is known of a loss.
                 if now.devices is None or _names(now) == _names(check):
                     raise
-                return self._run(now, self._plan(now), keep)
+                return self._run(self._plan(now), keep)
 
-    def _devices(self) -> Check:
+    def _devices(self, *, ask_again: bool = False) -> Check:
         installed, environ = self.installed, self.session.machine.environ
         return check_devices(
             build_of(installed),
@@ -229,26 +233,53 @@ class VersionStart(NamedTuple):
             self.notes,
             environ,
             # A promise needs an answer of now: the GPU may be gone since the last start.
-            ask_again=self.how.require_gpu,
+            ask_again=ask_again or self.how.require_gpu,
         )
 
-    def _plan(self, check: Check) -> LaunchPlan:
-        """Plan the start. Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted one on the CPU."""
+    def _plan(self, check: Check) -> Placed:
+        """Plan the start, place its model, and compare its need for memory with what is free.
+
+        Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted start on the CPU, and ``DoesNotFit``.
+        """
         plan = plan_server(
             check.build,
             self.arguments,
             cwd=self.cwd,
             environ=self.session.machine.environ,
         )
-        self._require_devices(check, plan)
-        return plan
+        # Free memory is of now: other processes come and go.
+        ask_again = partial(self._devices, ask_again=True)
+        receipt = self.installed.receipt
+        setting = self.session.settings.placement
+        placed = place_start(plan, check, receipt.hardware, setting, ask_again)
+        self._require_devices(placed.check, placed.plan)
+        if placed.told:
+            self.session.user.note(placed.told)
+        # A router starts its models later, and other servers for them.
+        if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
+            from tsuku_llm.operations.fitting import fit_of_start, require_fit  # noqa: PLC0415
 
-    def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:
+            fit = fit_of_start(
+                placed.plan,
+                placed.check,
+                placed.cards,
+                lambda: listed_cards(ask_again(), receipt.hardware),
+                tools=tools_of(receipt),
+                certain=self.how.require_fit,
+            )
+            if self.how.require_fit:
+                require_fit(fit)
+            for line in fit.told if fit else ():
+                self.session.user.note(line)
+        return placed
+
+    def _run(self, placed: Placed, keep: tuple[int, ...]) -> int:
+        check, plan = placed.check, placed.plan
         # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
             self._recheck()  # the last moment at which this is possible
             if self.how.sink:
-                self.how.sink(self._draft())
+                self.how.sink(self._draft(placed))
             return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
@@ -257,7 +288,7 @@ class VersionStart(NamedTuple):
         start = StartContext(
             build=check.build,
             plan=plan,
-            draft=self._draft(),
+            draft=self._draft(placed),
             listed=check.devices,
             require_gpu=self.how.require_gpu,
             min_gpu_share=self.how.min_gpu_share,
@@ -353,7 +384,7 @@ class VersionStart(NamedTuple):
     def _recheck(self) -> None:
         self.session.reader.check(self.installed)
 
-    def _draft(self) -> StartReport:
+    def _draft(self, placed: Placed) -> StartReport:
         """Return the report as it is before anything runs."""
         from tsuku_llm.launch.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
 
@@ -374,6 +405,7 @@ class VersionStart(NamedTuple):
             started_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             fallen_back_from=self.failed,
             restarts=self.restarts,
+            placement=placed.placement,
         )
 
     def _require_devices(self, check: Check, plan: LaunchPlan) -> None:

@@ -115,6 +115,7 @@ class StateNotes:
 
 _TEXT, _SIZE = records.text, records.optional(records.count)
 _DEVICE = {"name": _TEXT, "description": _TEXT, "memory": _SIZE, "free": _SIZE}
+_DEVICE |= {"integrated": records.optional(records.flag)}
 _DEVICES = records.fields(
     {
         "drivers": records.many(_TEXT),

@@ -1,6 +1,7 @@
 """The build's other tools (llama-cli, llama-bench), run after the same checks as ``serve``.
 
-Also the dry runs of ``serve`` and ``run``: what would be started. They start and check nothing.
+Also the dry runs of ``serve`` and ``run``: what would be started. They start nothing; that of
+``serve`` asks the build for its devices, after the same checks.
 """
 
 from __future__ import annotations
@@ -8,16 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tsuku_llm.errors import TsukuError
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
-from tsuku_llm.operations.revocation import require_not_revoked, signed_status
+from tsuku_llm.operations.revocation import ReleaseStatus, require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store.installed import Installed
 
-_TOLD = ("LLAMA_", "GGML_", "LD_LIBRARY_PATH")
+if TYPE_CHECKING:
+    from tsuku_llm.launch.report import Placement
+
+_TOLD = ("LLAMA_", "GGML_", "MTMD_", "LD_LIBRARY_PATH")
 """Beginnings of the names of variables that change what a build does, besides its arguments."""
 
 _SECRET = re.compile(r"KEY$|TOKEN|PASSWORD|SECRET")
@@ -57,6 +64,7 @@ class Planned:
     """A start that is only shown; ``env`` is the part of the environment that the build reads.
 
     ``removed`` are the variables that the build does not get, because they could load foreign code.
+    ``placement`` is None for a build for the CPU, and where its devices are not known.
     """
 
     version: str
@@ -65,31 +73,70 @@ class Planned:
     cwd: Path
     env: Mapping[str, str]
     removed: tuple[str, ...] = ()
+    placement: Placement | None = None
 
 
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
-    installed = requested_version(session.reader, session)
+    from tsuku_llm.launch.fingerprint import driver_fingerprint  # noqa: PLC0415 - a run does without
+    from tsuku_llm.operations.device_check import check_devices  # noqa: PLC0415
+    from tsuku_llm.operations.placing import place_start  # noqa: PLC0415
+    from tsuku_llm.operations.state_notes import StateNotes  # noqa: PLC0415
+
+    environ, installed = session.machine.environ, requested_version(session.reader, session)
     build = build_of(installed)
-    plan = plan_server(build, arguments, cwd=working_folder(), environ=session.machine.environ)
-    return _shown(session, installed, plan)
+    plan = plan_server(build, arguments, cwd=working_folder(), environ=environ)
+    notes = StateNotes(session.paths.state, driver_fingerprint(environ))
+    ask = partial(check_devices, build, installed.id, notes, environ)
+    placement: Placement | None = None
+    status = _tell_status(session, installed)
+    try:
+        with session.reader.hold(installed):
+            session.reader.check(installed)
+            # Asking for devices runs the build: only one that ``serve`` would run, too.
+            if status.revocation and not session.allow_revoked:
+                return _shown(session, installed, plan)
+            placed = place_start(
+                plan,
+                ask(),
+                installed.receipt.hardware,
+                session.settings.placement,
+                partial(ask, ask_again=True),
+            )
+            plan, placement = placed.plan, placed.placement
+    except TsukuError as error:
+        session.user.note(f"the devices are not known: {error.message}")
+    return _shown(session, installed, plan, placement)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start. Raises ``NotInstalled``."""
     installed = requested_version(session.reader, session)
     plan = plan_of(session, installed, tool, arguments)
+    _tell_status(session, installed)
     return _shown(session, installed, plan)
 
 
-def _shown(session: Session, installed: Installed, plan: LaunchPlan) -> Planned:
+def _tell_status(session: Session, installed: Installed) -> ReleaseStatus:
+    """Print what is known of the release; return it."""
+    status = signed_status(session, verify=False).of(installed.receipt)
+    for line in status.lines:
+        session.user.note(f"{installed.receipt.release}: {line}")
+    return status
+
+
+def _shown(
+    session: Session,
+    installed: Installed,
+    plan: LaunchPlan,
+    placement: Placement | None = None,
+) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     from tsuku_llm.operations.credentials import masked  # noqa: PLC0415 - a run does without
 
-    for line in signed_status(session, verify=False).of(installed.receipt).lines:
-        session.user.note(f"{installed.receipt.release}: {line}")
     told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
     removed = tuple(sorted(session.machine.environ.keys() - plan.env.keys()))
     argv = masked(plan.argv)
-    return Planned(installed.id, installed.receipt.line, argv, plan.cwd, shown, removed)
+    line = installed.receipt.line
+    return Planned(installed.id, line, argv, plan.cwd, shown, removed, placement)

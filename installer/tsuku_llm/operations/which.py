@@ -81,7 +81,6 @@ def build_of(installed: Installed) -> Build:
         server=receipt.server,
         backend=receipt.backend,
         arguments=receipt.arguments,
-        device=receipt.device,
     )
 
 

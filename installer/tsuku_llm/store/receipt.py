@@ -37,8 +37,8 @@ class Receipt(NamedTuple):
     """The record of what is installed and why.
 
     ``sequence`` orders the releases of a repository. ``server`` is the server's path in the
-    tree. ``arguments`` are the server's first arguments at every start. ``device`` is the value
-    for ``--device``, or None if the option is not passed. ``requested`` is the backend asked
+    tree. ``arguments`` are the server's first arguments at every start. ``device`` are the
+    listed devices that the build was chosen for, or None. ``requested`` is the backend asked
     for, ``detected`` what the machine offered, ``line`` the one line printed at every start.
     ``reasons`` says for each variant why it was not chosen. ``hardware`` is the probe's result,
     in the probe's words. ``installed_at`` is UTC, to the second. ``tsuku_llm`` is the version

@@ -12,28 +12,46 @@ import click
 
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
-from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.command import Command, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.errors import UsageError
 
 
-@click.command("explain", cls=Command)
+@click.command("explain", cls=Launching, example="tsuku-llm explain -m MODEL.gguf -- -c 8192")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="Also tell whether this GGUF file, or the one at this URL, fits into memory.",
+)
 @options.setting("backend")
 @options.setting("channel")
 @options.release
 @options.setting("repository")
 @options.hardware
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def explain_command(  # noqa: PLR0913
     console: Console,
     *,
+    model: str | None,
     backend: str | None,
     channel: str | None,
     release: str | None,
     repository: str | None,
     hardware: Path | None,
+    arguments: tuple[str, ...],
 ) -> CommandResult:
-    """Explain for each variant why it fits this machine or not."""
+    """Explain for each variant why it fits this machine or not.
+
+    With a model, ARGUMENTS are those of the server: tsuku-llm explain -m MODEL.gguf -- -c 8192
+    """
+    if arguments and model is None:
+        raise UsageError(
+            f"{arguments[0]} is an argument for the server, and there is no model",
+            hint="add -m MODEL, or leave it out",
+        )
     with open_session(
         console,
         looking=True,
@@ -43,10 +61,16 @@ def explain_command(  # noqa: PLR0913
         repository=repository,
     ) as session:
         from tsuku_llm.cli.render import choice as render
-        from tsuku_llm.operations.explain import explain
+        from tsuku_llm.operations.explain import explain, explain_model
 
         choice = explain(session, release=release, hardware_file=hardware)
-    return CommandResult(render.data(choice), render.lines(choice))
+        if model is None:
+            return CommandResult(render.data(choice), render.lines(choice))
+        fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
+    return CommandResult(
+        {**render.data(choice), "model": render.fit_data(fit)},
+        (*render.lines(choice), *render.fit_lines(fit)),
+    )
 
 
 @click.command("backends", cls=Command)

@@ -50,6 +50,11 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     "if it is unknown. Else: all layers that were asked for.",
 )
 @click.option(
+    "--require-fit",
+    is_flag=True,
+    help="End with exit code 7 if the model does not fit into the free memory, by an estimate.",
+)
+@click.option(
     "--fallback/--no-fallback",
     default=None,
     help="Whether to continue with the next variant if a backend fails; else llm.fallback.",
@@ -111,6 +116,7 @@ def serve_command(  # noqa: PLR0913
     *,
     require_gpu: bool,
     min_gpu_share: float | None,
+    require_fit: bool,
     fallback: bool | None,
     verify: bool,
     dry_run: bool,
@@ -180,6 +186,7 @@ def serve_command(  # noqa: PLR0913
             replace=replace,
             require_gpu=require_gpu,
             min_gpu_share=min_gpu_share,
+            require_fit=require_fit,
             verify=verify,
         )
         if supervised or notify:

@@ -10,6 +10,7 @@ from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
+    from tsuku_llm.launch.fit import Fit
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.operations.explain import Matrix
     from tsuku_llm.selection import Candidate, Rejection
@@ -95,6 +96,30 @@ def lines(choice: Choice) -> tuple[str, ...]:
     ]
     avoided = (f"not taken: {each.release}, {each.summary}" for each in choice.avoided)
     return (*title(choice), *avoided, decision(choice), *table(rows), *problems(choice.hardware))
+
+
+def fit_data(fit: Fit) -> dict[str, Any]:
+    """Return whether a model fits for programs; all sizes are in bytes."""
+    return {
+        "needs": fit.size,
+        "weights": fit.need.weights,
+        "cache": sum(fit.need.cache),
+        "context": fit.context,
+        "devices": fit.devices,
+        "main_memory": fit.host,
+        "fits": fit.fits,
+        "layers": fit.layers,
+        "layers_on_devices": fit.on_devices,
+        "shortened_context": fit.shortened,
+        "missing_main_memory": fit.missing,
+        "remedies": fit.remedies,
+    }
+
+
+def fit_lines(fit: Fit) -> tuple[str, ...]:
+    """Return whether a model fits for people."""
+    word = {True: "fits", False: "does not fit", None: "cannot be judged"}[fit.fits]
+    return (f"the model {word}:", *(f"  {line}" for line in fit.told))
 
 
 def title(choice: Choice) -> tuple[str, ...]:

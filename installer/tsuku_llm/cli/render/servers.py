@@ -149,6 +149,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         "runs on": _runs_on(report),
         "on the GPU": report.told_share or None,
         "device": report.device,
+        "placed": report.placement.told if report.placement else None,
         "driver": report.driver,
         "memory": memory if report.memory_total or report.memory_used else None,
         "trouble": None if report.trouble is None else _trouble(report.trouble),
@@ -185,6 +186,7 @@ def planned_data(plan: Planned) -> dict[str, Any]:
         "cwd": plan.cwd,
         "environment": plan.env,
         "removed": plan.removed,
+        "placement": plan.placement,
     }
 
 
@@ -195,5 +197,6 @@ def planned_lines(plan: Planned) -> tuple[str, ...]:
         f"in {plan.cwd}",
         *(f"with {name}={value}" for name, value in plan.env.items()),
         *(f"without {name}" for name in plan.removed),
+        *((f"placed: {plan.placement.told}",) if plan.placement else ()),
         f"would run: {shlex.join(plan.argv)}",
     )

@@ -1,0 +1,206 @@
+"""The header of a GGUF file: what a model says of itself, and its table of tensors. Pure.
+
+The format is described in ggml's docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import mmap
+
+_MOST = 1 << 22
+"""Tensors, keys or items of an array that are read; more are no model."""
+
+_KEPT = 1 << 12
+"""Items of an array of numbers that is kept: upstream has at most 512 layers."""
+
+_LONGEST = 1 << 10
+"""Bytes of a text that is kept; templates and licences are not."""
+
+# How struct reads each type of a value: uint8, int8, uint16, int16, uint32, int32, float32, bool,
+# uint64, int64, float64.
+_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
+_FORMATS |= {12: "d"}
+_STRING, _ARRAY = 8, 9
+_ALIGNMENT = 32
+
+_PART = re.compile(r"-0*1-of-(\d{1,5})\.gguf$")
+
+Number = int | float
+
+
+class NotGguf(ValueError):
+    """Data that are no header of a known version."""
+
+
+class ShortHeader(ValueError):
+    """The beginning of a header: more bytes of the file are needed."""
+
+
+class Tensor(NamedTuple):
+    """A tensor of a file: its name, its dimensions and its size in bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    size: int
+
+
+class ModelHeader(NamedTuple):
+    """The header of a model, joined from all its parts; ``size`` is that of the files, in bytes.
+
+    ``values`` are the keys with one value, ``arrays`` those with several numbers. Long texts and
+    lists of texts, such as the vocabulary, are left out.
+    """
+
+    size: int
+    values: Mapping[str, Number | str]
+    arrays: Mapping[str, tuple[Number, ...]]
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def architecture(self) -> str:
+        """The name of the model's architecture, with which most of its keys begin."""
+        return str(self.values.get("general.architecture", ""))
+
+    @property
+    def numbers(self) -> int:
+        """How many weights the model has."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    def number(self, key: str, default: int = 0) -> int:
+        """Return the whole number of an architecture's key, or ``default``."""
+        value = self.values.get(f"{self.architecture}.{key}")
+        return int(value) if isinstance(value, (int, float)) and abs(value) < 1 << 63 else default
+
+    def of_layer(self, key: str, layer: int, default: int = 0) -> int:
+        """Return the number of a key that may have another value for each layer."""
+        several = self.arrays.get(f"{self.architecture}.{key}")
+        if several is None:
+            return self.number(key, default)
+        value = several[layer] if layer < len(several) else default
+        return int(value) if abs(value) < 1 << 63 else default
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Return the paths or URLs of all parts of a model.
+
+    The user names the first part, and the server finds the others by their numbers.
+    """
+    found = _PART.search(name)
+    if found is None:
+        return (name,)
+    stem, count = name[: found.start()], found[1]
+    numbers = range(1, int(count) + 1)
+    return tuple(f"{stem}-{number:0{len(count)}}-of-{count}.gguf" for number in numbers)
+
+
+def joined(headers: Sequence[ModelHeader]) -> ModelHeader:
+    """Join the headers of a model's parts: the first one describes the model."""
+    tensors = tuple(tensor for header in headers for tensor in header.tensors)
+    return headers[0]._replace(size=sum(header.size for header in headers), tensors=tensors)
+
+
+def parse_header(data: bytes | mmap.mmap, size: int) -> ModelHeader:
+    """Parse the first bytes of a file of ``size`` bytes.
+
+    Raises ``ShortHeader`` if the header is longer than ``data``, and ``NotGguf`` for anything else.
+    """
+    try:
+        return _parsed(data, size)
+    # A number of 64 bits that no file has is an offset that Python's buffers do not take.
+    except (struct.error, OverflowError) as error:
+        raise ShortHeader("the header is longer") from error
+
+
+def _parsed(data: bytes | mmap.mmap, size: int) -> ModelHeader:
+    magic = bytes(data[:4])
+    if not b"GGUF".startswith(magic):
+        raise NotGguf("no GGUF")
+    _, version, tensors, keys = struct.unpack_from("<4sIQQ", data)
+    if not 2 <= version < 1 << 16 or max(tensors, keys) > _MOST:  # noqa: PLR2004
+        raise NotGguf("no GGUF of a known version")
+    values: dict[str, Number | str] = {}
+    arrays: dict[str, tuple[Number, ...]] = {}
+    at = 24
+    for _ in range(keys):
+        key, at = _text(data, at)
+        at = _value(data, at, key, values, arrays)
+    found: list[tuple[int, str, tuple[int, ...]]] = []
+    for _ in range(tensors):
+        name, at = _text(data, at)
+        (dimensions,) = struct.unpack_from("<I", data, at)
+        if dimensions > 8:  # noqa: PLR2004 - ggml has four
+            raise NotGguf("a tensor of too many dimensions")
+        shape = struct.unpack_from(f"<{dimensions}Q", data, at + 4)
+        at += 4 + 8 * dimensions + 4
+        (offset,) = struct.unpack_from("<Q", data, at)
+        at += 8
+        found.append((offset, name, shape))
+    # The data begin at the next multiple of the alignment; a tensor ends where the next begins.
+    alignment = int(values.get("general.alignment", _ALIGNMENT) or 1)
+    begin = -(-at // max(1, alignment)) * max(1, alignment)
+    ordered = sorted(found)
+    ends = [offset for offset, _, _ in ordered[1:]] + [size - begin]
+    table = []
+    for (offset, name, shape), end in zip(ordered, ends, strict=False):
+        if end < offset:
+            raise NotGguf("a tensor outside the file")
+        table.append(Tensor(name, shape, end - offset))
+    return ModelHeader(size, values, arrays, tuple(table))
+
+
+def _value(
+    data: bytes | mmap.mmap,
+    at: int,
+    key: str,
+    values: dict[str, Number | str],
+    arrays: dict[str, tuple[Number, ...]],
+) -> int:
+    """Read the type and the value of a key, and return the place behind it."""
+    (kind,) = struct.unpack_from("<I", data, at)
+    at += 4
+    if kind in _FORMATS:
+        (values[key],) = struct.unpack_from("<" + _FORMATS[kind], data, at)
+        return int(at + struct.calcsize(_FORMATS[kind]))
+    if kind == _STRING:
+        (length,) = struct.unpack_from("<Q", data, at)
+        if length > _LONGEST:
+            return int(at + 8 + length)
+        values[key], at = _text(data, at)
+        return at
+    if kind == _ARRAY:
+        return _array(data, at, key, arrays)
+    raise NotGguf(f"a value of the unknown type {kind}")
+
+
+def _text(data: bytes | mmap.mmap, at: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from("<Q", data, at)
+    end = at + 8 + length
+    if end > len(data):
+        raise ShortHeader("a text outside the header")
+    return data[at + 8 : end].decode("utf-8", "replace"), end
+
+
+def _array(
+    data: bytes | mmap.mmap, at: int, key: str, arrays: dict[str, tuple[Number, ...]]
+) -> int:
+    """Keep an array of numbers, skip any other, and return the place behind it."""
+    inner, count = struct.unpack_from("<IQ", data, at)
+    at += 12
+    if inner in _FORMATS:
+        if count <= _KEPT:
+            arrays[key] = struct.unpack_from(f"<{count}{_FORMATS[inner]}", data, at)
+        return int(at + struct.calcsize(_FORMATS[inner]) * count)
+    if inner != _STRING or count > _MOST:
+        raise NotGguf("an array that no model has")
+    # The vocabulary: a quarter of a million texts, whose lengths must be read one by one.
+    length_at = struct.Struct("<Q").unpack_from
+    for _ in range(count):
+        at += 8 + length_at(data, at)[0]
+    return at

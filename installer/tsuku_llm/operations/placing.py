@@ -1,0 +1,97 @@
+"""The placement of a start: the questions before it, and its devices in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.wishes import visible_devices, wishes_in
+from tsuku_llm.operations.device_check import Check, listed_cards, with_other_processes
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.need import MemoryNeed
+    from tsuku_llm.launch.placement import Card
+    from tsuku_llm.launch.report import Placement
+
+
+class Placed(NamedTuple):
+    """A plan with its devices; ``check`` has the list of devices that was the newest for it.
+
+    ``cards`` are the devices of that list. ``placement`` is None where no device can be used.
+    ``told`` is a sentence for the user, empty if there was nothing to choose.
+    """
+
+    plan: LaunchPlan
+    check: Check
+    cards: tuple[Card, ...] = ()
+    placement: Placement | None = None
+    told: str = ""
+
+
+def place_start(
+    plan: LaunchPlan,
+    check: Check,
+    hardware: Mapping[str, Any],
+    setting: str,
+    ask_again: Callable[[], Check],
+) -> Placed:
+    """Choose the devices for a start, unless the user has; ``setting`` is ``llm.placement``.
+
+    ``hardware`` is the probe's result when the build was installed. If free memory decides and the
+    list of devices was recalled, ``ask_again`` asks the build, as other processes come and go. If
+    that gives no list, the recalled one counts.
+    """
+    cards = listed_cards(check, hardware)
+    # The processor, or a build that lists no device: nothing to choose.
+    if not cards:
+        return Placed(plan, check)
+    from tsuku_llm.backends import facts_of  # noqa: PLC0415 - a start on the CPU does without these
+    from tsuku_llm.launch.placement import memory_matters, place  # noqa: PLC0415
+    from tsuku_llm.launch.report import Placement  # noqa: PLC0415
+
+    wishes = wishes_in(plan.argv, plan.env)
+    variables = facts_of(plan.backend).hiding_variables
+    if chosen := wishes.placed or visible_devices(plan.env, variables):
+        placement = Placement(reason=f"chosen by {chosen}")
+    else:
+        if setting == "auto" and memory_matters(cards):
+            if check.recalled:
+                now = ask_again()
+                # A build that does not answer now is not asked a third time: the start will show.
+                check = now if now.devices else check
+                cards = listed_cards(check, hardware)
+            cards = with_other_processes(cards, plan.env)
+        # A refusal is "no layer": any device will do for what is left.
+        asked = 0 if wishes.refusal else wishes.layers
+        placement = place(cards, _need_of(plan), setting=setting, asked_layers=asked)
+        plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
+    # One device, and nothing to choose: the line of the decision names it.
+    told = f"placed: {placement.told}" if len(cards) > 1 else ""
+    return Placed(plan, check, cards, placement, told)
+
+
+def _need_of(plan: LaunchPlan) -> MemoryNeed | None:
+    """Estimate the need of a start from the headers of its files; None without a readable one."""
+    from tsuku_llm.launch.gguf import read_header, read_layout  # noqa: PLC0415 - as above
+    from tsuku_llm.launch.memory_options import memory_options  # noqa: PLC0415
+    from tsuku_llm.launch.need import MemoryNeed  # noqa: PLC0415
+    from tsuku_llm.operations.fitting import read_models  # noqa: PLC0415
+
+    options = memory_options(plan.argv, plan.env)
+    try:
+        # A URL is no path: such a model may not be here yet.
+        return read_models(options, read_header).need(options)
+    except OSError:
+        return None
+    except ValueError:
+        layout = read_layout(options.model) if options.model else None
+        if layout is None:
+            return None
+        # Only the size is known: a fifth for the cache, and room for the buffers.
+        size = layout.total + layout.total // 5
+        return MemoryNeed(layers=(), cache=(), output=size, other=0, compute=_BUFFERS)
+
+
+_BUFFERS = 512 << 20
+"""Bytes for the compute buffers of a device, if nothing is known of the model."""

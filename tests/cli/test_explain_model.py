@@ -1,0 +1,183 @@
+"""``explain -m``: models of any size, in parts, on this machine and on a host."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import model_headers
+from support.http_faults import Behaviour, FaultServer, answer, good, head, raw
+from support.model_headers import Q4_0, write_header, write_shape
+from support.program import Result
+
+Program = Callable[..., Result]
+Explained = Callable[..., Any]
+
+MACHINE = str(Path(__file__).parents[1] / "snapshots" / "windows-11-rtx-4090.json")
+GB = 10**9
+
+
+@pytest.fixture
+def explained(program: Program) -> Explained:
+    """What is told of a model for a recorded card of 25 GB; the words are for the server."""
+
+    def explain(model: object, *words: str) -> Any:
+        told = program("explain", "--json", "-m", str(model), "--hardware", MACHINE, "--", *words)
+        return json.loads(told.stdout)["data"]["model"]
+
+    return explain
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return write_shape(tmp_path / "llama.gguf", model_headers.llama(), vocabulary=9)
+
+
+def test_a_model_is_compared_with_a_recorded_card(llama: Path, explained: Explained) -> None:
+    found = explained(llama, "-c", "8192")
+    assert found["fits"] is True
+    assert found["context"] == 8192
+    assert found["cache"] == 8192 * 32 * 2 * 8 * 128 * 2
+    assert found["layers"] == found["layers_on_devices"] == 33
+    (card,) = found["devices"]
+    assert card["name"] == "NVIDIA GeForce RTX 4090"
+    assert card["free"] is None
+    assert card["total"] > 25 * GB
+
+
+def test_the_words_come_after_the_variants(llama: Path, program: Program) -> None:
+    words = ("--", "-c", "131072", "-ctk", "q8_0", "-ctv", "q8_0")
+    result = program("explain", "-m", str(llama), "--hardware", MACHINE, *words)
+    assert result.code == 0
+    head, _, told = result.stdout.partition("the model does not fit:\n")
+    assert "vulkan" in head
+    first, layers, remedies = told.splitlines()
+    assert first.startswith("  needs 25.")
+    assert "of 33 layers go to the GPU" in layers
+    assert "-c " in remedies
+    # It is in q8_0 already.
+    assert "-ctk" not in remedies
+
+
+def test_a_sparse_file_of_400_gigabytes_is_read_at_once(
+    tmp_path: Path, explained: Explained
+) -> None:
+    shape = model_headers.llama(layers=126, width=16384, inner=53248, heads=128)
+    path = write_shape(tmp_path / "huge.gguf", shape)
+    assert path.stat().st_size > 400 * GB
+    found = explained(path, "-c", "4096")
+    assert found["fits"] is False
+    header = path.stat().st_size - found["weights"]
+    assert 0 < header < 10_000_000
+    # Nothing but the header is read, and no more memory is used.
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
+        "from tsuku_llm.launch.gguf import read_header; print(read_header(sys.argv[1]).size)"
+    )
+    if sys.platform != "win32":
+        line = [sys.executable, "-c", code, str(path)]
+        done = subprocess.run(line, capture_output=True, text=True, check=True)
+        assert int(done.stdout) == path.stat().st_size
+
+
+def test_all_parts_of_a_model_count(tmp_path: Path, explained: Explained) -> None:
+    shape = model_headers.llama(layers=2, width=1024, inner=2048, heads=16)
+    whole = write_shape(tmp_path / "whole.gguf", shape, vocabulary=9)
+    first, second = {}, {}
+    for name, dimensions in shape.tensors.items():
+        (second if name.startswith("blk.1") else first)[name] = dimensions
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    begin = write_shape(
+        parts / "m-00001-of-00002.gguf", shape._replace(tensors=first), vocabulary=9
+    )
+    write_header(parts / "m-00002-of-00002.gguf", {}, second, model_headers.F16)
+
+    assert explained(begin) == explained(whole)
+
+
+@pytest.mark.parametrize("option", ["--mmproj", "-md"])
+def test_companions_are_added(
+    option: str, llama: Path, tmp_path: Path, explained: Explained
+) -> None:
+    shape = model_headers.llama(layers=2, width=1024, inner=2048, heads=16)
+    other = write_shape(tmp_path / "other.gguf", shape, weights=Q4_0, vocabulary=9)
+
+    alone = explained(llama, "-c", "4096")["needs"]
+    assert explained(llama, "-c", "4096", option, str(other))["needs"] - alone > 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("none.gguf", None, "cannot be read"),
+        ("page.gguf", b"<!doctype html>", "no GGUF file"),
+        ("short.gguf", b"GGUF\3\0\0\0", "no GGUF file"),
+        ("empty.gguf", b"", "no GGUF file"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused(
+    name: str, content: bytes | None, reason: str, tmp_path: Path, program: Program
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    result = program("explain", "-m", str(path))
+    assert (result.code, result.stdout) == (7, "")
+    assert result.stderr.startswith("error[bad-model]: the model ")
+    assert reason in result.stderr
+
+
+def test_arguments_without_a_model_are_refused(program: Program) -> None:
+    result = program("explain", "--", "-c", "4096")
+    assert result.code == 2
+    assert "add -m MODEL" in result.stderr
+
+
+# --- from a host -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def body(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file of 18 MB, of which the header is 3 MB."""
+    shape = model_headers.llama(layers=1, width=64, inner=128, heads=1)
+    return write_shape(tmp_path_factory.mktemp("host") / "m.gguf", shape).read_bytes()
+
+
+def whole_without_ranges(body: bytes) -> Behaviour:
+    return answer("200 OK", body)
+
+
+@pytest.mark.parametrize("host", [good, whole_without_ranges])
+def test_a_model_on_a_host_is_read_by_its_first_bytes(
+    host: Callable[[bytes], Behaviour], body: bytes, tmp_path: Path, explained: Explained
+) -> None:
+    local = tmp_path / "m.gguf"
+    local.write_bytes(body)
+    with FaultServer([host(body)]) as server:
+        found = explained(f"{server.url}/m.gguf", "-c", "4096")
+        asked = [request.headers["range"] for request in server.requests]
+    assert asked == ["bytes=0-1048575", "bytes=0-4194303"]
+    assert found == explained(local, "-c", "4096")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "slug"),
+    [
+        (answer("404 Not Found"), 4, "http-status"),
+        (answer("200 OK", b"<!doctype html><title>Log in</title>" + bytes(5000)), 4, "bad-body"),
+        (answer("200 OK", b"not a model" * 99), 7, "bad-model"),
+        (raw(head("200 OK", Connection="close") + b"GGUF" * 999), 4, "bad-body"),
+    ],
+    ids=["404", "page", "text", "no-size"],
+)
+def test_an_answer_that_is_no_model_is_refused(
+    behaviour: Behaviour, code: int, slug: str, program: Program
+) -> None:
+    with FaultServer([behaviour]) as server:
+        result = program("explain", "-m", f"{server.url}/m.gguf", "--hardware", MACHINE)
+    assert result.code == code
+    assert result.stderr.startswith(f"error[{slug}]: ")

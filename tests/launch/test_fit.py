@@ -1,0 +1,186 @@
+"""Whether a model fits: words, what a server moves by itself, and remedies that really help."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import model_headers
+from support.model_headers import F16, Shape, write_shape
+
+from tsuku_llm.launch.fit import ROOM, Fit, FreeMemory, judge
+from tsuku_llm.launch.gguf import read_header
+from tsuku_llm.launch.memory_options import memory_options
+from tsuku_llm.launch.model_header import ModelHeader
+from tsuku_llm.launch.need import MemoryNeed, estimate_need
+from tsuku_llm.launch.report import GpuHolder
+
+GB = 10**9
+HOST = FreeMemory("the machine", 64 * GB, 64 * GB)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> ModelHeader:
+    return read(tmp_path_factory.mktemp("model"), model_headers.llama())
+
+
+def read(folder: Path, shape: Shape, weights: int = F16) -> ModelHeader:
+    return read_header(str(write_shape(folder / "m.gguf", shape, weights=weights, vocabulary=9)))
+
+
+def fit(
+    header: ModelHeader,
+    words: str,
+    *devices: FreeMemory,
+    host: FreeMemory = HOST,
+    layers: int | None = None,
+) -> Fit:
+    return judge(
+        partial(estimate_need, header),
+        memory_options(words.split(), {}),
+        devices,
+        host,
+        own_context=header.number("context_length"),
+        numbers=header.numbers,
+        asked_layers=layers,
+    )
+
+
+def card(free: float, name: str = "Vulkan0", total: float = 25.4) -> FreeMemory:
+    return FreeMemory(name, int(free * GB), int(total * GB))
+
+
+def test_the_words_are_the_need_and_what_is_free(llama: ModelHeader) -> None:
+    holder = GpuHolder(4711, "python3", 2 * GB)
+    device = card(23.1)._replace(holders=(holder,))
+    (line,) = fit(llama, "-c 8192", device).told
+    assert line == (
+        "needs 17.3 GB (weights 16.1 GB, cache 1.1 GB, buffers 147 MB) for a context of 8192; "
+        "Vulkan0 has 23.1 GB of 25.4 GB free (python3, 2.0 GB)"
+    )
+
+
+def test_a_context_that_nobody_asked_for_is_shortened(llama: ModelHeader) -> None:
+    """Llama 3.1 has 131072 tokens, of 128 KiB each; the rest of the card holds some of them."""
+    found = fit(llama, "", card(23.1))
+    assert found.fits
+    assert found.on_devices == found.layers == 33
+    assert found.context == 131072
+    assert found.shortened is not None
+    assert 4096 < found.shortened < 131072
+    assert f"shortens the context to about {found.shortened}" in found.told[1]
+    asked = fit(llama, f"-c {found.shortened}", card(23.1))
+    assert asked.fits
+    assert asked.shortened is None
+
+
+def test_a_context_that_was_asked_for_moves_layers(llama: ModelHeader) -> None:
+    found = fit(llama, "-c 131072", card(23.1))
+    assert found.fits is False
+    assert 0 < found.on_devices < 33
+    assert f"{found.on_devices} of 33 layers go to the GPU" in found.told[1]
+
+
+@pytest.mark.parametrize("words", ["-c 131072", "-c 131072 --fit off", "-fit off"])
+def test_each_remedy_makes_it_fit(words: str, llama: ModelHeader) -> None:
+    found = fit(llama, words, card(23.1))
+    assert found.remedies
+    for remedy in found.remedies:
+        if arguments := re.search(r"\((-.*)\)", remedy):
+            assert fit(llama, f"{words} {arguments[1]}", card(23.1)).fits, remedy
+
+
+def test_the_experts_may_go_to_main_memory(tmp_path: Path) -> None:
+    header = read(tmp_path, model_headers.qwen3_moe())
+    found = fit(header, "-c 8192", card(23.1))
+    (experts,) = [each for each in found.remedies if "-ncmoe" in each]
+    number = int(re.findall(r"-ncmoe (\d+)", experts)[0])
+    assert 0 < number < 48
+    assert fit(header, f"-c 8192 -ncmoe {number}", card(23.1)).fits
+    assert not fit(header, f"-c 8192 -ncmoe {number - 1}", card(23.1)).fits
+
+
+def test_a_quantisation_is_named_in_bits_for_each_weight(llama: ModelHeader) -> None:
+    found = fit(llama, "-c 8192", card(12, total=12))
+    (bits,) = [each for each in found.remedies if "bits" in each]
+    # 12 GB, less a gigabyte of room, 1.1 GB of cache and the buffers: 9.73 GB are left for 7.50
+    # billion weights, without the embeddings.
+    most, now = re.findall(r"[\d.]+", bits)
+    assert most == "10.3"
+    assert now == "16.0"
+
+
+def test_without_a_remedy_the_words_say_so(llama: ModelHeader) -> None:
+    found = fit(llama, "-c 8192", card(2, total=2), host=FreeMemory("the machine", 4 * GB, 8 * GB))
+    assert found.remedies == ()
+    assert "use a smaller model" in found.told[-1]
+    assert found.missing > 0
+
+
+def test_two_devices_hold_what_one_does_not(llama: ModelHeader) -> None:
+    one, two = card(12), card(12, "Vulkan1")
+    assert fit(llama, "-c 8192", one).fits is False
+    both = fit(llama, "-c 8192", one, two)
+    assert both.fits
+    assert "Vulkan0 has" in both.told[0]
+    assert "Vulkan1 has" in both.told[0]
+
+
+def test_on_the_processor_main_memory_counts(llama: ModelHeader) -> None:
+    small = fit(llama, "-c 8192", host=FreeMemory("main memory", 12 * GB, 16 * GB))
+    assert small.fits is False
+    assert small.missing == pytest.approx(5.3 * GB, rel=0.01)
+    assert "main memory has 12.0 GB of 16.0 GB free" in small.told[0]
+    assert fit(llama, "-c 8192", card(1), layers=0).devices == ()
+
+
+def test_an_unknown_memory_gives_no_verdict(llama: ModelHeader) -> None:
+    found = fit(llama, "-c 8192", FreeMemory("Vulkan0", None, None))
+    assert found.fits is None
+    assert found.told[0].endswith("; the memory of Vulkan0 is not known")
+
+
+def test_where_only_all_the_memory_is_known_it_counts(llama: ModelHeader) -> None:
+    found = fit(llama, "-c 8192", FreeMemory("Vulkan0", None, 25 * GB))
+    assert found.fits
+    assert found.told[0].endswith("; Vulkan0 has 25.0 GB")
+    assert fit(llama, "-c 8192", FreeMemory("Vulkan0", None, 16 * GB)).fits is False
+
+
+@given(
+    frees=st.lists(st.integers(0, 48), max_size=4),
+    context=st.integers(0, 200_000),
+    more=st.integers(0, 30),
+    layers=st.none() | st.integers(0, 40),
+)
+def test_more_memory_never_fits_less(
+    frees: list[int], context: int, more: int, layers: int | None, llama: ModelHeader
+) -> None:
+    words = f"-c {context}" if context else ""
+    before = fit(
+        llama, words, *(card(free, f"D{n}") for n, free in enumerate(frees)), layers=layers
+    )
+    after = fit(
+        llama,
+        words,
+        *(card(free + more, f"D{n}") for n, free in enumerate(frees)),
+        host=HOST._replace(free=(HOST.free or 0) + more * GB),
+        layers=layers,
+    )
+    assert (after.fits or False) >= (before.fits or False)
+    assert after.on_devices >= before.on_devices
+    assert (after.shortened or 1 << 30) >= (before.shortened or 0) or after.shortened is None
+
+
+def test_a_gigabyte_of_a_device_stays_free() -> None:
+    need = MemoryNeed(layers=(GB, GB), cache=(0, 0), output=GB, other=0, compute=0)
+    exact = FreeMemory("D0", 3 * GB + ROOM, None)
+    options = memory_options(["-c", "4096"], {})
+    assert judge(lambda _: need, options, [exact], HOST, own_context=4096).fits
+    less = exact._replace(free=3 * GB + ROOM - 1)
+    found = judge(lambda _: need, options, [less], HOST, own_context=4096)
+    assert found.fits is False
+    # The output and the last layer come first.
+    assert found.on_devices == 2

@@ -1,0 +1,119 @@
+"""The answer of upstream's llama-fit-params, in the words of its source (common/fit.cpp)."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsuku_llm.launch.fit_tool import (
+    MemoryShare,
+    ask_fit_tool,
+    correction_of,
+    parse_shares,
+    tool_arguments,
+)
+from tsuku_llm.launch.memory_options import memory_options
+from tsuku_llm.launch.need import MemoryNeed
+from tsuku_llm.launch.planning import Build
+
+MIB = 1 << 20
+TABLE = "Vulkan0 15317 1024 124 \nHost 1002 0 24 \n"
+SHARES = (
+    MemoryShare("Vulkan0", 15317 * MIB, 1024 * MIB, 124 * MIB),
+    MemoryShare("Host", 1002 * MIB, 0, 24 * MIB),
+)
+ALONE = (MemoryShare("Host", MIB, 2 * MIB, 3 * MIB),)
+NEED = MemoryNeed(layers=(100, 300), cache=(10, 30), output=50, other=50, compute=7, shared=40)
+
+
+def test_the_table_is_read() -> None:
+    assert parse_shares(TABLE) == SHARES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        # Without --fit-print, and of versions that do not know it.
+        "-c 4096 -ngl 33\n",
+        "Vulkan0 15317 1024 124 \n",
+        "Host 1002 0\n",
+        "error: invalid argument: --fit-print\n",
+    ],
+)
+def test_anything_else_is_no_answer(text: str) -> None:
+    assert parse_shares(text) == ()
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    assert all(share.weights >= 0 for share in parse_shares(text))
+
+
+def test_the_tool_gets_only_arguments_that_it_knows() -> None:
+    words = ["-c", "9", "--port", "1", "-ctk", "q8_0", "-cmoe", "-nkvo", "-fa", "off", "-m", "x"]
+    told = tool_arguments(memory_options(words, {}), ("CUDA0", "CUDA1"))
+    assert "--port" not in told
+    assert told[told.index("-c") : told.index("-c") + 2] == ("-c", "9")
+    assert {"-nkvo", "--swa-full", "-fa"} & set(told) == {"-nkvo", "-fa"}
+    assert told[-2:] == ("--device", "CUDA0,CUDA1")
+
+
+def corrected(need: MemoryNeed, *shares: MemoryShare) -> MemoryNeed:
+    return correction_of(need, shares).applied(need)
+
+
+def test_an_answer_near_ours_changes_nothing() -> None:
+    near = (MemoryShare("Vulkan0", 455, 42, 9), MemoryShare("Host", 49, 0, 1))
+    assert corrected(NEED, *near) == NEED
+    assert corrected(NEED) == NEED
+    # Without a device there is no copy of the embeddings.
+    assert corrected(NEED, MemoryShare("Host", 460, 40, 9)) == NEED
+
+
+def test_an_answer_far_from_ours_replaces_weights_and_cache() -> None:
+    found = corrected(NEED, MemoryShare("Vulkan0", 900, 400, 9), MemoryShare("Host", 100, 0, 1))
+    assert found.layers == (200, 600)
+    assert found.cache == (100, 300)
+    assert (found.output, found.other, found.shared) == (100, 100, 80)
+    assert found.compute == NEED.compute
+
+
+def test_a_correction_also_counts_for_another_context() -> None:
+    shares = (MemoryShare("Vulkan0", 450, 400, 9), MemoryShare("Host", 50, 0, 1))
+    half = NEED._replace(cache=(5, 15))
+    assert correction_of(NEED, shares).applied(half).cache == (50, 150)
+
+
+def test_a_cache_that_we_know_nothing_of_is_divided_among_the_layers() -> None:
+    bare = NEED._replace(cache=(0, 0))
+    found = corrected(bare, MemoryShare("CUDA0", 450, 800, 9), MemoryShare("Host", 50, 0, 1))
+    assert found.cache == (400, 400)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (f"printf '{TABLE}'", SHARES),
+        ("echo 'ggml_vulkan: Found 1 devices'; printf 'Host 1 2 3 \\n'", ALONE),
+        (f"printf '{TABLE}'; exit 1", ()),
+        ('test -z "$LLAMA_ARG_PORT" || printf "Host 1 2 3 "', ()),
+    ],
+)
+def test_the_tool_of_a_build_is_asked(
+    script: str, expected: tuple[MemoryShare, ...], tmp_path: Path
+) -> None:
+    tool = tmp_path / "llama-fit-params"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    build = Build(tmp_path, tool.name, "vulkan")
+    found = ask_fit_tool(build, memory_options(["-m", "x"], {}), (), {"LLAMA_ARG_PORT": "1"})
+    assert found == expected
+
+
+def test_a_tool_that_is_missing_gives_no_answer(tmp_path: Path) -> None:
+    build = Build(tmp_path, "none", "cpu")
+    assert ask_fit_tool(build, memory_options([], {}), (), {}) == ()
