@@ -139,7 +139,7 @@ def test_on_the_processor_main_memory_counts(llama: ModelHeader) -> None:
 def test_an_unknown_memory_gives_no_verdict(llama: ModelHeader) -> None:
     found = fit(llama, "-c 8192", FreeMemory("Vulkan0", None, None))
     assert found.fits is None
-    assert found.told[0].endswith("; the memory of Vulkan0 is not known")
+    assert found.told[0].endswith("; Vulkan0: size unknown")
 
 
 def test_where_only_all_the_memory_is_known_it_counts(llama: ModelHeader) -> None:

@@ -129,6 +129,27 @@ def test_the_experts_of_the_first_layers_may_stay_in_main_memory(tmp_path: Path)
     assert usual.weights == some.weights == every.weights
 
 
+@pytest.mark.parametrize(
+    ("words", "layers"),
+    [
+        (("-ot", "exps=CPU"), 4),
+        (("-ot", r"blk\.[01]\.ffn_.*_exps\.=CPU"), 2),
+        (("-ot", r"blk\.0\.=CUDA0,exps=CPU"), 3),
+        (("-ot", "blk.0.ffn_.*_exps=CPU", "--override-tensor", "blk.1.ffn_.*_exps=CPU"), 2),
+        (("-ot", "exps=CUDA1"), 0),
+        (("-ot", "(=CPU"), 0),
+    ],
+)
+def test_tensors_that_the_user_moves_are_in_main_memory(
+    words: tuple[str, ...], layers: int, tmp_path: Path
+) -> None:
+    header = header_of(tmp_path, model_headers.qwen3_moe(layers=4))
+    experts = 3 * 2048 * 768 * 128 * 2
+    usual = estimate_need(header, memory_options([], {}))
+    moved = estimate_need(header, memory_options(words, {}))
+    assert moved.other - usual.other == layers * experts
+
+
 def test_a_cache_in_main_memory_is_not_on_the_device(tmp_path: Path) -> None:
     header = header_of(tmp_path, model_headers.llama(layers=2))
     usual = estimate_need(header, memory_options(["-c", "8192"], {}))

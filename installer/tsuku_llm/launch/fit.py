@@ -55,7 +55,7 @@ class FreeMemory(NamedTuple):
     def told(self) -> str:
         """The memory in words: ``Vulkan0 has 23.1 GB of 25.4 GB free (python3, 2.0 GB)``."""
         if self.room is None:
-            return f"the memory of {self.name} is not known"
+            return f"{self.name}: size unknown"
         if self.free is None:
             return f"{self.name} has {told_size(self.room)}"
         whole = f" of {told_size(self.total)}" if self.total else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from tsuku_llm.launch.wishes import flagged, last_value
@@ -20,7 +21,9 @@ class MemoryOptions(NamedTuple):
     ``context`` is in tokens, 0 for the model's own. ``sequences`` is how many the server computes
     at a time; they share one cache if ``unified``. ``micro_batch`` is the tokens of one step.
     ``key_type`` and ``value_type`` are those of the cache. ``experts_in_host`` is of how many
-    layers the experts stay in main memory. ``nextn``: the layers that guess the next
+    layers the experts stay in main memory. ``overrides`` are patterns of tensors'
+    names, each with whether these tensors stay in main memory; the first that matches counts.
+    ``nextn``: the layers that guess the next
     tokens are loaded.
     With ``fits_itself`` the server shortens a context that nobody asked for, and moves layers.
     ``model``, ``projector`` and ``draft`` are paths or URLs, None: not given.
@@ -37,6 +40,7 @@ class MemoryOptions(NamedTuple):
     full_windows: bool = False
     cache_in_host: bool = False
     experts_in_host: int = 0
+    overrides: tuple[tuple[str, bool], ...] = ()
     nextn: bool = False
     embeds: bool = False
     fits_itself: bool = True
@@ -110,6 +114,7 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
             default=True,
         ),
         experts_in_host=ALL if every else some,
+        overrides=tuple(_overrides(argv, env)),
         nextn="draft-mtp" in text("--spec-type", "LLAMA_ARG_SPEC_TYPE", default="").split(","),
         embeds=set_to(("--embedding", "--embeddings"), (), "LLAMA_ARG_EMBEDDINGS", default=False),
         fits_itself=fit.lower() not in _NO,
@@ -139,3 +144,14 @@ _NO = ("off", "0", "false", "disabled")
 _MODEL_VARIABLES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_URL")
 _PROJECTOR_VARIABLES = ("LLAMA_ARG_MMPROJ", "LLAMA_ARG_MMPROJ_URL")
 _DRAFT_VARIABLES = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT")
+_OVERRIDE = ("-ot", "--override-tensor")
+
+
+def _overrides(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Yield the pattern of each ``pattern=buffer type``; a server takes this option repeatedly."""
+    texts = [env.get("LLAMA_ARG_OVERRIDE_TENSOR", "")]
+    texts += [value for word, value in pairwise(argv) if word.replace("_", "-") in _OVERRIDE]
+    for each in ",".join(texts).split(","):
+        pattern, equals, buffer = each.rpartition("=")
+        if equals:
+            yield pattern, buffer.upper().startswith("CPU")

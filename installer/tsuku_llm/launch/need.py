@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from tsuku_llm.launch.memory_options import MemoryOptions
@@ -117,6 +118,7 @@ def estimate_need(
 ) -> MemoryNeed:
     """Estimate what a server takes for a model; ``draft`` and ``projector`` are its companions."""
     nextn = header.number("nextn_predict_layers")
+    overrides = tuple(_compiled(options))
     count = _layer_count(header)
     # Upstream skips the layers that guess the next tokens, unless it is asked for them.
     used = count if options.nextn else max(0, count - nextn)
@@ -138,8 +140,9 @@ def estimate_need(
         if layer >= used:
             continue
         names[layer].add(found[2])
-        # Also upstream's own words for it put the first layers' experts there.
-        if layer < options.experts_in_host and _EXPERTS.match(found[2]):
+        experts = layer < options.experts_in_host and _EXPERTS.match(found[2]) is not None
+        told = (host for pattern, host in overrides if pattern.search(tensor.name))
+        if next(told, experts):
             other += tensor.size
         else:
             weights[layer] += tensor.size
@@ -159,6 +162,13 @@ def estimate_need(
         companions=_of_companions(options, draft, projector),
         shared=shared,
     )
+
+
+def _compiled(options: MemoryOptions) -> Iterator[tuple[re.Pattern[str], bool]]:
+    """Yield the user's patterns; one that Python does not read is left out, as it is C++'s."""
+    for pattern, in_host in options.overrides:
+        with suppress(re.error):
+            yield re.compile(pattern), in_host
 
 
 def cache_cells(header: ModelHeader, options: MemoryOptions) -> ContextCache:
