@@ -52,7 +52,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"safe_text", "store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
-    | {"_version", "config", "disk", "driver_child", "files", "instances", "local_host"}
+    | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
+    | {"local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
@@ -70,12 +71,13 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "prefetch": frozenset({"session"}),
     "credentials": frozenset({"session"}),
     "update_notice": frozenset({"session"}),
+    "caches": frozenset({"session"}),
     "revocation": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session"}),
     "device_check": frozenset({"session", "state_notes"}),
-    "doctor": frozenset({"choice", "revocation", "session", "which"}),
+    "doctor": frozenset({"caches", "choice", "revocation", "session", "which"}),
     "explain": frozenset({"choice", "session"}),
     "reuse": frozenset(),
     "service": frozenset(),
@@ -86,15 +88,15 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "watching": frozenset({"serve", "session"}),
     "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
     | {"versions", "which"},
-    "build_version": frozenset({"choice", "reuse", "session"}),
+    "build_version": frozenset({"caches", "choice", "reuse", "session"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
     "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
-    "maintenance": frozenset({"revocation", "session", "versions", "which"}),
+    "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
-    | {"update_notice", "which"},
-    "tools": frozenset({"credentials", "revocation", "session", "which"}),
+    "serve": frozenset({"caches", "device_check", "fallback", "revocation", "session"})
+    | {"state_notes", "update_notice", "which"},
+    "tools": frozenset({"caches", "credentials", "revocation", "session", "which"}),
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"update_notice"},
 }
@@ -176,6 +178,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "causes_model": {"causes"},
         "causes_system": {"causes"},
         "devices": set(),
+        "driver_caches": set(),
         "last_words": set(),
         "log": set(),
         "packages": set(),

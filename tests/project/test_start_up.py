@@ -29,10 +29,10 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (49, 101),
     "which": (45, 95),
-    "serve --exec -- -m x": (54, 107),
-    "serve --exec --fallback -- -m x": (54, 107),
-    "serve -- -m x": (69, 129),
-    "run llama-server": (48, 100),
+    "serve --exec -- -m x": (57, 110),
+    "serve --exec --fallback -- -m x": (57, 110),
+    "serve -- -m x": (72, 132),
+    "run llama-server": (51, 103),
     "config list": (25, 67),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.

@@ -25,6 +25,7 @@ from tsuku_llm.errors import (
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
+from tsuku_llm.operations.caches import BuildCaches, build_caches
 from tsuku_llm.operations.device_check import Check, check_devices, explain
 from tsuku_llm.operations.fallback import next_version, note_served, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
@@ -181,16 +182,19 @@ class VersionStart(NamedTuple):
             )
         # From here on other processes cannot remove this version; the server inherits the
         # descriptor and keeps the hold.
-        with reader.hold(installed) as held:
+        with (
+            reader.hold(installed) as held,
+            build_caches(self.session, installed.receipt.backend) as caches,
+        ):
             # Check under the hold, so that what was checked is what starts.
             reader.check(installed, full=self.how.verify)
             require_not_revoked(self.session, installed.receipt)
             self.session.user.note(installed.receipt.line)
-            keep = () if held is None else (held,)
+            keep = tuple(each for each in (held, caches.held) if each is not None)
             recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
-            check = self._devices()
+            check = self._devices(caches)
             try:
-                return self._run(check, self._plan(check), keep)
+                return self._run(check, self._plan(check, caches), keep)
             except LaunchError as error:
                 # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
                 # fallen off the bus, or its driver fails. Then the remembered list is wrong. A
@@ -198,30 +202,31 @@ class VersionStart(NamedTuple):
                 if not recalled or isinstance(error, NoProgress):
                     raise
                 self.notes.forget_devices()
-                now = self._devices()
+                now = self._devices(caches)
                 # Without an answer nothing is known of a loss.
                 if now.devices is None or _names(now) == _names(check):
                     raise
-                return self._run(now, self._plan(now), keep)
+                return self._run(now, self._plan(now, caches), keep)
 
-    def _devices(self) -> Check:
-        installed, environ = self.installed, self.session.machine.environ
+    def _devices(self, caches: BuildCaches) -> Check:
+        installed = self.installed
         return check_devices(
             build_of(installed),
             installed.id,
             self.notes,
-            environ,
+            # As the server gets it: PoCL lists no device without its folder.
+            caches.environ,
             # A promise needs an answer of now: the GPU may be gone since the last start.
             ask_again=self.how.require_gpu,
         )
 
-    def _plan(self, check: Check) -> LaunchPlan:
+    def _plan(self, check: Check, caches: BuildCaches) -> LaunchPlan:
         """Plan the start. Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted one on the CPU."""
         plan = plan_server(
             check.build,
             self.arguments,
             cwd=self.cwd,
-            environ=self.session.machine.environ,
+            environ=caches.environ,
         )
         self._require_devices(check, plan)
         return plan

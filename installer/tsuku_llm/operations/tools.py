@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
+from tsuku_llm.operations.caches import build_caches, would_give
 from tsuku_llm.operations.revocation import require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
@@ -31,25 +32,28 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     """
     reader = session.reader
     installed = requested_version(reader, session)
-    plan = plan_of(session, installed, tool, arguments)
-    # From here on other processes cannot remove this version; the tool inherits the descriptor and
-    # keeps the hold.
-    with reader.hold(installed) as held:
+    # From here on other processes cannot remove this version, nor the drivers' caches; the tool
+    # inherits the descriptors and keeps the holds.
+    with (
+        reader.hold(installed) as held,
+        build_caches(session, installed.receipt.backend) as caches,
+    ):
+        plan = plan_of(installed, tool, arguments, caches.environ)
         reader.check(installed)
         require_not_revoked(session, installed.receipt)
         # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
         require_no_plugins(plan.cwd)
         session.user.note(installed.receipt.line)
-        return become(plan, () if held is None else (held,))
+        return become(plan, tuple(each for each in (held, caches.held) if each is not None))
 
 
 def plan_of(
-    session: Session, installed: Installed, tool: str, arguments: Sequence[str]
+    installed: Installed, tool: str, arguments: Sequence[str], environ: Mapping[str, str]
 ) -> LaunchPlan:
     """Return the plan to become ``tool``. Raises ``NotInstalled``."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
-    return plan_tool(build, arguments, cwd=working_folder(), environ=session.machine.environ)
+    return plan_tool(build, arguments, cwd=working_folder(), environ=environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +75,15 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
     installed = requested_version(session.reader, session)
     build = build_of(installed)
-    plan = plan_server(build, arguments, cwd=working_folder(), environ=session.machine.environ)
+    environ = would_give(session, build.backend)
+    plan = plan_server(build, arguments, cwd=working_folder(), environ=environ)
     return _shown(session, installed, plan)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start. Raises ``NotInstalled``."""
     installed = requested_version(session.reader, session)
-    plan = plan_of(session, installed, tool, arguments)
+    plan = plan_of(installed, tool, arguments, would_give(session, installed.receipt.backend))
     return _shown(session, installed, plan)
 
 
@@ -88,8 +93,14 @@ def _shown(session: Session, installed: Installed, plan: LaunchPlan) -> Planned:
 
     for line in signed_status(session, verify=False).of(installed.receipt).lines:
         session.user.note(f"{installed.receipt.release}: {line}")
-    told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
+    # What the start adds for the drivers' caches is shown, too.
+    own = session.machine.environ
+    told = {
+        name: value
+        for name, value in sorted(plan.env.items())
+        if name.startswith(_TOLD) or name not in own
+    }
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
-    removed = tuple(sorted(session.machine.environ.keys() - plan.env.keys()))
+    removed = tuple(sorted(own.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     return Planned(installed.id, installed.receipt.line, argv, plan.cwd, shown, removed)
