@@ -72,6 +72,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "credentials": frozenset({"session"}),
     "update_notice": frozenset({"session"}),
     "caches": frozenset({"session"}),
+    "warming": frozenset({"caches", "session"}),
     "revocation": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
@@ -95,7 +96,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"caches", "device_check", "fallback", "revocation", "session"})
-    | {"state_notes", "update_notice", "which"},
+    | {"state_notes", "update_notice", "warming", "which"},
     "tools": frozenset({"caches", "credentials", "revocation", "session", "which"}),
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"update_notice"},
@@ -198,6 +199,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "child": {"last_words", "planning"},
         "health": {"log", "planning"},
         "canary": {"gpu_use", "health", "wishes"},
+        "warm_up": {"canary", "health", "wishes"},
         "nvml": {"child", "planning"},
         "proc": {"gpu_use"},
         "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
@@ -212,7 +214,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "supervise": {"causes", "child", "failure", "forwarding", "health", "planning"}
         | {"replace_process"},
         "monitor": {"devices", "gpu_use", "health", "life", "life_sampling", "log", "nvml"}
-        | {"observation", "planning", "report", "supervise", "verdict"},
+        | {"observation", "planning", "report", "supervise", "verdict", "warm_up"},
     },
     "store": {
         # What is on disk: files and their formats.

@@ -31,7 +31,7 @@ BUDGETS = {
     "which": (45, 95),
     "serve --exec -- -m x": (57, 110),
     "serve --exec --fallback -- -m x": (57, 110),
-    "serve -- -m x": (72, 132),
+    "serve -- -m x": (73, 133),
     "run llama-server": (51, 103),
     "config list": (25, 67),
 }

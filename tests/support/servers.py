@@ -59,6 +59,8 @@ class Starter:
     fallback: str = "off"
     backend: str = "auto"
     canary: bool = True
+    warm_up: bool = True
+    cache: Path | None = None
     notes: list[str] = field(default_factory=list)
     reports: list[StartReport] = field(default_factory=list)
     on_note: Callable[[], None] = lambda: None
@@ -89,7 +91,7 @@ class Starter:
             stop_handle=stop_handle,
             on_loading=self.on_loading,
         )
-        return serve(self._session(), ("--port", "0", *arguments), how)
+        return serve(self.session(), ("--port", "0", *arguments), how)
 
     @property
     def report(self) -> StartReport:
@@ -104,7 +106,10 @@ class Starter:
         self.questions.append(question)
         return self.answer
 
-    def _session(self) -> Session:
+    def session(self) -> Session:
+        """The session of a start."""
         machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
         wanted = {"fallback": self.fallback, "backend": self.backend, "canary": self.canary}
-        return make_session(self.data, machine, note=self._note, ask=self._ask, **wanted)
+        wanted |= {"warm_up": self.warm_up}
+        told = {"note": self._note, "ask": self._ask, "cache": self.cache}
+        return make_session(self.data, machine, **told, **wanted)

@@ -42,11 +42,11 @@ class GpuObserver:
         self._plan = plan
         self._files = frozenset(files)
         self._listed = listed
-        self._wishes = wishes_in(plan.argv, plan.env)
+        self.wishes = wishes_in(plan.argv, plan.env)
         # As early as possible: memory that the server has taken before is not in the rise.
         self._before = nvml.gpu_memory(plan.env)
         # The server reads the same file now, so this makes no start longer.
-        model = self._wishes.model
+        model = self.wishes.model
         self._layout = read_layout(model) if model else None
         self.nvidia: nvml.GpuMemory | None = None
         """NVIDIA's last answer."""
@@ -54,7 +54,7 @@ class GpuObserver:
     @property
     def refused(self) -> bool:
         """True if the arguments keep the server from the GPU."""
-        return self._wishes.refusal is not None
+        return self.wishes.refusal is not None
 
     def look(
         self,
@@ -70,13 +70,13 @@ class GpuObserver:
         ``has_ended`` is asked after a lost connection: of a server that has ended nothing is read.
         """
         made = CanaryResult(problem="llm.canary is off")
-        process = sample_processes(computing_processes(pid, self._files), self._wishes.model)
+        process = sample_processes(computing_processes(pid, self._files), self.wishes.model)
         if not canary:
             self.nvidia = nvml.gpu_memory(self._plan.env)
         for requests in _REQUESTS if canary else ():
             busy, began = process.busy, time.time_ns() // 1000
             for _ in range(requests):
-                made = ask_canary(address, self._wishes)
+                made = ask_canary(address, self.wishes)
                 if not made.answered:
                     break
             # Soon: the supervisor waits for this, and a driver that has failed may answer late.
@@ -84,7 +84,7 @@ class GpuObserver:
                 break
             # Again the list of processes: a router may have started one for the request.
             pids = computing_processes(pid, self._files)
-            process = sample_processes(pids, self._wishes.model)
+            process = sample_processes(pids, self.wishes.model)
             self.nvidia = nvml.gpu_memory(self._plan.env, since=began)
             made = made._replace(worked=_worked(busy, process, self.nvidia, pids))
             # Once more only where NVIDIA's driver has nothing else to show: no memory by process.
@@ -96,7 +96,7 @@ class GpuObserver:
     def _observed(
         self, pid: int, log: LogFacts, process: ProcessSample, canary: CanaryResult
     ) -> Observed:
-        layout, wishes, after = self._layout, self._wishes, self.nvidia
+        layout, wishes, after = self._layout, self.wishes, self.nvidia
         whole, wanted = _bytes_of_layers(layout, wishes.layers)
         used = after.used - self._before.used if after and self._before else None
         return Observed(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.life import ServerProblem
     from tsuku_llm.launch.report import FallenBack, Sink, StartReport
     from tsuku_llm.launch.supervise import StopHandle
+    from tsuku_llm.operations.warming import Warming
 
 
 class Serving(NamedTuple):
@@ -194,7 +195,7 @@ class VersionStart(NamedTuple):
             recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
             check = self._devices(caches)
             try:
-                return self._run(check, self._plan(check, caches), keep)
+                return self._run(check, self._plan(check, caches), keep, caches)
             except LaunchError as error:
                 # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
                 # fallen off the bus, or its driver fails. Then the remembered list is wrong. A
@@ -206,7 +207,7 @@ class VersionStart(NamedTuple):
                 # Without an answer nothing is known of a loss.
                 if now.devices is None or _names(now) == _names(check):
                     raise
-                return self._run(now, self._plan(now, caches), keep)
+                return self._run(now, self._plan(now, caches), keep, caches)
 
     def _devices(self, caches: BuildCaches) -> Check:
         installed = self.installed
@@ -231,7 +232,9 @@ class VersionStart(NamedTuple):
         self._require_devices(check, plan)
         return plan
 
-    def _run(self, check: Check, plan: LaunchPlan, keep: tuple[int, ...]) -> int:
+    def _run(
+        self, check: Check, plan: LaunchPlan, keep: tuple[int, ...], caches: BuildCaches
+    ) -> int:
         # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
             self._recheck()  # the last moment at which this is possible
@@ -257,6 +260,7 @@ class VersionStart(NamedTuple):
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
             tell=self._tell,
             warn=self._warn_of_running if check.problem is None else lambda _: None,
+            warming=self._warming(check, plan, caches),
             on_problem=self._on_problem,
             ends_lost=self.session.settings.on_gpu_loss != "warn",
         )
@@ -298,6 +302,19 @@ class VersionStart(NamedTuple):
                     self.how.sink(reported._replace(ready=False))
                 raise GpuLost(f"{_DIED}: {death.cause}", hint=death.fix)
         return code
+
+    def _warming(self, check: Check, plan: LaunchPlan, caches: BuildCaches) -> Warming | None:
+        """Return the listener to a warm-up; None if this start shall have none."""
+        settings = self.session.settings
+        # Without the short request no other one is wanted either.
+        if not (settings.warm_up and settings.canary) or plan.backend == "cpu" or check.problem:
+            return None
+        from tsuku_llm.operations.warming import Warming, WhatIsCompiled  # noqa: PLC0415 - as above
+
+        drivers = driver_fingerprint(self.session.machine.environ) or ()
+        subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
+        warming = Warming(self.session, caches, subject)
+        return warming if warming.is_needed else None
 
     def _own_stop_handle(self) -> StopHandle:
         """Return a stop handle for this start only.
