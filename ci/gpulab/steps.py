@@ -8,7 +8,9 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,35 +48,112 @@ def serve(
 
     ``verdict`` is the one that the report must have. ``env`` is added to the environment.
     """
-    port = _free_port()
-    words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--port", str(port), *more)
-    began = time.monotonic()
-    child = subprocess.Popen(
-        [machine.command, *words],
-        env={**machine.env, **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    healthy = _waits_for(child, port)
-    ready = time.monotonic() - began
-    answer = _ask(port) if healthy else {}
-    time.sleep(2.0 if healthy else 0.0)  # the verdict follows the first good answer
-    child.send_signal(signal.SIGTERM)
-    try:
-        stdout, stderr = child.communicate(timeout=60)
-    except subprocess.TimeoutExpired:  # a server that is still loading does not handle signals
-        child.kill()
-        stdout, stderr = child.communicate()
-    start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
+    with _running(machine, model, *more, env=env) as server:
+        ready = server.wait()
+        answer = _ask(server.port, {"prompt": "hello " * 200, "n_predict": 64}) if ready else {}
+    start = json.loads(server.stdout or "{}").get("data", {}).get("start") or {}
     return {
-        "shown": start.get("verdict") == verdict and child.returncode == 0,
-        "exit_code": child.returncode,
-        "seconds until /health": round(ready, 2),
+        "shown": start.get("verdict") == verdict and server.code == 0,
+        "exit_code": server.code,
+        "seconds until /health": server.healthy_after,
+        "seconds until ready": ready,
         "timings": answer.get("timings"),
         "start": start,
-        "stderr": stderr[-3000:] if child.returncode else "",
+        "stderr": server.stderr[-3000:] if server.code else "",
     }
+
+
+_PROMPTS = (64, 2000)
+"""Tokens of the prompts that are measured after a start."""
+
+_NOISE = 0.05
+"""Seconds by which a first prompt may exceed twice the second one's: the clock of a short one."""
+
+
+def first_prompts(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
+    """Measure the first and the second prompt after "ready", at two starts.
+
+    The first one must take at most twice as long as the second. The caches are removed before.
+    """
+    dropped = machine.program("prune", "--caches", "--json")
+    starts: list[Mapping[str, object]] = []
+    shown = dropped.code == 0
+    for _ in range(2):
+        with _running(machine, model, *more) as server:
+            ready = server.wait()
+            measured = {
+                str(tokens): [_seconds(server.port, tokens) for _ in range(2)]
+                for tokens in _PROMPTS
+                if ready
+            }
+        shown &= bool(measured)
+        for first, second in measured.values():
+            shown &= first <= 2 * second + _NOISE
+        starts.append({"seconds until ready": ready, "first and second prompt": measured})
+    return {"shown": shown, "starts": starts, "caches": machine.program("doctor", "--json").data.get("caches")}
+
+
+def _seconds(port: int, tokens: int) -> float:
+    began = time.monotonic()
+    # Letters of the model's vocabulary, which differ from those of the prompts before.
+    prompt = [259 + (number * number + tokens) % 26 for number in range(tokens)]
+    _ask(port, {"prompt": prompt, "n_predict": 1, "cache_prompt": False})
+    return round(time.monotonic() - began, 3)
+
+
+@dataclass
+class _Server:
+    """A ``serve`` that requires the GPU, until the end of the block that started it."""
+
+    child: subprocess.Popen[str]
+    port: int
+    log: Path
+    began: float
+    healthy_after: float | None = None
+    stdout: str = ""
+    stderr: str = ""
+    code: int | None = None
+
+    def wait(self) -> float | None:
+        """Wait until the program has judged the server; return the seconds since its start."""
+        deadline = self.began + _PATIENCE
+        while self.child.poll() is None and time.monotonic() < deadline:
+            if self.healthy_after is None and _is_healthy(self.port):
+                self.healthy_after = round(time.monotonic() - self.began, 2)
+            # The decision again, with the share, follows the warm-up.
+            if "gpu=[" in self.log.read_text("utf-8", "replace"):
+                return round(time.monotonic() - self.began, 2)
+            time.sleep(0.05)
+        return None
+
+
+@contextmanager
+def _running(
+    machine: Machine, model: Path, *more: str, env: Mapping[str, str] | None = None
+) -> Iterator[_Server]:
+    port = _free_port()
+    words = ("serve", "--require-gpu", "--json", "--", "-m", str(model), "--port", str(port), *more)
+    log = machine.folder / "serve.log"
+    with log.open("wb") as said:
+        child = subprocess.Popen(
+            [machine.command, *words],
+            env={**machine.env, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+    server = _Server(child, port, log, time.monotonic())
+    try:
+        yield server
+    finally:
+        child.send_signal(signal.SIGTERM)
+        try:
+            server.stdout, _ = child.communicate(timeout=60)
+        except subprocess.TimeoutExpired:  # a server that is still loading does not handle signals
+            child.kill()
+            server.stdout, _ = child.communicate()
+        server.code = child.returncode
+        server.stderr = log.read_text("utf-8", "replace")
 
 
 def refuse_a_part(machine: Machine, model: Path) -> Mapping[str, object]:
@@ -98,15 +177,6 @@ def compare(machine: Machine, model: Path) -> Mapping[str, object]:
     return {"shown": shown, **done.told, "bench": done.data}
 
 
-def _waits_for(child: subprocess.Popen[str], port: int) -> bool:
-    deadline = time.monotonic() + _PATIENCE
-    while child.poll() is None and time.monotonic() < deadline:
-        if _is_healthy(port):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def _is_healthy(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
@@ -115,10 +185,10 @@ def _is_healthy(port: int) -> bool:
         return False
 
 
-def _ask(port: int) -> Mapping[str, Any]:
+def _ask(port: int, body: Mapping[str, object]) -> Mapping[str, Any]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/completion",
-        json.dumps({"prompt": "hello " * 200, "n_predict": 64}).encode(),
+        json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
     try:

@@ -191,12 +191,13 @@ def test_the_user_hears_of_a_warm_up_that_lasts(root: Path, starter: Starter) ->
     for seconds in (1.0, 2.0, 2.9):
         one.on_waiting(seconds)
     assert starter.notes == []
-    for seconds in (3.0, 4.0, 5.0):
-        one.on_waiting(seconds)
-    one.on_warmed(WarmedUp(14.6, "prompts from 512 tokens on take too long here"))
-    first, last = starter.notes
+    for second in range(3, 48):
+        one.on_waiting(float(second))
+    one.on_warmed(WarmedUp(47.6, "prompts from 512 tokens on take too long here"))
+    first, *progress, last = starter.notes
     assert first.startswith("the GPU's driver compiles code for this model")
-    assert last == "compiled in 15 seconds (prompts from 512 tokens on take too long here)"
+    assert progress == [f"compiling for {seconds} s" for seconds in (10, 20, 40)]
+    assert last == "compiled in 48 seconds (prompts from 512 tokens on take too long here)"
 
 
 def test_a_damaged_note_is_no_note(root: Path, starter: Starter) -> None:

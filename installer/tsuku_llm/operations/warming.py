@@ -32,8 +32,8 @@ _MOST = 64
 _LARGEST = 1 << 16
 """Bytes of the note that are read."""
 
-_QUIET = 3.0
-"""Seconds after which the user is told why the server is not ready yet."""
+_TOLD_AT = (3.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+"""Seconds after which the user is told that the server is not ready yet."""
 
 # Where a server listens, and who may ask it, changes nothing of what is compiled.
 _ELSEWHERE = ("--host", "--port", "--api-key", "--api-key-file", "--alias", "-a", "--api-prefix")
@@ -88,17 +88,19 @@ class Warming:
         self._root = caches.root
         self._digest = subject.digest
         # Only the monitor's thread uses it, once the server runs.
-        self._told = False
+        self._told = 0
         self.is_needed = self._digest not in self._noted()
 
     def on_waiting(self, seconds: float) -> None:
-        """Say once why the server is not ready yet."""
-        if not self._told and seconds >= _QUIET:
-            self._told = True
-            self._session.user.note(
+        """Say why the server is not ready yet, less and less often."""
+        due = sum(at <= seconds for at in _TOLD_AT)
+        if due > self._told:
+            first = (
                 "the GPU's driver compiles code for this model, so that the first prompt need not "
                 "wait for it"
             )
+            self._session.user.note(f"compiling for {seconds:.0f} s" if self._told else first)
+            self._told = due
 
     def on_warmed(self, result: WarmedUp) -> None:
         """Say how long it took, if that was told, and note a warm-up that a later start can use."""
