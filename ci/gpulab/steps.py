@@ -90,7 +90,11 @@ def first_prompts(machine: Machine, model: Path, *more: str) -> Mapping[str, obj
         for first, second in measured.values():
             shown &= first <= 2 * second + _NOISE
         starts.append({"seconds until ready": ready, "first and second prompt": measured})
-    return {"shown": shown, "starts": starts, "caches": machine.program("doctor", "--json").data.get("caches")}
+    return {
+        "shown": shown,
+        "starts": starts,
+        "caches": machine.program("doctor", "--json").data.get("caches"),
+    }
 
 
 def _seconds(port: int, tokens: int) -> float:

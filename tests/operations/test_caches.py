@@ -154,6 +154,17 @@ def test_only_the_folders_of_drivers_are_removed(user: User) -> None:
     assert (user.folder / "outside" / "kept").exists()
 
 
+@pytest.mark.parametrize("value", ["", "0", "off", "relative"])
+def test_a_value_that_is_no_folder_is_shown_as_the_users_word(value: str, user: User) -> None:
+    user.environ = {"GGML_OPENCL_KERNEL_CACHE_DIR": value}
+    states = {state.name: state for state in look_at_caches(user.session, "opencl")}
+    found = states["ggml-opencl"]
+    assert (found.state, found.text) == (
+        "off",
+        f"as you say: GGML_OPENCL_KERNEL_CACHE_DIR={value}",
+    )
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the locks of an open file")
 def test_a_cache_without_a_limit_of_its_own_is_emptied_beyond_ours(user: User) -> None:
     def fill(name: str, size: int) -> Path:

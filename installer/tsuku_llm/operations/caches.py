@@ -33,7 +33,7 @@ FOLDER = "drivers"
 """The folder below the user's caches; in it each driver has one."""
 
 WARM = "warm.json"
-"""The note there about what was compiled: ``warm_notes`` has its content."""
+"""The note there about what was compiled; ``operations.warming`` has its content."""
 
 NO_FOLDER = "the system names no folder for caches: set HOME, or XDG_CACHE_HOME"
 
@@ -82,9 +82,14 @@ def build_caches(session: Session, backend: str) -> Iterator[BuildCaches]:
         return
     with ExitStack() as stack:
         try:
-            _make(root, given)
+            _make_root(root)
             _trim(root)
+            # From here on ``prune --caches`` leaves the folders alone: make them now, not before.
             held = stack.enter_context(holding(root))
+            for cache in caches_of(backend):
+                # NVIDIA's driver keeps nothing in a folder that does not exist.
+                if cache.places[0] in given:
+                    make_folder(root / cache.name, private=True)
             caches = BuildCaches({**environ, **given}, given, root, held)
         except NotInstalled:
             # ``prune --caches`` removes them now. The drivers compile for this start alone.
@@ -96,8 +101,8 @@ def build_caches(session: Session, backend: str) -> Iterator[BuildCaches]:
         yield caches
 
 
-def _make(root: Path, given: Mapping[str, str]) -> None:
-    """Make the folders that ``given`` names. Raises StoreError, and UnsafeLocation."""
+def _make_root(root: Path) -> None:
+    """Make the folder of all drivers, with the file that holds it. Raises StoreError."""
     check_path(root)
     make_folder(root, private=True)
     file = root / IN_USE
@@ -108,10 +113,6 @@ def _make(root: Path, given: Mapping[str, str]) -> None:
             suppress(FileExistsError),
         ):
             write_new(file, b"")
-    for cache in TABLE:
-        # Several drivers use only a folder that exists.
-        if given.get(cache.places[0]) == str(root / cache.name):
-            make_folder(root / cache.name, private=True)
 
 
 def _trim(root: Path) -> None:
@@ -126,7 +127,6 @@ def _trim(root: Path) -> None:
         if alone:
             for name in large:
                 _remove(root, name)
-                make_folder(root / name, private=True)
 
 
 def _size(folder: Path) -> tuple[int, int]:
@@ -203,6 +203,9 @@ def _state(session: Session, cache: DriverCache) -> CacheState:
         return CacheState(cache.name, cache.driver, "off", f"turned off by {off}")
     if place := users_place(cache, environ):
         folder, where = Path(place.partition("=")[2]), place
+        # An empty value, or a word such as "off": the driver knows what it means.
+        if not folder.is_absolute():
+            return CacheState(cache.name, cache.driver, "off", f"as you say: {place}")
         problem = None if folder.is_dir() else ("there is no such folder", "make it")
     else:
         root = root_of(session)
