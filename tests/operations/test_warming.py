@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,12 +10,16 @@ import pytest
 from support.servers import Starter, install_stand_in
 
 from tsuku_llm.errors import BackendFailed, LaunchError
+from tsuku_llm.instances.loading import LoadSample
+from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.devices import ListedDevice
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.report import Verdict
 from tsuku_llm.launch.warm_up import WarmedUp
 from tsuku_llm.operations.caches import BuildCaches
+from tsuku_llm.operations.serve import Serving
 from tsuku_llm.operations.warming import Warming, WhatIsCompiled
+from tsuku_llm.operations.watching import Listener, watch_over
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -132,6 +137,39 @@ def test_a_server_that_ends_at_the_warm_up_did_not_start(
         starter.start("-m", "/none.gguf")
     assert type(caught.value) is error
     assert not any(report.ready for report in starter.reports)
+
+
+class Hearing(Listener):
+    """A listener that ends the compiling when it has heard of it, and then the server."""
+
+    def __init__(self, compiled: Path) -> None:
+        self.compiled = compiled
+        self.heard: list[str] = []
+
+    def on_loading(self, seconds: float, sample: LoadSample) -> None:
+        self.heard.append(f"loading for {seconds}: {sample}")
+
+    def on_compiling(self, seconds: float) -> None:
+        assert seconds > 0
+        self.heard.append("compiling")
+        self.compiled.write_bytes(b"")
+
+    def on_ready(self, record: Record) -> None:
+        self.heard.append("ready")
+        assert record.server is not None
+        os.kill(record.server.pid, signal.SIGTERM)
+
+
+def test_a_server_with_a_name_tells_that_it_compiles_before_it_is_ready(
+    data: Path, starter: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the supervisor of a server leaves the user's folder
+    compiled = tmp_path / "compiled"
+    install_stand_in(data, serve=(f"until {compiled}", "listen"))
+    listener = Hearing(compiled)
+    words = ("--port", "0", "-m", "/none.gguf")
+    assert watch_over(starter.session(), words, Serving(), listener, own_log=False) == 0
+    assert listener.heard == ["compiling", "ready"]
 
 
 # --- what it depends on ------------------------------------------------------------------

@@ -15,6 +15,7 @@
  *     refuse N M            a completion is answered with status N, an embedding with M
  *     die TEXT              the first request for a result ends it as abort() does, after TEXT
  *     choke N TEXT          a prompt of more than N tokens does the same
+ *     until FILE            prompts of several tokens are answered once FILE exists
  *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
  *     open FILE             open a file and keep it open
@@ -101,6 +102,7 @@ static int dies, stuck;
 static long most_tokens;
 static char last_words[4096];
 static char work[4096];
+static char awaited[4096];
 
 static double prompt_speed, generation_speed;
 
@@ -162,6 +164,8 @@ static void answer(int client)
             fprintf(stderr, "%s\n", last_words);
         abort();
     }
+    while (*awaited && tokens(request) > 1 && access(awaited, F_OK))
+        usleep(1000);
     if (code)
         snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
     else if (*work && !strncmp(request, "POST /", 6))
@@ -307,7 +311,9 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "choke")) {
         if (sscanf(text, "%ld %4095[^\n]", &most_tokens, last_words) < 1)
             exit(91);
-    } else if (!strcmp(name, "stuck"))
+    } else if (!strcmp(name, "until"))
+        snprintf(awaited, sizeof awaited, "%s", text);
+    else if (!strcmp(name, "stuck"))
         stuck = 1;
     else if (!strcmp(name, "work"))
         snprintf(work, sizeof work, "%s", text);

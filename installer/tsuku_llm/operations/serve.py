@@ -52,6 +52,7 @@ class Serving(NamedTuple):
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
     from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
     with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
+    ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
     """
 
@@ -64,6 +65,7 @@ class Serving(NamedTuple):
     sink: Sink | None = None
     stop_handle: StopHandle | None = None
     on_loading: Callable[[int, int], None] | None = None
+    on_compiling: Callable[[float], None] | None = None
     on_signal: Callable[[int], None] | None = None
 
 
@@ -313,7 +315,7 @@ class VersionStart(NamedTuple):
 
         drivers = driver_fingerprint(self.session.machine.environ) or ()
         subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
-        warming = Warming(self.session, caches, subject)
+        warming = Warming(self.session, caches, subject, self.how.on_compiling)
         return warming if warming.is_needed else None
 
     def _own_stop_handle(self) -> StopHandle:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,10 +80,20 @@ def _compiling(argv: Sequence[str]) -> Iterator[str]:
 
 
 class Warming:
-    """The listener to one warm-up; ``is_needed`` is False if an earlier start has done it."""
+    """The listener to one warm-up; ``is_needed`` is False if an earlier start has done it.
 
-    def __init__(self, session: Session, caches: BuildCaches, subject: WhatIsCompiled) -> None:
+    ``on_compiling`` is called once a second with the seconds that it takes so far.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        caches: BuildCaches,
+        subject: WhatIsCompiled,
+        on_compiling: Callable[[float], None] | None = None,
+    ) -> None:
         self._session = session
+        self._on_compiling = on_compiling
         self._backend = subject.plan.backend
         self._root = caches.root
         self._digest = subject.digest
@@ -93,6 +103,8 @@ class Warming:
 
     def on_waiting(self, seconds: float) -> None:
         """Say why the server is not ready yet, less and less often."""
+        if self._on_compiling:
+            self._on_compiling(seconds)
         due = sum(at <= seconds for at in _TOLD_AT)
         if due > self._told:
             first = (
