@@ -163,7 +163,7 @@ def test_a_small_context_ends_the_growth() -> None:
         warm_up = WarmUp(server.address, Wishes())
         warm_up.first()
         result = warm_up.rest()
-    assert (result.problem, result.lost) == (
+    assert (result.problem, result.unanswered) == (
         "a prompt of 128 tokens was answered with HTTP status 400",
         False,
     )
@@ -180,8 +180,8 @@ def test_a_server_that_refuses_everything_is_left_alone() -> None:
 def test_a_server_that_ends_meanwhile_is_lost(ends_at: int) -> None:
     with llama(Device(), ends_at=ends_at) as server:
         warm_up = WarmUp(server.address, Wishes())
-        assert warm_up.first().lost is (ends_at == 1)
-        assert warm_up.rest().lost
+        assert warm_up.first().unanswered is (ends_at == 1)
+        assert warm_up.rest().unanswered
 
 
 def test_a_key_that_cannot_be_read_ends_the_warm_up_alone(tmp_path: Path) -> None:

@@ -96,6 +96,19 @@ def test_no_request_for_a_warm_up_is_made_where_none_is_wanted(
     assert noted(root) == []
 
 
+def test_a_server_that_answers_no_prompt_is_asked_for_one_token_only(
+    data: Path, root: Path, starter: Starter
+) -> None:
+    """It serves something else, or wants a key that we do not have."""
+    (root / "mesa").mkdir(parents=True)
+    (root / "mesa" / "shader").write_bytes(b"of another start")
+    for folder in (root.parent, root, root / "mesa"):
+        folder.chmod(0o700)
+    install_stand_in(data, serve=("refuse 401 401", "choke 1 it was asked", "listen"))
+    assert starter.start("-m", "/none.gguf") == 0
+    assert noted(root) == []
+
+
 def test_a_build_for_the_processor_is_not_warmed_up(data: Path, starter: Starter) -> None:
     install_stand_in(data, backend="cpu", serve=("die it was asked", "listen"))
     assert starter.start("-m", "/none.gguf") == 0
@@ -251,10 +264,10 @@ def test_a_damaged_note_is_no_note(root: Path, starter: Starter) -> None:
     warming(starter, None).on_warmed(WarmedUp(1.0))
 
 
-def test_a_broken_connection_is_not_noted(root: Path, starter: Starter) -> None:
+def test_a_warm_up_without_an_answer_is_not_noted(root: Path, starter: Starter) -> None:
     (root / "mesa").mkdir(parents=True)
     (root / "mesa" / "shader").write_bytes(b"x")
-    warming(starter, root).on_warmed(WarmedUp(1.0, "it broke", lost=True))
+    warming(starter, root).on_warmed(WarmedUp(1.0, "it broke", unanswered=True))
     assert noted(root) == []
 
 

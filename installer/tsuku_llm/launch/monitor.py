@@ -199,8 +199,8 @@ class StartMonitor:
         address, start = readiness.address, self._start
         # One token first: a driver may compile for longer than the canary request may take.
         warm_up = self._warm_up(readiness, observer)
-        if warm_up and warm_up.first().lost:
-            # It ends, or it is no server that we understand: the canary request below tells.
+        if warm_up and warm_up.first().problem:
+            # It ends, or wants another key: the canary request below tells what it is.
             warm_up = None
         report = self.report._replace(
             host=address.host,
@@ -240,7 +240,7 @@ class StartMonitor:
         elif warm_up and start.warming:
             warmed = warm_up.rest()
             # As above: an end at such a request is the end of a failed start.
-            if warmed.lost and self._over.wait(_ENDING):
+            if warmed.unanswered and self._over.wait(_ENDING):
                 readiness.deny()
                 return False
             start.warming.on_warmed(warmed)

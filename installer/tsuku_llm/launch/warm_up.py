@@ -41,13 +41,13 @@ _DENIED = (401, 403)
 class WarmedUp(NamedTuple):
     """The result of a warm-up so far. ``seconds`` is how long it took.
 
-    ``problem`` is why it is not complete, empty if it is. ``lost``: the connection broke, as when
-    the server ends.
+    ``problem`` is why it is not complete, empty if it is. ``unanswered``: a prompt got no answer
+    at all, as when the server ends or hangs.
     """
 
     seconds: float
     problem: str = ""
-    lost: bool = False
+    unanswered: bool = False
 
 
 class WarmUpListener(Protocol):
@@ -93,7 +93,7 @@ class WarmUp:
 
     def _prompts(self, sizes: tuple[int, ...]) -> WarmedUp:
         begun = self._clock()
-        problem, lost = "", False
+        problem, unanswered = "", False
         try:
             for size in sizes:
                 # After a refusal only the short one at the end is left to do.
@@ -111,11 +111,11 @@ class WarmUp:
                     if isinstance(again, float):
                         self._per_token = again / size
         except TimeoutError:
-            problem = f"a prompt was not answered within {LIMIT:g} seconds"
+            problem, unanswered = f"a prompt was not answered within {LIMIT:g} seconds", True
         except (OSError, UnicodeError, ValueError) as error:
-            problem, lost = f"a prompt was not answered: {error}", True
+            problem, unanswered = f"a prompt was not answered: {error}", True
         self._seconds += self._clock() - begun
-        return WarmedUp(self._seconds, problem, lost)
+        return WarmedUp(self._seconds, problem, unanswered)
 
     def _prompt(self, size: int) -> float | str:
         """Return the seconds for a prompt, or why the server does not answer it.

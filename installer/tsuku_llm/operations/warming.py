@@ -120,7 +120,7 @@ class Warming:
             incomplete = f" ({result.problem})" if result.problem else ""
             self._session.user.note(f"compiled in {result.seconds:.0f} seconds{incomplete}")
         # A driver that kept nothing compiles at the next start again.
-        if result.lost or self._root is None or not self._kept(self._root):
+        if result.unanswered or self._root is None or not self._kept(self._root):
             return
         content = records.encode({"format": 1, "warm": [*self._noted(), self._digest][-_MOST:]})
         # Without the note the next start is warmed up again.
