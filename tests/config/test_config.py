@@ -153,6 +153,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.require_fresh": "true",
         "llm.update_check": "false",
         "llm.canary": "false",
+        "llm.warm_up": "false",
         "llm.fallback": "auto",
         "llm.on_gpu_loss": "restart",
         "llm.idle_timeout": "5m",
@@ -473,6 +474,7 @@ TEXTS = {
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
     "llm.canary": st.sampled_from(["true", "false"]),
+    "llm.warm_up": st.sampled_from(["true", "false"]),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
     **dict.fromkeys(
