@@ -16,7 +16,7 @@ from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
 from ci.gpulab.placing import place
-from ci.gpulab.steps import compare, refuse, refuse_a_part, serve
+from ci.gpulab.steps import compare, first_prompts, refuse, refuse_a_part, serve
 from ci.gpulab.watching import watch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +89,8 @@ def _steps(
         installed = machine.program("install", "--backend", backend, *chosen)
         document[f"install {backend}"] = {"shown": installed.code == 0, **installed.told}
     document["without a loader"] = refuse(machine, model)
+    # Before all others: their prompts are compiled after it.
+    document["first prompts"] = first_prompts(machine, model, "-c", "4096")
     document["on the GPU"] = serve(machine, model)
     document["on the GPU, verbose"] = serve(machine, model, "-lv", "4")
     document["on the GPU, no canary"] = serve(machine, model, env={"TSUKU_LLM_CANARY": "false"})
@@ -102,6 +104,7 @@ def _steps(
     own = add_own_build(machine, cuda, vulkan)
     installed = own.program("install", "--backend", "cuda", "--json")
     document["install cuda"] = {"shown": installed.code == 0, **installed.told}
+    document["first prompts, CUDA"] = first_prompts(own, model, "-c", "4096")
     document["on the GPU, CUDA"] = serve(own, model)
     document["compared"] = compare(own, model)
     return document

@@ -12,7 +12,7 @@ from typing import Any
 
 from ci.gpulab.machine import Machine
 from ci.gpulab.model import write_model
-from ci.gpulab.steps import complete, running
+from ci.gpulab.steps import Server, running
 
 _SMALL = {"layers": 40, "width": 2048, "inner": 5632}
 """2.1 GB."""
@@ -78,20 +78,25 @@ def _measure(
     machine: Machine, model: Path, *more: str, env: Mapping[str, str] | None = None
 ) -> Mapping[str, Any]:
     """Start a server and ask it; return tokens per second, and the seconds of two prompts."""
-    with running(machine, model, "-c", "4096", *more, env=env) as (child, port, ready):
+    with running(machine, model, "-c", "4096", *more, env=env) as server:
+        ready = server.wait()
         # The second prompt differs: the server keeps the state of the first one.
-        prompts = [complete(port, f"{n} {_PROMPT}", 1) for n in range(2)] if ready else []
-        answers = [complete(port, f"{n} hello", 128) for n in range(_ROUNDS)] if ready else []
+        prompts = [_complete(server, f"{n} {_PROMPT}", 1) for n in range(2)] if ready else []
+        answers = [_complete(server, f"{n} hello", 128) for n in range(_ROUNDS)] if ready else []
     timings = [each["timings"] for each in answers if "timings" in each]
     rates = [each["predicted_n"] / each["predicted_ms"] * 1000 for each in timings]
     return {
         "generation": round(statistics.median(rates), 1) if rates else 0.0,
         "prompts, s": [each.get("seconds") for each in prompts],
-        "placement": child.start.get("placement"),
-        "gpu_names": child.start.get("gpu_names"),
-        "exit_code": child.code,
-        "stderr": child.stderr[-1000:] if child.code else "",
+        "placement": server.start.get("placement"),
+        "gpu_names": server.start.get("gpu_names"),
+        "exit_code": server.code,
+        "stderr": server.stderr[-1000:] if server.code else "",
     }
+
+
+def _complete(server: Server, prompt: str, tokens: int) -> Mapping[str, Any]:
+    return server.ask(prompt=prompt, n_predict=tokens, ignore_eos=True)
 
 
 @contextmanager

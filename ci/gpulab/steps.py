@@ -48,32 +48,107 @@ def serve(
 
     ``verdict`` is the one that the report must have. ``env`` is added to the environment.
     """
-    began = time.monotonic()
-    with running(machine, model, *more, env=env, options=("--require-gpu",)) as (
-        end,
-        port,
-        healthy,
-    ):
-        ready = time.monotonic() - began
-        answer = complete(port, "hello " * 200, 64) if healthy else {}
-        time.sleep(2.0 if healthy else 0.0)  # the verdict follows the first good answer
+    with running(machine, model, *more, env=env, options=("--require-gpu",)) as server:
+        ready = server.wait()
+        answer = server.ask(prompt="hello " * 200, n_predict=64) if ready else {}
     return {
-        "shown": end.start.get("verdict") == verdict and end.code == 0,
-        "exit_code": end.code,
-        "seconds until /health": round(ready, 2),
+        "shown": server.start.get("verdict") == verdict and server.code == 0,
+        "exit_code": server.code,
+        "seconds until /health": server.healthy_after,
+        "seconds until ready": ready,
         "timings": answer.get("timings") or answer.get("error"),
-        "start": end.start,
-        "stderr": end.stderr[-3000:] if end.code else "",
+        "start": server.start,
+        "stderr": server.stderr[-3000:] if server.code else "",
     }
 
 
-@dataclass
-class End:
-    """How a server ended, known after ``running``; ``start`` is the launcher's report."""
+_PROMPTS = (64, 2000)
+"""Tokens of the prompts that are measured after a start."""
 
+_NOISE = 0.05
+"""Seconds by which a first prompt may exceed twice the second one's: the clock of a short one."""
+
+
+def first_prompts(machine: Machine, model: Path, *more: str) -> Mapping[str, object]:
+    """Measure the first and the second prompt after "ready", at two starts.
+
+    The first one must take at most twice as long as the second. The caches are removed before.
+    """
+    dropped = machine.program("prune", "--caches", "--json")
+    starts: list[Mapping[str, object]] = []
+    shown = dropped.code == 0
+    for _ in range(2):
+        with running(machine, model, *more, options=("--require-gpu",)) as server:
+            ready = server.wait()
+            measured = {
+                str(tokens): [_seconds(server, tokens) for _ in range(2)]
+                for tokens in _PROMPTS
+                if ready
+            }
+        shown &= bool(measured)
+        for first, second in measured.values():
+            shown &= first <= 2 * second + _NOISE
+        starts.append({"seconds until ready": ready, "first and second prompt": measured})
+    return {
+        "shown": shown,
+        "starts": starts,
+        "caches": machine.program("doctor", "--json").data.get("caches"),
+    }
+
+
+def _seconds(server: Server, tokens: int) -> float:
+    # Letters of the model's vocabulary, which differ from those of the prompts before.
+    prompt = [259 + (number * number + tokens) % 26 for number in range(tokens)]
+    seconds: float = server.ask(prompt=prompt, n_predict=1, cache_prompt=False)["seconds"]
+    return seconds
+
+
+@dataclass
+class Server:
+    """A server that ``serve`` runs.
+
+    ``code``, ``start`` (the launcher's report) and ``stderr`` are known after its end.
+    """
+
+    child: subprocess.Popen[str]
+    port: int
+    log: Path
+    began: float
+    healthy_after: float | None = None
     code: int | None = None
     start: Mapping[str, Any] = field(default_factory=dict)
     stderr: str = ""
+
+    def wait(self) -> float | None:
+        """Wait until the program has judged the server; return the seconds since its start."""
+        deadline = self.began + _PATIENCE
+        while self.child.poll() is None and time.monotonic() < deadline:
+            if self.healthy_after is None and _is_healthy(self.port):
+                self.healthy_after = round(time.monotonic() - self.began, 2)
+            # The decision again, with the share, follows the warm-up.
+            if "gpu=[" in self.log.read_text("utf-8", "replace"):
+                return round(time.monotonic() - self.began, 2)
+            time.sleep(0.05)
+        return None
+
+    def ask(self, **body: object) -> Mapping[str, Any]:
+        """Ask for a completion; return the server's answer with its ``seconds``.
+
+        A server that has crashed gives an ``error`` instead: its stderr is in the report.
+        """
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/completion",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        found: dict[str, Any] = {}
+        began = time.monotonic()
+        try:
+            with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
+                found = json.loads(answer.read())
+        except OSError as error:
+            found["error"] = repr(error)
+        return {**found, "seconds": round(time.monotonic() - began, 3)}
 
 
 @contextmanager
@@ -83,29 +158,35 @@ def running(
     *more: str,
     env: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
-) -> Iterator[tuple[End, int, bool]]:
-    """Start a server; give its end to be, its port, and whether it is ready; stop it at the end."""
+) -> Iterator[Server]:
+    """Start a server with the arguments ``more``; stop it at the end of the block.
+
+    ``options`` are those of ``serve``.
+    """
     port = _free_port()
     words = ("serve", *options, "--json", "--", "-m", str(model), "--port", str(port), *more)
-    child = subprocess.Popen(
-        [machine.command, *words],
-        env={**machine.env, **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    end = End()
+    log = machine.folder / "serve.log"
+    with log.open("wb") as said:
+        child = subprocess.Popen(
+            [machine.command, *words],
+            env={**machine.env, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+    server = Server(child, port, log, time.monotonic())
     try:
-        yield end, port, _waits_for(child, port)
+        yield server
     finally:
         child.send_signal(signal.SIGTERM)
         try:
-            stdout, end.stderr = child.communicate(timeout=60)
+            stdout, _ = child.communicate(timeout=60)
         except subprocess.TimeoutExpired:  # a server that is still loading does not handle signals
             child.kill()
-            stdout, end.stderr = child.communicate()
-        end.code = child.returncode
-        end.start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
+            stdout, _ = child.communicate()
+        server.code = child.returncode
+        server.start = json.loads(stdout or "{}").get("data", {}).get("start") or {}
+        server.stderr = log.read_text("utf-8", "replace")
 
 
 def refuse_a_part(machine: Machine, model: Path) -> Mapping[str, object]:
@@ -129,37 +210,12 @@ def compare(machine: Machine, model: Path) -> Mapping[str, object]:
     return {"shown": shown, **done.told, "bench": done.data}
 
 
-def _waits_for(child: subprocess.Popen[str], port: int) -> bool:
-    deadline = time.monotonic() + _PATIENCE
-    while child.poll() is None and time.monotonic() < deadline:
-        if _is_healthy(port):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def _is_healthy(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
             return True
     except OSError:
         return False
-
-
-def complete(port: int, prompt: str, tokens: int) -> Mapping[str, Any]:
-    """Ask for a completion; return the server's answer with its ``seconds``."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/completion",
-        json.dumps({"prompt": prompt, "n_predict": tokens, "ignore_eos": True}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    began = time.monotonic()
-    try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
-            found: dict[str, Any] = json.loads(answer.read())
-    except OSError as error:  # the server crashed: its stderr is in the report
-        return {"error": repr(error)}
-    return {**found, "seconds": round(time.monotonic() - began, 3)}
 
 
 def _free_port() -> int:

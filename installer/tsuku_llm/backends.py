@@ -46,6 +46,9 @@ class BackendFacts(NamedTuple):
     ``packages`` has the distributions' packages of the libraries that a build needs, by the
     beginning of the library's name and by family of distributions. ``library_fixes`` has the
     advice for libraries that come from no distribution's package.
+
+    ``caches`` are the names of the drivers' caches in ``launch.driver_caches``: what may compile
+    code for this backend when it is first used.
     """
 
     name: str
@@ -60,6 +63,7 @@ class BackendFacts(NamedTuple):
     first_look: str = "check that the GPU's driver is installed"
     packages: Mapping[str, Mapping[str, str]] = {}
     library_fixes: Mapping[str, str] = {}
+    caches: tuple[str, ...] = ()
 
 
 TABLE = (
@@ -80,6 +84,7 @@ TABLE = (
             "libcudart": _COMPANION,
             "libcublas": _COMPANION,
         },
+        caches=("nvidia-compute",),
     ),
     BackendFacts(
         "rocm",
@@ -92,6 +97,7 @@ TABLE = (
         hiding_variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
         first_look="check that rocminfo lists the GPU and you may open /dev/kfd (group render)",
         library_fixes={"libamdhip": _ROCM, "libhip": _ROCM, "librocblas": _ROCM},
+        caches=("amd-comgr",),
     ),
     BackendFacts(
         "sycl",
@@ -111,6 +117,7 @@ TABLE = (
                 "suse": "libze_loader1",
             }
         },
+        caches=("intel-neo", "intel-sycl"),
     ),
     BackendFacts(
         "vulkan",
@@ -138,6 +145,7 @@ TABLE = (
                 "suse": "libvulkan1",
             }
         },
+        caches=("nvidia-gl", "mesa"),
     ),
     BackendFacts(
         "opencl",
@@ -156,6 +164,7 @@ TABLE = (
                 "suse": "libOpenCL1",
             }
         },
+        caches=("ggml-opencl", "nvidia-compute", "intel-neo", "amd-comgr", "mesa", "pocl"),
     ),
     BackendFacts(
         "openvino",
@@ -167,6 +176,7 @@ TABLE = (
         plugin="openvino",
         hiding_variables=("GGML_OPENVINO_DEVICE",),
         first_look="check that clinfo lists the GPU and you may open /dev/dri (group render)",
+        caches=("intel-neo",),
     ),
     BackendFacts(
         "metal",

@@ -205,3 +205,51 @@ def test_an_unknown_backend_is_refused(program: Program) -> None:
     result = program("doctor", "--backend", "quantum")
     assert (result.code, result.stdout) == (3, "")
     assert result.stderr.startswith("error[unknown-request]: ")
+
+
+# --- the drivers' caches -----------------------------------------------------------------
+
+
+def cache_states(document: Any) -> dict[str, tuple[str, str]]:
+    return {each["name"]: (each["state"], each["text"]) for each in document["data"]["caches"]}
+
+
+def test_the_caches_of_the_drivers_are_told_and_none_is_made(
+    program: Program, as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("amd-card-without-rocm")
+    put(tsuku_home)
+    root = tsuku_home / "llm" / "cache" / "drivers"
+    empty = ("empty", str(root))
+    assert cache_states(as_json("doctor")) == {"nvidia-gl": empty, "mesa": empty}
+    assert f"{root}, nothing compiled yet" in program("doctor").stdout
+    assert not root.exists()
+    # What a driver has kept is shown, and the other vendor's driver is not.
+    (root / "mesa" / "mesa_shader_cache").mkdir(parents=True)
+    (root / "mesa" / "mesa_shader_cache" / "index").write_bytes(bytes(1_500_000))
+    assert cache_states(as_json("doctor"))["mesa"][0] == "kept"
+    shown = program("doctor").stdout
+    assert f"ok       driver caches   Mesa: {root}, 1.5 MB" in shown
+    assert "NVIDIA's Vulkan driver" not in shown
+
+
+def test_a_cache_that_keeps_nothing_is_named_and_breaks_no_link(
+    program: Program,
+    as_json: AsJson,
+    tsuku_home: Path,
+    on: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on("amd-card-without-rocm")
+    put(tsuku_home)
+    monkeypatch.setenv("MESA_SHADER_CACHE_DISABLE", "true")
+    monkeypatch.setenv("__GL_SHADER_DISK_CACHE_PATH", str(tsuku_home / "missing"))
+    told = as_json("doctor")
+    assert (told["exit_code"], told["data"]["broken"]) == (0, None)
+    states = cache_states(told)
+    assert states["mesa"] == ("off", "turned off by MESA_SHADER_CACHE_DISABLE=true")
+    assert states["nvidia-gl"][0] == "unusable"
+    assert "there is no such folder" in states["nvidia-gl"][1]
+    shown = program("doctor").stdout
+    assert "off" in shown
+    assert "each start compiles again" in shown

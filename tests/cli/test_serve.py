@@ -32,6 +32,8 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
         "GGML_VK_VISIBLE_DEVICES": "0",
         "GGML_BACKEND_PATH": "/evil.so",
         "LD_PRELOAD": "",
+        "MESA_SHADER_CACHE_MAX_SIZE": "2G",
+        "__GL_SHADER_DISK_CACHE": "0",
     }
     env = environment(home, **extra)
     words = ("serve", "--dry-run", "--", "-m", "a b.gguf")
@@ -46,6 +48,8 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
             "GGML_VK_VISIBLE_DEVICES": "0",
             "LLAMA_API_KEY": "***",
             "LLAMA_ARG_CTX_SIZE": "512",
+            # Of the driver's cache, one variable of which the user has set.
+            "MESA_SHADER_CACHE_DIR": str(home / "llm" / "cache" / "drivers" / "mesa"),
         },
         "removed": ["GGML_BACKEND_PATH", "LD_PRELOAD"],
         "placement": {
@@ -64,6 +68,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
         "with GGML_VK_VISIBLE_DEVICES=0",
         "with LLAMA_API_KEY=***",
         "with LLAMA_ARG_CTX_SIZE=512",
+        f"with MESA_SHADER_CACHE_DIR={home}/llm/cache/drivers/mesa",
         "without GGML_BACKEND_PATH",
         "without LD_PRELOAD",
         "placed: chosen by GGML_VK_VISIBLE_DEVICES=0",
@@ -207,3 +212,57 @@ def test_closed_streams_do_not_end_a_start(closed: str, flags: str, home: Path) 
     assert (out == "/dev/null") == (closed != "2>&-")
     # With --exec its stderr is ours; without, we read it from a pipe.
     assert (err == "/dev/null") == (closed != ">&-" and flags == "--exec")
+
+
+# --- the drivers' caches -----------------------------------------------------------------
+
+
+def dumped(stdout: str) -> dict[str, str]:
+    """The environment that a stand-in printed."""
+    lines = [line[4:] for line in stdout.splitlines() if line.startswith("env ")]
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+@pytest.mark.parametrize("way", [("serve",), ("serve", "--exec"), ("run", "llama-server")])
+def test_every_way_to_a_program_of_the_build_names_the_folders_of_the_drivers(
+    way: tuple[str, ...], home: Path
+) -> None:
+    install_stand_in(home / "llm", serve=("dump", "err listening on :1"))
+    env = environment(home, CUDA_CACHE_PATH="/mine", MESA_SHADER_CACHE_MAX_SIZE="3G")
+    for name in ("MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH"):
+        env.pop(name, None)
+    found = dumped(run_program(*way, "--", "-m", "x", env=env).stdout)
+    root = home / "llm" / "cache" / "drivers"
+    assert found["MESA_SHADER_CACHE_DIR"] == str(root / "mesa")
+    assert found["__GL_SHADER_DISK_CACHE_PATH"] == str(root / "nvidia-gl")
+    # What the user says is left as it is.
+    assert found["MESA_SHADER_CACHE_MAX_SIZE"] == "3G"
+    assert found["CUDA_CACHE_PATH"] == "/mine"
+    # NVIDIA's driver keeps nothing in a folder that does not exist.
+    assert {each.name for each in root.iterdir()} == {"mesa", "nvidia-gl", "in-use"}
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("way", [("serve",), ("serve", "--exec")], ids=["watched", "exec"])
+def test_prune_leaves_the_caches_of_a_running_server(way: tuple[str, ...], home: Path) -> None:
+    install_stand_in(home / "llm", serve=("out ready", "serve"))
+    env = environment(home)
+    with subprocess.Popen(
+        [*COMMAND, *way, "--", "--port", "0"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdout
+        assert server.stdout.readline() == "ready\n"
+        shader = home / "llm" / "cache" / "drivers" / "mesa" / "shader"
+        shader.write_bytes(bytes(2000))
+        pruned = run_program("prune", "--caches", env=env)
+        server.terminate()
+    assert pruned.stdout == "nothing to remove\nkept the drivers' caches: a server uses them\n"
+    assert shader.exists()
+    pruned = run_program("prune", "--caches", "--json", env=env)
+    assert pruned.document["data"]["caches"] == {"size": 2000, "in_use": False}
+    assert not shader.exists()
+    assert run_program("prune", env=env).stdout == "nothing to remove\n"

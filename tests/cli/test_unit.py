@@ -241,10 +241,12 @@ def test_a_unit_of_the_system_has_a_user_with_folders_of_its_own(tmp_path: Path)
     assert option(unit, "DynamicUser") == "yes"
     assert option(unit, "StateDirectory") == option(unit, "CacheDirectory") == "tsuku-llm"
     assert option(unit, "WantedBy") == "multi-user.target"
-    # Its state is where systemd made a folder for it, and shaders are kept between two starts.
+    # Its state and caches are where systemd made folders for it, which no other user may read.
     assert "\nEnvironment=XDG_STATE_HOME=%S\n" in unit
-    assert "\nEnvironment=__GL_SHADER_DISK_CACHE_PATH=%C/tsuku-llm\n" in unit
-    assert "\nEnvironment=CUDA_CACHE_PATH=%C/tsuku-llm/cuda\n" in unit
+    assert "\nEnvironment=XDG_CACHE_HOME=%C/tsuku-llm\n" in unit
+    assert option(unit, "CacheDirectoryMode") == "0700"
+    # The launcher names the drivers' folders; a variable of the unit would win over it.
+    assert "CACHE_PATH" not in unit
     assert option(unit, "ExecStart").endswith("serve --notify -- -m x.gguf")
     assert "--user" not in unit
     assert verify_all({"tsuku-llm.service": unit}, tmp_path, "--system") == ""

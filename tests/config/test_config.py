@@ -44,6 +44,7 @@ def test_all_folders_are_under_tsuku_home(tmp_path: Path) -> None:
     assert paths.config_file == tmp_path / "config.toml"
     assert paths.data == tmp_path / "llm"
     assert paths.state == paths.data / "state"
+    assert paths.cache == paths.data / "cache"
     assert paths.home == tmp_path
 
 
@@ -52,6 +53,7 @@ def test_X13_each_user_has_its_own_state_in_the_home_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     home = tmp_path / "opt"
     assert Paths.from_environ({"TSUKU_HOME": str(home)}).state == home / "llm" / "state"
     home.mkdir()
@@ -59,6 +61,7 @@ def test_X13_each_user_has_its_own_state_in_the_home_of_another_user(
     paths = Paths.from_environ({"TSUKU_HOME": str(home)})
     assert paths.data == home / "llm"
     assert paths.state == tmp_path / "mine" / "tsuku-llm"
+    assert paths.cache == tmp_path / "kept" / "tsuku-llm"
 
 
 @pytest.mark.parametrize("home", ["", "relative", "~/tsuku", "./x"])
@@ -72,13 +75,25 @@ def test_without_tsuku_home_the_systems_folders_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert Paths.from_environ({}) == Paths(
         tmp_path / ".config" / "tsuku-llm" / "config.toml",
         tmp_path / ".local" / "share" / "tsuku-llm",
         tmp_path / ".local" / "state" / "tsuku-llm",
+        cache=tmp_path / ".cache" / "tsuku-llm",
     )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of Linux")
+def test_a_relative_cache_folder_is_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything but the first prompt works without it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    cache = Paths.from_environ({}).cache
+    assert cache is None or cache.is_absolute()
 
 
 # --- precedence and sources --------------------------------------------------------------
@@ -138,6 +153,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.require_fresh": "true",
         "llm.update_check": "false",
         "llm.canary": "false",
+        "llm.warm_up": "false",
         "llm.fallback": "auto",
         "llm.on_gpu_loss": "restart",
         "llm.placement": "all",
@@ -459,6 +475,7 @@ TEXTS = {
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
     "llm.canary": st.sampled_from(["true", "false"]),
+    "llm.warm_up": st.sampled_from(["true", "false"]),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
     "llm.placement": st.sampled_from(keys.PLACEMENTS),

@@ -52,7 +52,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"safe_text", "store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
-    | {"_version", "config", "disk", "driver_child", "files", "instances", "local_host"}
+    | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
+    | {"local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
@@ -70,14 +71,16 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "prefetch": frozenset({"session"}),
     "credentials": frozenset({"session"}),
     "update_notice": frozenset({"session"}),
+    "caches": frozenset({"session"}),
+    "warming": frozenset({"caches", "session"}),
     "revocation": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session"}),
     "device_check": frozenset({"session", "state_notes"}),
     "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset({"choice", "revocation", "session", "which"}),
-    "explain": frozenset({"choice", "device_check", "fitting", "session", "which"}),
+    "doctor": frozenset({"caches", "choice", "revocation", "session", "which"}),
+    "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "which"}),
     "fitting": frozenset({"device_check"}),
     "reuse": frozenset(),
     "service": frozenset(),
@@ -88,16 +91,16 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "watching": frozenset({"serve", "session"}),
     "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
     | {"versions", "which"},
-    "build_version": frozenset({"choice", "reuse", "session"}),
+    "build_version": frozenset({"caches", "choice", "reuse", "session"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
     "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
-    "maintenance": frozenset({"revocation", "session", "versions", "which"}),
+    "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "fitting", "placing", "revocation"})
-    | {"session", "state_notes", "update_notice", "which"},
-    "tools": frozenset({"credentials", "device_check", "placing", "revocation", "session"})
-    | {"state_notes", "which"},
+    "serve": frozenset({"caches", "device_check", "fallback", "fitting", "placing"})
+    | {"revocation", "session", "state_notes", "update_notice", "warming", "which"},
+    "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
+    | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"update_notice"},
 }
@@ -180,6 +183,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "causes_model": {"causes"},
         "causes_system": {"causes"},
         "devices": set(),
+        "driver_caches": set(),
         "last_words": set(),
         "log": set(),
         "memory_options": {"wishes"},
@@ -207,6 +211,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "child": {"last_words", "planning"},
         "health": {"log", "planning"},
         "canary": {"gpu_use", "health", "wishes"},
+        "warm_up": {"canary", "health", "wishes"},
         "nvml": {"card_speeds", "child", "placement", "planning", "report"},
         "proc": {"gpu_use"},
         "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
@@ -221,7 +226,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "supervise": {"causes", "child", "failure", "forwarding", "health", "planning"}
         | {"replace_process"},
         "monitor": {"devices", "gpu_use", "health", "life", "life_sampling", "log", "nvml"}
-        | {"observation", "planning", "report", "supervise", "verdict", "wishes"},
+        | {"observation", "planning", "report", "supervise", "verdict", "warm_up", "wishes"},
     },
     "store": {
         # What is on disk: files and their formats.

@@ -59,6 +59,8 @@ class Starter:
     fallback: str = "off"
     backend: str = "auto"
     canary: bool = True
+    warm_up: bool = True
+    cache: Path | None = None
     notes: list[str] = field(default_factory=list)
     reports: list[StartReport] = field(default_factory=list)
     on_note: Callable[[], None] = lambda: None
@@ -107,7 +109,9 @@ class Starter:
         return self.answer
 
     def session(self) -> Session:
-        """The session of such a start."""
+        """The session of a start."""
         machine = Machine(LocalHost(None, self.environ), NOW, self.environ)
         wanted = {"fallback": self.fallback, "backend": self.backend, "canary": self.canary}
-        return make_session(self.data, machine, note=self._note, ask=self._ask, **wanted)
+        wanted |= {"warm_up": self.warm_up}
+        told = {"note": self._note, "ask": self._ask, "cache": self.cache}
+        return make_session(self.data, machine, **told, **wanted)

@@ -14,7 +14,9 @@
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
  *     refuse N M            a completion is answered with status N, an embedding with M
  *     die TEXT              the first request for a result ends it as abort() does, after TEXT
+ *     choke N TEXT          a prompt of more than N tokens does the same
  *     hog N                 the first request for a result takes N bytes of memory
+ *     until FILE            prompts of several tokens are answered once FILE exists
  *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
  *     open FILE             open a file and keep it open
@@ -99,8 +101,10 @@ static void spawn(void)
 static long loading, refused_completions, refused_embeddings;
 static int dies, stuck;
 static size_t hog;
+static long most_tokens;
 static char last_words[4096];
 static char work[4096];
+static char awaited[4096];
 
 static double prompt_speed, generation_speed;
 
@@ -120,17 +124,26 @@ static void receive(int client, char *request, size_t room)
     }
 }
 
+/* The tokens of a request's prompt; 0 for a text. */
+static long tokens(const char *request)
+{
+    const char *prompt = strstr(request, "\"prompt\": [");
+    long found = prompt != NULL;
+    for (; prompt && *prompt != ']'; prompt++)
+        found += *prompt == ',';
+    return found;
+}
+
 /* How long a completion took, at the speeds that were told. */
 static void completed(const char *request, char *body, size_t room)
 {
-    const char *prompt = strstr(request, "\"prompt\": ["), *wanted = strstr(request, "\"n_predict\": ");
-    if (!prompt || !wanted || prompt_speed == 0) {
+    const char *wanted = strstr(request, "\"n_predict\": ");
+    int read = (int)tokens(request);
+    if (!read || !wanted || prompt_speed == 0) {
         snprintf(body, room, "{\"content\":\"aaa\",\"timings\":{}}");
         return;
     }
-    int read = 1, generated = atoi(wanted + 13);
-    for (; *prompt != ']'; prompt++)
-        read += *prompt == ',';
+    int generated = atoi(wanted + 13);
     snprintf(body, room,
              "{\"timings\":{\"prompt_n\":%d,\"prompt_ms\":%f,\"predicted_n\":%d,\"predicted_ms\":%f}}",
              read, read / prompt_speed * 1000, generated, generated / generation_speed * 1000);
@@ -148,13 +161,15 @@ static void answer(int client)
     loading--;
     if (stuck && strncmp(request, "GET /health", 11))
         return;
-    if (!strncmp(request, "POST /", 6) && dies) {
+    if (!strncmp(request, "POST /", 6) && (dies || (most_tokens && tokens(request) > most_tokens))) {
         if (*last_words)
             fprintf(stderr, "%s\n", last_words);
         abort();
     }
     if (hog && !strncmp(request, "POST /", 6))
         memset(malloc(hog), 1, hog);
+    while (*awaited && tokens(request) > 1 && access(awaited, F_OK))
+        usleep(1000);
     if (code)
         snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
     else if (*work && !strncmp(request, "POST /", 6))
@@ -297,6 +312,11 @@ static void step(const char *name, const char *text, int argc, char **argv)
         sscanf(text, "%ld %ld", &refused_completions, &refused_embeddings);
     else if (!strcmp(name, "die"))
         dies = 1, snprintf(last_words, sizeof last_words, "%s", text);
+    else if (!strcmp(name, "choke")) {
+        if (sscanf(text, "%ld %4095[^\n]", &most_tokens, last_words) < 1)
+            exit(91);
+    } else if (!strcmp(name, "until"))
+        snprintf(awaited, sizeof awaited, "%s", text);
     else if (!strcmp(name, "stuck"))
         stuck = 1;
     else if (!strcmp(name, "hog"))

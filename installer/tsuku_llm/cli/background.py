@@ -94,6 +94,9 @@ class _Starter(Listener):
     def on_loading(self, seconds: float, sample: LoadSample) -> None:
         self._say({"loading": render.loading_line(seconds, sample)})
 
+    def on_compiling(self, seconds: float) -> None:
+        self._say({"loading": render.compiling_line(seconds)})
+
     def on_giving_up(self, error: LaunchError) -> None:
         self._say({"gave_up": {"error": ReportedError.of(error)._asdict()}})
 
@@ -117,6 +120,9 @@ class _Service(Listener):
     def on_loading(self, seconds: float, sample: LoadSample) -> None:
         self._status = render.loading_line(seconds, sample)
         self._notifier.send(status=self._status)
+
+    def on_compiling(self, seconds: float) -> None:
+        self._notifier.send(status=render.compiling_line(seconds))
 
     def on_giving_up(self, error: LaunchError) -> None:
         self._notifier.send(status=error.message)

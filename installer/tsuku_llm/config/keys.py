@@ -239,6 +239,13 @@ KEYS: tuple[Key, ...] = (
         _is_true,
     ),
     Key(
+        "llm.warm_up",
+        "true",
+        parse_switch,
+        "whether serve lets the GPU's drivers compile before it says that the server is ready",
+        _is_true,
+    ),
+    Key(
         "llm.on_gpu_loss",
         "warn",
         one_of(ON_GPU_LOSS),

@@ -1,4 +1,4 @@
-"""The paths of the config file, the installs and the records of running servers."""
+"""The paths of the config file, the installs, the records of running servers and the caches."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from tsuku_llm.errors import ConfigError
 
 
 class Paths(NamedTuple):
-    """The paths: ``config_file``, ``data`` (installs) and ``state`` (running servers).
+    """The paths: ``config_file``, ``data`` (installs), ``state`` (running servers) and ``cache``.
 
     ``home`` is ``TSUKU_HOME``, None if it is not set. If another user owns ``TSUKU_HOME`` (root
-    installed for all users), ``state`` is the user's state folder as the system defines it.
+    installed for all users), ``state`` and ``cache`` are the user's folders as the system defines
+    them. ``cache`` is None if the system gives no absolute path for it.
     """
 
     config_file: Path
     data: Path
     state: Path
     home: Path | None = None
+    cache: Path | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Paths:
@@ -36,8 +38,10 @@ class Paths(NamedTuple):
         folder = _absolute("TSUKU_HOME", home)
         # Not tools/tsuku-llm: tsuku takes that folder for its earlier addon and deletes it.
         data = folder / "llm"
-        state = data / "state" if _may_be_ours(folder) else cls._of_the_system().state
-        return cls(folder / "config.toml", data, state, folder)
+        if _may_be_ours(folder):
+            return cls(folder / "config.toml", data, data / "state", folder, data / "cache")
+        system = cls._of_the_system()
+        return cls(folder / "config.toml", data, system.state, folder, system.cache)
 
     @classmethod
     def _of_the_system(cls) -> Paths:
@@ -45,15 +49,18 @@ class Paths(NamedTuple):
 
         # appauthor=False: the default adds a folder for the author on Windows.
         places = PlatformDirs("tsuku-llm", appauthor=False)
+        cache = Path(places.user_cache_dir)
         return cls(
             _absolute("the config folder", places.user_config_dir) / "config.toml",
             _absolute("the data folder", places.user_data_dir),
             _absolute("the state folder", places.user_state_dir),
+            # No error: everything works without a cache, only slower.
+            cache=cache if cache.is_absolute() else None,
         )
 
 
 def _may_be_ours(folder: Path) -> bool:
-    """Return whether this user may keep state in ``TSUKU_HOME``.
+    """Return whether this user may keep state and caches in ``TSUKU_HOME``.
 
     False if another user owns it. Windows has no owner to compare. A folder that is missing, or
     that cannot be looked at, counts as ours.

@@ -49,6 +49,7 @@ class Settings(NamedTuple):
     require_fresh: bool
     update_check: bool
     canary: bool
+    warm_up: bool
     on_gpu_loss: str
     placement: str
     idle_timeout: int

@@ -6,6 +6,8 @@ A plain socket, as for ``/health``: importing an HTTP client takes longer than m
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from contextlib import closing
 
 from tsuku_llm.launch.gpu_use import CanaryResult
@@ -23,6 +25,9 @@ _EMBEDDING = {"content": "a"}
 _QUEUE_LIMIT = 5.0
 """Seconds for an answer of the queue."""
 
+_STEP = 1.0
+"""Seconds between two calls of ``on_wait``."""
+
 _LARGEST = 1 << 20
 """Bytes of an answer that are read: an embedding has thousands of numbers."""
 
@@ -35,10 +40,10 @@ def ask_canary(address: ServerAddress, wishes: Wishes) -> CanaryResult:
     if address.tls:
         return CanaryResult(problem="the server wants TLS")
     try:
-        key = _key(wishes)
-        status = _post(address, "/completion", _COMPLETION, key)
+        key = api_key(wishes)
+        status = post(address, "/completion", _COMPLETION, key, limit=LIMIT)
         if status not in (200, 401, 403):
-            status = _post(address, "/embedding", _EMBEDDING, key)
+            status = post(address, "/embedding", _EMBEDDING, key, limit=LIMIT)
     except TimeoutError:
         return CanaryResult(problem=f"not answered within {LIMIT:g} seconds")
     except (OSError, UnicodeError, ValueError) as error:
@@ -57,7 +62,7 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
     if address.tls:
         return None
     try:
-        status = _ask(address, "GET /slots", _key(wishes), limit=_QUEUE_LIMIT)
+        status = _ask(address, "GET /slots", api_key(wishes), limit=_QUEUE_LIMIT)
     except TimeoutError:
         return False
     except (OSError, UnicodeError, ValueError):
@@ -66,7 +71,7 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
     return True if status == 200 else None  # noqa: PLR2004
 
 
-def _key(wishes: Wishes) -> str | None:
+def api_key(wishes: Wishes) -> str | None:
     """Return one of the keys for the server's API. Raises OSError."""
     if wishes.key:
         # Several keys are separated by commas.
@@ -77,13 +82,31 @@ def _key(wishes: Wishes) -> str | None:
     return None
 
 
-def _post(address: ServerAddress, path: str, body: object, key: str | None) -> int:
-    """Return the HTTP status of the answer. Raises OSError and ValueError."""
-    return _ask(address, f"POST {path}", key, limit=LIMIT, body=json.dumps(body))
+def post(  # noqa: PLR0913 - each is one property of the request
+    address: ServerAddress,
+    path: str,
+    body: object,
+    key: str | None,
+    *,
+    limit: float,
+    on_wait: Callable[[], None] = lambda: None,
+) -> int:
+    """Return the HTTP status of the answer. Raises OSError and ValueError.
+
+    ``limit`` is in seconds. ``on_wait`` is called once a second until the answer comes; what it
+    raises ends the request.
+    """
+    return _ask(address, f"POST {path}", key, limit=limit, body=json.dumps(body), on_wait=on_wait)
 
 
-def _ask(
-    address: ServerAddress, request: str, key: str | None, *, limit: float, body: str = ""
+def _ask(  # noqa: PLR0913 - as above
+    address: ServerAddress,
+    request: str,
+    key: str | None,
+    *,
+    limit: float,
+    body: str = "",
+    on_wait: Callable[[], None] = lambda: None,
 ) -> int:
     method, _, path = request.partition(" ")
     content = body.encode()
@@ -92,12 +115,23 @@ def _ask(
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
     if key:
         head += f"Authorization: Bearer {key}\r\n"
+    deadline = time.monotonic() + limit
     with closing(connect(address)) as connection:
         connection.settimeout(limit)
         connection.sendall(head.encode("utf-8", "surrogateescape") + b"\r\n" + content)
         answer = b""
         # The server closes the connection after the answer: then everything is computed.
-        while len(answer) < _LARGEST and (data := connection.recv(1 << 16)):
+        while len(answer) < _LARGEST:
+            connection.settimeout(max(0.001, min(_STEP, deadline - time.monotonic())))
+            try:
+                data = connection.recv(1 << 16)
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+                on_wait()
+                continue
+            if not data:
+                break
             answer += data
     # A server that ends meanwhile sends nothing.
     words = answer[:64].split(b" ", 2)

@@ -13,7 +13,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 # Files whose content counts: the boot, the kernel, and each driver module's version.
@@ -97,6 +97,12 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
     facts.append(f"asleep: {seconds_asleep()}")
     facts += (f"{name}={env[name]}" for name in sorted(env) if name.startswith(_DECIDING))
     return tuple(facts)
+
+
+def drivers_alone(facts: Iterable[str]) -> tuple[str, ...]:
+    """Return the facts without those of this boot: compiled code outlives a restart and a sleep."""
+    passing = ("/proc/sys/kernel/random/boot_id", "asleep:", "/dev")
+    return tuple(fact for fact in facts if not fact.startswith(passing))
 
 
 def seconds_asleep() -> int:

@@ -30,6 +30,7 @@ from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.report import Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.supervise import StopHandle, oom_kills
 from tsuku_llm.launch.verdict import decide
+from tsuku_llm.launch.warm_up import WarmUp, WarmUpListener
 from tsuku_llm.launch.wishes import Wishes
 
 if TYPE_CHECKING:  # a server that does not come to serve needs none of it
@@ -51,10 +52,11 @@ class StartContext(NamedTuple):
     the server. ``tell`` gets the report of a server that was judged. ``recheck`` raises if the
     tree has changed; it is called when the server has loaded everything. ``on_running`` is called
     when the server runs, and ``on_loading`` while it loads, with its pid and the bytes that it
-    has logged; what that raises ends the server. ``on_problem`` is called with each problem of a
-    server that serves; ``ends_lost``: one that has lost its GPU, or hangs, is ended. ``look`` are
-    the seconds between two looks at it, None for the usual ones. All of them run in the monitor's
-    thread.
+    has logged; what that raises ends the server. With ``warming``, the server gets longer
+    requests before it counts as ready, so that its drivers compile now. ``on_problem`` is called
+    with each problem of a server that serves; ``ends_lost``: one that has lost its GPU, or hangs,
+    is ended. ``look`` are the seconds between two looks at it, None for the usual ones. All of them
+    run in the monitor's thread.
     """
 
     build: Build
@@ -70,6 +72,7 @@ class StartContext(NamedTuple):
     tell: Callable[[StartReport], None] = lambda _: None
     on_running: Callable[[], None] = lambda: None
     on_loading: Callable[[int, int], None] = lambda _pid, _log: None
+    warming: WarmUpListener | None = None
     on_problem: Callable[[ServerProblem], None] = lambda _: None
     ends_lost: bool = False
     look: float | None = None
@@ -208,6 +211,11 @@ class StartMonitor:
         Raises SilentCpu and NotOnGpu.
         """
         address, start = readiness.address, self._start
+        # One token first: a driver may compile for longer than the canary request may take.
+        warm_up = self._warm_up(readiness, observer)
+        if warm_up and warm_up.first().problem:
+            # It ends, or wants another key: the canary request below tells what it is.
+            warm_up = None
         report = self.report._replace(
             host=address.host,
             port=None if address.is_unix else address.port,
@@ -247,8 +255,30 @@ class StartMonitor:
             raise _refused(self.report, broken, limit)
         if self.report.verdict is Verdict.ON_CPU:
             start.warn(_silent_cpu(self.report))
+        elif warm_up and start.warming:
+            warmed = warm_up.rest()
+            # As above: an end at such a request is the end of a failed start.
+            if warmed.unanswered and self._over.wait(_ENDING):
+                readiness.deny()
+                return False
+            start.warming.on_warmed(warmed)
         start.tell(self.report)
         return True
+
+    def _warm_up(self, readiness: health.Readiness, observer: GpuObserver | None) -> WarmUp | None:
+        """Return the warm-up of this server; None for one that shall or can not have any."""
+        start, listener = self._start, self._start.warming
+        # A router without a model loads one at its first request; TLS is not spoken here.
+        able = observer and observer.wishes.names_model and not observer.refused
+        if listener is None or observer is None or not able or readiness.address.tls:
+            return None
+
+        def waiting(seconds: float) -> None:
+            listener.on_waiting(seconds)
+            # The same limit as for a load: a server that hangs is given up.
+            start.on_loading(self.report.pid, readiness.said)
+
+        return WarmUp(readiness.address, observer.wishes, waiting)
 
 
 _MOVED = 0.02

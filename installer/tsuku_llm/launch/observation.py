@@ -42,11 +42,11 @@ class GpuObserver:
         self._plan = plan
         self._files = frozenset(files)
         self._listed = listed
-        self._wishes = wishes_in(plan.argv, plan.env)
+        self.wishes = wishes_in(plan.argv, plan.env)
         # As early as possible: memory that the server has taken before is not in the rise.
         self._before = nvml.gpu_memory(plan.env)
         # The server reads the same file now, so this makes no start longer.
-        self._model = self._wishes.model
+        self._model = self.wishes.model
         self._layout = read_layout(self._model) if self._model else None
         self.nvidia: nvml.GpuMemory | None = None
         """NVIDIA's last answer."""
@@ -54,7 +54,7 @@ class GpuObserver:
     @property
     def refused(self) -> bool:
         """True if the arguments keep the server from the GPU."""
-        return self._wishes.refusal is not None
+        return self.wishes.refusal is not None
 
     def look(
         self,
@@ -78,7 +78,7 @@ class GpuObserver:
         for requests in _REQUESTS if canary else ():
             busy, began = process.busy, time.time_ns() // 1000
             for _ in range(requests):
-                made = ask_canary(address, self._wishes)
+                made = ask_canary(address, self.wishes)
                 if not made.answered:
                     break
             # Soon: the supervisor waits for this, and a driver that has failed may answer late.
@@ -98,14 +98,14 @@ class GpuObserver:
     def _find_model(self, pids: Collection[int]) -> None:
         """Find the file of a model that the server has fetched (``-hf``, ``--model-url``)."""
         # A router's children have a model each.
-        if self._model is None and self._wishes.names_model:
+        if self._model is None and self.wishes.names_model:
             self._model = mapped_model(pids)
             self._layout = read_layout(self._model) if self._model else None
 
     def _observed(
         self, pid: int, log: LogFacts, process: ProcessSample, canary: CanaryResult
     ) -> Observed:
-        layout, wishes, after = self._layout, self._wishes, self.nvidia
+        layout, wishes, after = self._layout, self.wishes, self.nvidia
         whole, wanted = _bytes_of_layers(layout, wishes.layers)
         used = after.used - self._before.used if after and self._before else None
         return Observed(

@@ -18,6 +18,7 @@ from tsuku_llm.hardware import Hardware
 from tsuku_llm.launch.gate import gate
 from tsuku_llm.launch.planning import Build
 from tsuku_llm.manifest import Artifact
+from tsuku_llm.operations.caches import build_caches
 from tsuku_llm.operations.choice import Choice, version_of
 from tsuku_llm.operations.reuse import Space, reuse_files, verify_reused
 from tsuku_llm.operations.session import Session
@@ -152,7 +153,8 @@ class VersionBuilder:
         check_path(tree)  # again, as unpacking takes time: never run another user's file
         variant, gpu = self.candidate.variant, self.candidate.gpu
         build = Build(tree, self._server, variant.backend, variant.arguments)
-        report = gate(build, self.session.machine.environ, expected=gpu.name if gpu else None)
+        with build_caches(self.session, variant.backend) as caches:
+            report = gate(build, caches.environ, expected=gpu.name if gpu else None)
         self._device = report.device
 
     def _receipt(self) -> Receipt:

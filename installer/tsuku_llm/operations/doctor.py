@@ -11,6 +11,7 @@ from tsuku_llm.chain.links import Chain, Listed, Subject, subject_of
 from tsuku_llm.errors import TsukuError, UnsafeLocation
 from tsuku_llm.launch.gate import gate
 from tsuku_llm.operations import revocation
+from tsuku_llm.operations.caches import CacheState, look_at_caches, would_give
 from tsuku_llm.operations.choice import Choice, choose
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
@@ -25,12 +26,14 @@ from tsuku_llm.store.reader import StoreReader
 class Examination:
     """The choice for this machine, and the state of the chain for one backend.
 
-    ``told`` holds what is known of each installed release, by its version's id.
+    ``told`` holds what is known of each installed release, by its version's id. ``caches`` are
+    those of the backend's drivers.
     """
 
     choice: Choice
     chain: Chain
     told: Mapping[str, ReleaseStatus]
+    caches: tuple[CacheState, ...] = ()
 
 
 def examine(session: Session) -> Examination:
@@ -50,7 +53,7 @@ def examine(session: Session) -> Examination:
     known = revocation.signed_status(session, verify=True)
     told = {each.id: known.of(each.receipt) for each in reader.installed()}
     chain = diagnose(subject, choice.hardware, everything, found, listed)
-    return Examination(choice, chain, told)
+    return Examination(choice, chain, told, look_at_caches(session, subject.backend))
 
 
 def _active(reader: StoreReader) -> tuple[str, str] | None:
@@ -83,8 +86,9 @@ def _installed(reader: StoreReader, session: Session, subject: Subject) -> Insta
 def _listed(session: Session, installed: Installed, subject: Subject) -> Listed | TsukuError:
     """Ask the installed server for its devices; return them, or the error."""
     expected = subject.gpu.name if subject.gpu else None
+    environ = would_give(session, subject.backend)
     try:
-        report = gate(build_of(installed), session.machine.environ, expected=expected)
+        report = gate(build_of(installed), environ, expected=expected)
     except TsukuError as error:
         return error
     devices = tuple(f"{device.name}: {device.description}" for device in report.devices)

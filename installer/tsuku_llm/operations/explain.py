@@ -33,6 +33,7 @@ from tsuku_llm.launch.model_header import (
 )
 from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.manifest import Variant
+from tsuku_llm.operations.caches import would_give
 from tsuku_llm.operations.choice import Choice, choose, version_of
 from tsuku_llm.operations.device_check import Check, listed_cards, with_other_processes
 from tsuku_llm.operations.fitting import ModelFiles, read_models, spaces_of
@@ -151,7 +152,7 @@ def _of_installed(
     Nothing is asked of a build for another backend than the chosen one. Raises ``NotInstalled``,
     the errors of the checks before a start, and ``GateFailed``.
     """
-    reader, environ = session.reader, session.machine.environ
+    reader = session.reader
     installed = requested_version(reader, session)
     best = next(iter(choice.selection.compatible), None)
     if best is None or installed.receipt.backend != best.variant.backend:
@@ -159,6 +160,7 @@ def _of_installed(
     # As before a start: the build is run.
     check_path(session.paths.data)
     build = build_of(installed)
+    environ = would_give(session, build.backend)
     with reader.hold(installed):
         reader.check(installed)
         devices: tuple[FreeMemory, ...] = ()

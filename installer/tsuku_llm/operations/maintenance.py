@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tsuku_llm.errors import InUse, UsageError
 from tsuku_llm.instances.folder import Instances
+from tsuku_llm.operations.caches import DroppedCaches, drop_caches
 from tsuku_llm.operations.revocation import require_usable
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.versions import all_ids, found, is_active, readable, resolve
@@ -32,12 +33,14 @@ class Cleaned:
 
     ``logs`` are the names of servers whose logs were removed. ``legacy`` are known files of the
     earlier addon that are still there; ``foreign`` are files that this program did not make.
+    ``caches`` says what became of the drivers' caches; None if they were to stay.
     """
 
     pruned: Pruned
     logs: tuple[str, ...]
     legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
+    caches: DroppedCaches | None = None
 
 
 def use(session: Session, name: str) -> Installed:
@@ -112,16 +115,20 @@ def uninstall(session: Session, names: Sequence[str], *, everything: bool = Fals
     return Uninstalled(tuple(removed), readable(store.active), foreign)
 
 
-def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
+def prune(
+    session: Session, *, keep: int = 0, legacy: bool = False, caches: bool = False
+) -> Cleaned:
     """Remove all versions but the active one, the one before it, and ``keep`` more.
 
     The ``keep`` versions are those installed last. Versions that a running server uses stay. If
     nothing is active, every readable version stays. This also removes the logs of servers without a
     record: they were stopped, or did not start. With ``legacy``, this also removes what tsuku's
-    earlier addon left below ``TSUKU_HOME``; otherwise it only names that.
+    earlier addon left below ``TSUKU_HOME``; otherwise it only names that. With ``caches``, this
+    also removes what GPU drivers have compiled, unless a server uses it.
     """
     # First: they are this user's own, also if the store is another user's and cannot be changed.
     logs = Instances(session.paths.state).remove_logs()
+    dropped = drop_caches(session) if caches else None
     store = session.store
     store.sweep()
     home = session.paths.home
@@ -131,4 +138,5 @@ def prune(session: Session, *, keep: int = 0, legacy: bool = False) -> Cleaned:
     others.sort(key=lambda version: (version.receipt.installed_at, version.receipt.sequence))
     youngest = [version.id for version in others[len(others) - min(keep, len(others)) :]]
     pruned = store.prune(youngest, legacy_home=home if legacy else None)
-    return Cleaned(pruned, logs, find_legacy(home) if home else (), store.foreign())
+    legacy_left = find_legacy(home) if home else ()
+    return Cleaned(pruned, logs, legacy_left, store.foreign(), dropped)

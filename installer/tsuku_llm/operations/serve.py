@@ -28,6 +28,7 @@ from tsuku_llm.errors import (
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
+from tsuku_llm.operations.caches import BuildCaches, build_caches
 from tsuku_llm.operations.device_check import Check, check_devices, explain, listed_cards
 from tsuku_llm.operations.fallback import next_version, note_served, remembered
 from tsuku_llm.operations.placing import Placed, place_start
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.life import ServerProblem
     from tsuku_llm.launch.report import FallenBack, Sink, StartReport, Trouble
     from tsuku_llm.launch.supervise import StopHandle
+    from tsuku_llm.operations.warming import Warming
 
 
 class Serving(NamedTuple):
@@ -55,6 +57,7 @@ class Serving(NamedTuple):
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
     from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
     with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
+    ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
     """
 
@@ -68,6 +71,7 @@ class Serving(NamedTuple):
     sink: Sink | None = None
     stop_handle: StopHandle | None = None
     on_loading: Callable[[int, int], None] | None = None
+    on_compiling: Callable[[float], None] | None = None
     on_signal: Callable[[int], None] | None = None
 
 
@@ -202,16 +206,19 @@ class VersionStart(NamedTuple):
             )
         # From here on other processes cannot remove this version; the server inherits the
         # descriptor and keeps the hold.
-        with reader.hold(installed) as held:
+        with (
+            reader.hold(installed) as held,
+            build_caches(self.session, installed.receipt.backend) as caches,
+        ):
             # Check under the hold, so that what was checked is what starts.
             reader.check(installed, full=self.how.verify)
             require_not_revoked(self.session, installed.receipt)
             self.session.user.note(installed.receipt.line)
-            keep = () if held is None else (held,)
+            keep = tuple(each for each in (held, caches.held) if each is not None)
             recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
-            check = self._devices()
+            check = self._devices(caches)
             try:
-                return self._run(self._plan(check), keep)
+                return self._run(self._plan(check, caches), caches, keep)
             except LaunchError as error:
                 # A GPU can get lost without a sign that ``launch.fingerprint`` could read: it has
                 # fallen off the bus, or its driver fails. Then the remembered list is wrong. A
@@ -219,24 +226,25 @@ class VersionStart(NamedTuple):
                 if not recalled or isinstance(error, (NoProgress, DoesNotFit)):
                     raise
                 self.notes.forget_devices()
-                now = self._devices()
+                now = self._devices(caches)
                 # Without an answer nothing is known of a loss.
                 if now.devices is None or _names(now) == _names(check):
                     raise
-                return self._run(self._plan(now), keep)
+                return self._run(self._plan(now, caches), caches, keep)
 
-    def _devices(self, *, ask_again: bool = False) -> Check:
-        installed, environ = self.installed, self.session.machine.environ
+    def _devices(self, caches: BuildCaches, *, ask_again: bool = False) -> Check:
+        installed = self.installed
         return check_devices(
             build_of(installed),
             installed.id,
             self.notes,
-            environ,
+            # As the server gets it: PoCL lists no device without its folder.
+            caches.environ,
             # A promise needs an answer of now: the GPU may be gone since the last start.
             ask_again=ask_again or self.how.require_gpu,
         )
 
-    def _plan(self, check: Check) -> Placed:
+    def _plan(self, check: Check, caches: BuildCaches) -> Placed:
         """Plan the start, place its model, and compare its need for memory with what is free.
 
         Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted start on the CPU, and ``DoesNotFit``.
@@ -245,10 +253,10 @@ class VersionStart(NamedTuple):
             check.build,
             self.arguments,
             cwd=self.cwd,
-            environ=self.session.machine.environ,
+            environ=caches.environ,
         )
         # Free memory is of now: other processes come and go.
-        ask_again = partial(self._devices, ask_again=True)
+        ask_again = partial(self._devices, caches, ask_again=True)
         receipt = self.installed.receipt
         setting = self.session.settings.placement
         placed = place_start(plan, check, receipt.hardware, setting, ask_again)
@@ -273,7 +281,7 @@ class VersionStart(NamedTuple):
                 self.session.user.note(line)
         return placed
 
-    def _run(self, placed: Placed, keep: tuple[int, ...]) -> int:
+    def _run(self, placed: Placed, caches: BuildCaches, keep: tuple[int, ...]) -> int:
         check, plan = placed.check, placed.plan
         # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
@@ -301,6 +309,7 @@ class VersionStart(NamedTuple):
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
             tell=self._tell,
             warn=self._warn_of_running if check.problem is None else lambda _: None,
+            warming=self._warming(check, plan, caches),
             on_problem=self._on_problem,
             ends_lost=self.session.settings.on_gpu_loss != "warn",
         )
@@ -360,6 +369,19 @@ class VersionStart(NamedTuple):
             # What follows says it: the next start, or the error.
             raise GpuLost(cause, facts=death.facts, hint=hint)
         self._warn(LaunchError(cause, facts=death.facts, hint=hint))
+
+    def _warming(self, check: Check, plan: LaunchPlan, caches: BuildCaches) -> Warming | None:
+        """Return the listener to a warm-up; None if this start shall have none."""
+        settings = self.session.settings
+        # Without the short request no other one is wanted either.
+        if not (settings.warm_up and settings.canary) or plan.backend == "cpu" or check.problem:
+            return None
+        from tsuku_llm.operations.warming import Warming, WhatIsCompiled  # noqa: PLC0415 - as above
+
+        drivers = driver_fingerprint(self.session.machine.environ) or ()
+        subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
+        warming = Warming(self.session, caches, subject, self.how.on_compiling)
+        return warming if warming.is_needed else None
 
     def _own_stop_handle(self) -> StopHandle:
         """Return a stop handle for this start only.

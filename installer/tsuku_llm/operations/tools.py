@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
+from tsuku_llm.operations.caches import build_caches, would_give
 from tsuku_llm.operations.revocation import ReleaseStatus, require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
@@ -38,25 +39,28 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     """
     reader = session.reader
     installed = requested_version(reader, session)
-    plan = plan_of(session, installed, tool, arguments)
-    # From here on other processes cannot remove this version; the tool inherits the descriptor and
-    # keeps the hold.
-    with reader.hold(installed) as held:
+    # From here on other processes cannot remove this version, nor the drivers' caches; the tool
+    # inherits the descriptors and keeps the holds.
+    with (
+        reader.hold(installed) as held,
+        build_caches(session, installed.receipt.backend) as caches,
+    ):
+        plan = plan_of(installed, tool, arguments, caches.environ)
         reader.check(installed)
         require_not_revoked(session, installed.receipt)
         # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
         check_path(plan.cwd)
         require_no_plugins(plan.cwd)
         session.user.note(installed.receipt.line)
-        return become(plan, () if held is None else (held,))
+        return become(plan, tuple(each for each in (held, caches.held) if each is not None))
 
 
 def plan_of(
-    session: Session, installed: Installed, tool: str, arguments: Sequence[str]
+    installed: Installed, tool: str, arguments: Sequence[str], environ: Mapping[str, str]
 ) -> LaunchPlan:
     """Return the plan to become ``tool``. Raises ``NotInstalled``."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
-    return plan_tool(build, arguments, cwd=working_folder(), environ=session.machine.environ)
+    return plan_tool(build, arguments, cwd=working_folder(), environ=environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +87,11 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
     from tsuku_llm.operations.placing import place_start  # noqa: PLC0415
     from tsuku_llm.operations.state_notes import StateNotes  # noqa: PLC0415
 
-    environ, installed = session.machine.environ, requested_version(session.reader, session)
+    installed = requested_version(session.reader, session)
     build = build_of(installed)
+    environ = would_give(session, build.backend)
     plan = plan_server(build, arguments, cwd=working_folder(), environ=environ)
-    notes = StateNotes(session.paths.state, driver_fingerprint(environ))
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     ask = partial(check_devices, build, installed.id, notes, environ)
     placement: Placement | None = None
     status = _tell_status(session, installed)
@@ -112,7 +117,7 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start. Raises ``NotInstalled``."""
     installed = requested_version(session.reader, session)
-    plan = plan_of(session, installed, tool, arguments)
+    plan = plan_of(installed, tool, arguments, would_give(session, installed.receipt.backend))
     _tell_status(session, installed)
     return _shown(session, installed, plan)
 
@@ -134,9 +139,15 @@ def _shown(
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     from tsuku_llm.operations.credentials import masked  # noqa: PLC0415 - a run does without
 
-    told = {name: value for name, value in sorted(plan.env.items()) if name.startswith(_TOLD)}
+    # What the start adds for the drivers' caches is shown, too.
+    own = session.machine.environ
+    told = {
+        name: value
+        for name, value in sorted(plan.env.items())
+        if name.startswith(_TOLD) or name not in own
+    }
     shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
-    removed = tuple(sorted(session.machine.environ.keys() - plan.env.keys()))
+    removed = tuple(sorted(own.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     line = installed.receipt.line
     return Planned(installed.id, line, argv, plan.cwd, shown, removed, placement)

@@ -48,6 +48,9 @@ class Listener:
     def on_loading(self, seconds: float, sample: LoadSample) -> None:
         """Take note of how far the load is, about once a second."""
 
+    def on_compiling(self, seconds: float) -> None:
+        """Take note that the loaded server is warmed up, once a second."""
+
     def on_giving_up(self, error: LaunchError) -> None:
         """Take note that the server is ended because it made no progress."""
 
@@ -104,6 +107,7 @@ def watch_over(
             stop_handle=keeper.stop_handle,
             one_stream=own_log,
             on_loading=keeper.on_loading,
+            on_compiling=keeper.on_compiling,
             on_signal=keeper.on_signal,
         )
         code = serve(session, arguments, how)
@@ -167,8 +171,9 @@ class _ServerKeeper:
         self._address = address
         self._log = log
         self._start_timeout = start_timeout
-        # These three belong to the thread of the StartMonitor.
+        # These four belong to the thread of the StartMonitor.
         self._loading = 0
+        self._compiling = False
         self._load = LoadWatch(start_timeout)
         self._next_look = 0.0
         self._over = threading.Event()
@@ -185,13 +190,15 @@ class _ServerKeeper:
         # within the first second: they are not looked at.
         if pid != self._loading:
             self._loading, self._load = pid, LoadWatch(self._start_timeout)
+            self._compiling = False
             self._next_look = now + _LOOK
         if now < self._next_look:
             return
         self._next_look = now + _LOOK
         sample = sample_loading(pid, log)
         is_over = self._load.is_over(now, sample)
-        if sample:
+        # A server that is warmed up has loaded: ``on_compiling`` tells how far it is.
+        if sample and not self._compiling:
             self._listener.on_loading(self._load.seconds, sample)
         if is_over:
             error = NoProgress(
@@ -203,6 +210,12 @@ class _ServerKeeper:
             # Now, since the end may take long: the StartMonitor ends the server after this.
             self._listener.on_giving_up(error)
             raise error
+
+    def on_compiling(self, seconds: float) -> None:
+        """Tell that the server is warmed up; ``on_loading`` goes on watching its progress."""
+        # The same thread as that of ``on_loading``, just before it.
+        self._compiling = True
+        self._listener.on_compiling(seconds)
 
     def on_report(self, report: StartReport) -> None:
         """Write the new state of the start into the record."""

@@ -64,11 +64,11 @@ _REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked)\.json|curre
 _STATE_FILES = r"update\.json|update-look|devices\.json|failures\.json"
 _STATE_FOLDERS = "servers|credentials"
 
-# On some systems the data folder also contains the config file and the user's state.
+# On some systems the data folder also contains the config file, the user's state and caches.
 DATA = folder_names(
     rf"active\.json|{temporaries('active[.]json').pattern}|{re.escape(MARKER)}"
     rf"|config\.toml|{_STATE_FILES}",
-    rf"versions|staging|partials|locks|metadata|state|{_STATE_FOLDERS}|{SET_ASIDE}",
+    rf"versions|staging|partials|locks|metadata|state|cache|{_STATE_FOLDERS}|{SET_ASIDE}",
 )
 VERSIONS = folder_names(folders=VERSION)
 STAGING = folder_names(rf"{UNIQUE}\.(?:lock|pid)", UNIQUE)

@@ -116,8 +116,9 @@ def uninstall_command(
     help="Also keep the N versions that were installed last.",
 )
 @click.option("--legacy", is_flag=True, help="Also remove the files of tsuku's earlier addon.")
+@click.option("--caches", is_flag=True, help="Also remove what the GPU's drivers have compiled.")
 @click.pass_obj
-def prune_command(console: Console, *, keep: int, legacy: bool) -> CommandResult:
+def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) -> CommandResult:
     """Remove versions and leftovers that are no longer needed.
 
     The active version, the one before it and every version in use stay.
@@ -125,7 +126,7 @@ def prune_command(console: Console, *, keep: int, legacy: bool) -> CommandResult
     from tsuku_llm.operations.maintenance import prune
 
     with open_session(console) as session:
-        report = prune(session, keep=keep, legacy=legacy)
+        report = prune(session, keep=keep, legacy=legacy, caches=caches)
     return CommandResult(render.pruned_data(report), render.pruned_lines(report))
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.render.choice import decision, head, named_problem
 from tsuku_llm.cli.render.installed import told_data, told_lines
-from tsuku_llm.cli.render.text import table
+from tsuku_llm.cli.render.text import size, table
 from tsuku_llm.hardware import Problem
+from tsuku_llm.operations.caches import CacheState
 from tsuku_llm.operations.doctor import Examination
 
 
@@ -27,6 +28,7 @@ def data(examination: Examination) -> dict[str, Any]:
         "transient": chain.fault.transient if chain.fault else False,
         "problems": list(examination.choice.hardware.all_problems),
         "installed": {name: told_data(told) for name, told in examination.told.items()},
+        "caches": [state._asdict() for state in examination.caches],
     }
 
 
@@ -58,7 +60,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
     return (
         decision(examination.choice),
         f"from the GPU to the server, for {_subject(chain)}:",
-        *table(rows),
+        *table([*rows, *_cache_rows(examination.caches)]),
         *_verdict(chain),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told_lines(examination.told),
@@ -81,6 +83,30 @@ def _rows(link: Link) -> Iterator[tuple[str, str, str]]:
     first, *rest = (*fault, *link.evidence) or (_UNSEEN.get(link.stage, "not reached"),)
     yield (link.state.value, _name(link.stage), first)
     yield from (("", "", fact) for fact in rest)
+
+
+_CACHE_STATES = {"kept": "ok", "empty": "ok", "off": "off", "unusable": "broken"}
+
+
+def _cache_rows(caches: Sequence[CacheState]) -> Iterator[tuple[str, str, str]]:
+    """Yield what is known of the drivers' caches; none of it breaks the chain."""
+    # A backend has drivers of several vendors, and most machines use one of them.
+    shown = [cache for cache in caches if cache.state != "empty"] or list(caches)
+    # One row for drivers of which the same is to be said.
+    rows: dict[tuple[str, str], list[str]] = {}
+    for cache in shown:
+        text = cache.text
+        if cache.state == "kept":
+            text += f", {size(cache.size)}"
+        elif cache.state == "empty":
+            text += ", nothing compiled yet"
+        elif cache.state == "unusable":
+            text += "; each start compiles again" + (f"; fix: {cache.fix}" if cache.fix else "")
+        rows.setdefault((cache.state, text), []).append(cache.driver)
+    name = "driver caches"
+    for (state, text), drivers in rows.items():
+        yield (_CACHE_STATES[state], name, f"{', '.join(drivers)}: {text}")
+        name = ""
 
 
 _ELSEWHERE = "not visible, as is normal in containers, in virtual machines and in WSL"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tsuku_llm.cli.answer import ReportedError
-from tsuku_llm.cli.render.text import named, origin, table, unattested
+from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 from tsuku_llm.errors import TamperedInstall
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
@@ -232,20 +232,24 @@ def pruned_data(report: Cleaned) -> dict[str, Any]:
         "legacy_removed": list(pruned.legacy),
         "legacy": list(report.legacy),
         "foreign": list(report.foreign),
+        "caches": report.caches._asdict() if report.caches else None,
     }
 
 
 def pruned_lines(report: Cleaned) -> tuple[str, ...]:
     """Return a prune for people."""
-    pruned = report.pruned
+    pruned, caches = report.pruned, report.caches
+    dropped = caches.size if caches and not caches.in_use else 0
     removed = (
         *(f"removed {version}" for version in pruned.removed),
         *(f"removed the log of the server {name}" for name in report.logs),
         *(f"removed {addon.path}, left by {addon.what}" for addon in pruned.legacy),
+        *([f"removed the drivers' caches, {size(dropped)}"] if dropped else []),
     )
     return (
         *(removed or ("nothing to remove",)),
         *(f"kept {version}: it is in use" for version in pruned.in_use),
+        *(["kept the drivers' caches: a server uses them"] if caches and caches.in_use else []),
         *legacy_lines(report.legacy),
         *foreign_lines(report.foreign),
     )

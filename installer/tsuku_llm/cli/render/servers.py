@@ -73,6 +73,11 @@ def loading_line(seconds: float, sample: LoadSample) -> str:
     return f"loading for {seconds:.0f} s: {size(sample.memory)} of memory{gpu}"
 
 
+def compiling_line(seconds: float) -> str:
+    """Return why a server that has loaded is not ready yet."""
+    return f"loaded; its driver has been compiling for {seconds:.0f} s"
+
+
 def status_line(record: Record) -> str:
     """Return where a server computes and listens, and the decision, for the service manager.
 

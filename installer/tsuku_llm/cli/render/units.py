@@ -156,18 +156,18 @@ _STARTS = 5
 """Starts within as many idle times after which systemd gives up."""
 
 # The service's user exists while the service runs. systemd makes the folders and gives them to it.
-# All servers share the folders, so a shader is compiled once.
+# All servers share the folders, so a shader is compiled once: tsuku-llm names a folder below the
+# cache for each driver.
 _USER = """\
 DynamicUser=yes
 User=tsuku-llm
 {groups}StateDirectory=tsuku-llm
 CacheDirectory=tsuku-llm
+CacheDirectoryMode=0700
 Environment=HOME=%S/tsuku-llm
 Environment=XDG_STATE_HOME=%S
+# The drivers' folders are below this one: without them they compile at every start.
 Environment=XDG_CACHE_HOME=%C/tsuku-llm
-# Without a folder the drivers compile their shaders and kernels at every start.
-Environment=CUDA_CACHE_PATH=%C/tsuku-llm/cuda
-Environment=__GL_SHADER_DISK_CACHE_PATH=%C/tsuku-llm
 """
 
 _PROXY = """\
