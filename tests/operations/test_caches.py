@@ -125,6 +125,7 @@ def test_a_folder_that_another_user_could_change_is_not_used(user: User, spoil: 
         assert caches.environ == user.environ
     (note,) = user.notes
     assert note.startswith("the drivers keep no compiled code: ")
+    assert would_give(user.session, "vulkan") == user.environ
     assert sorted(user.folder.rglob("*")) == before
     assert "unusable" in {state.state for state in look_at_caches(user.session, "vulkan")}
 

@@ -59,9 +59,12 @@ def root_of(session: Session) -> Path | None:
 
 def would_give(session: Session, backend: str) -> Mapping[str, str]:
     """Return the environment of a build as a start would make it; make no folder."""
-    root = root_of(session)
-    environ = session.machine.environ
-    return {**environ, **cache_variables(backend, environ, root)} if root else environ
+    root, environ = root_of(session), session.machine.environ
+    given = cache_variables(backend, environ, root) if root else {}
+    # A question to a build gets no other folders than a start: the GPU runs what is in them.
+    if root is None or not given or _unsafe(root) or _unwritable(root):
+        return environ
+    return {**environ, **given}
 
 
 @contextmanager
