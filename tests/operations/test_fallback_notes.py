@@ -24,9 +24,10 @@ from tsuku_llm.operations.fallback import (
     must_ask,
     noted_failures,
 )
-from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Machine
 from tsuku_llm.operations.state_notes import FailureNote, StateNotes
+from tsuku_llm.operations.version_start import Serving
 from tsuku_llm.store.installed import Installed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")

@@ -17,7 +17,7 @@ from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.report import Verdict
 from tsuku_llm.launch.warm_up import WarmedUp
 from tsuku_llm.operations.caches import BuildCaches
-from tsuku_llm.operations.serve import Serving
+from tsuku_llm.operations.version_start import Serving
 from tsuku_llm.operations.warming import Warming, WhatIsCompiled
 from tsuku_llm.operations.watching import Listener, watch_over
 

@@ -88,17 +88,18 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "versions": frozenset({"revocation", "session"}),
     # operations with effects
     "background": frozenset({"revocation", "session"}),
-    "watching": frozenset({"serve", "session"}),
-    "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
-    | {"versions", "which"},
+    "watching": frozenset({"serve", "session", "version_start"}),
+    "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
+    | {"version_start", "versions", "which"},
     "build_version": frozenset({"caches", "choice", "reuse", "session"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
     "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"caches", "device_check", "fallback", "fitting", "placing"})
-    | {"revocation", "session", "state_notes", "update_notice", "warming", "which"},
+    "serve": frozenset({"fallback", "session", "state_notes", "version_start", "which"}),
+    "version_start": frozenset({"caches", "device_check", "fitting", "placing", "revocation"})
+    | {"session", "state_notes", "update_notice", "warming", "which"},
     "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
     | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
@@ -119,6 +120,7 @@ EFFECTS = frozenset(
         "serve",
         "tools",
         "update",
+        "version_start",
         "watching",
     }
 )

@@ -14,8 +14,9 @@ from support.sessions import make_session
 from tsuku_llm.host import LocalHost
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Machine
+from tsuku_llm.operations.version_start import Serving
 
 
 @dataclass

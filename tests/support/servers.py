@@ -12,8 +12,9 @@ from support.stored import install
 from tsuku_llm.host import LocalHost
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Machine, Session
+from tsuku_llm.operations.version_start import Serving
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.store import Store
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tsuku_llm.instances.loading import LoadSample
     from tsuku_llm.instances.notify import Notifier
     from tsuku_llm.instances.record import Record
-    from tsuku_llm.operations.serve import Serving
     from tsuku_llm.operations.session import Session
+    from tsuku_llm.operations.version_start import Serving
 
 
 def detach(console: Console, session: Session, name: str, argv: Sequence[str]) -> CommandResult:

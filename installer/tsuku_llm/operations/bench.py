@@ -22,9 +22,9 @@ from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.choice import Choice, choose_like, refuse_revoked
 from tsuku_llm.operations.install import install_beside
 from tsuku_llm.operations.refresh import asked_catalog
-from tsuku_llm.operations.serve import Serving, VersionStart
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.operations.version_start import Serving, VersionStart
 from tsuku_llm.operations.versions import readable
 from tsuku_llm.operations.which import installed_variant
 from tsuku_llm.selection import Candidate

@@ -24,8 +24,9 @@ from tsuku_llm.instances.record import Record, checked_name
 from tsuku_llm.launch.health import ServerAddress, address_of, is_healthy
 from tsuku_llm.launch.report import DIED, StartReport
 from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.serve import Serving, serve
+from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.version_start import Serving
 from tsuku_llm.process import Process
 
 _INTERRUPTED = 130

@@ -179,7 +179,8 @@ def serve_command(  # noqa: PLR0913
                 on_demand=on_demand,
                 output=output,
             )
-        from tsuku_llm.operations.serve import Serving, serve
+        from tsuku_llm.operations.serve import serve
+        from tsuku_llm.operations.version_start import Serving
 
         how = Serving(
             name=name,
