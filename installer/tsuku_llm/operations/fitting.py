@@ -82,6 +82,7 @@ def fit_of_start(  # noqa: PLR0913
     cards: Sequence[Card],
     ask_again: Callable[[], Sequence[Card]],
     *,
+    models: ModelFiles | None,
     tools: Mapping[str, str],
     certain: bool,
 ) -> Fit | None:
@@ -89,12 +90,12 @@ def fit_of_start(  # noqa: PLR0913
 
     ``cards`` are the devices of ``check``. A recalled list does not know what is free now.
     ``ask_again`` asks the build; that is left out for a small model, unless the answer has to be
-    ``certain``. ``tools`` are the programs of the build. Upstream's own is asked if the answer has
-    to be certain, or is no.
+    ``certain``. ``models`` are None where they were not read before. ``tools`` are the programs of
+    the build. Upstream's own is asked if the answer has to be certain, or is no.
     """
     options, wishes = memory_options(plan.argv, plan.env), wishes_in(plan.argv, plan.env)
     try:
-        models = read_models(options, read_header)
+        models = models or read_models(options, read_header)
     except (OSError, ValueError):
         # A model that the server fetches by itself; or the server says what is wrong with its file.
         return None

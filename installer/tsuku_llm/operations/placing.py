@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.need import MemoryNeed
     from tsuku_llm.launch.placement import Card
     from tsuku_llm.launch.report import Placement
+    from tsuku_llm.operations.fitting import ModelFiles
 
 
 class Placed(NamedTuple):
     """A plan with its devices; ``check`` has the list of devices that was the newest for it.
 
     ``cards`` are the devices of that list. ``placement`` is None where no device can be used.
-    ``told`` is a sentence for the user, empty if there was nothing to choose.
+    ``told`` is a sentence for the user, empty if there was nothing to choose. ``models`` are the
+    headers of the models, None where they were not read.
     """
 
     plan: LaunchPlan
@@ -27,6 +29,7 @@ class Placed(NamedTuple):
     cards: tuple[Card, ...] = ()
     placement: Placement | None = None
     told: str = ""
+    models: ModelFiles | None = None
 
 
 def place_start(
@@ -51,6 +54,7 @@ def place_start(
     from tsuku_llm.launch.report import Placement  # noqa: PLC0415
 
     wishes = wishes_in(plan.argv, plan.env)
+    models: ModelFiles | None = None
     variables = facts_of(plan.backend).hiding_variables
     if chosen := wishes.placed or visible_devices(plan.env, variables):
         placement = Placement(reason=f"chosen by {chosen}")
@@ -64,15 +68,16 @@ def place_start(
             cards = with_other_processes(cards, plan.env)
         # A refusal is "no layer": any device will do for what is left.
         asked = 0 if wishes.refusal else wishes.layers
-        placement = place(cards, _need_of(plan), setting=setting, asked_layers=asked)
+        models, need = _models_of(plan)
+        placement = place(cards, need, setting=setting, asked_layers=asked)
         plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
     # One device, and nothing to choose: the line of the decision names it.
     told = f"placed: {placement.told}" if len(cards) > 1 else ""
-    return Placed(plan, check, cards, placement, told)
+    return Placed(plan, check, cards, placement, told, models)
 
 
-def _need_of(plan: LaunchPlan) -> MemoryNeed | None:
-    """Estimate the need of a start from the headers of its files; None without a readable one."""
+def _models_of(plan: LaunchPlan) -> tuple[ModelFiles | None, MemoryNeed | None]:
+    """Read the headers of a start's models, and estimate its need; None for what is unknown."""
     from tsuku_llm.launch.gguf import read_header, read_layout  # noqa: PLC0415 - as above
     from tsuku_llm.launch.memory_options import memory_options  # noqa: PLC0415
     from tsuku_llm.launch.need import MemoryNeed  # noqa: PLC0415
@@ -81,16 +86,17 @@ def _need_of(plan: LaunchPlan) -> MemoryNeed | None:
     options = memory_options(plan.argv, plan.env)
     try:
         # A URL is no path: such a model may not be here yet.
-        return read_models(options, read_header).need(options)
+        models = read_models(options, read_header)
+        return models, models.need(options)
     except OSError:
-        return None
+        return None, None
     except ValueError:
         layout = read_layout(options.model) if options.model else None
         if layout is None:
-            return None
+            return None, None
         # Only the size is known: a fifth for the cache, and room for the buffers.
         size = layout.total + layout.total // 5
-        return MemoryNeed(layers=(), cache=(), output=size, other=0, compute=_BUFFERS)
+        return None, MemoryNeed(layers=(), cache=(), output=size, other=0, compute=_BUFFERS)
 
 
 _BUFFERS = 512 << 20

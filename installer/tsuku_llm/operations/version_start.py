@@ -161,6 +161,7 @@ class VersionStart(NamedTuple):
                 placed.check,
                 placed.cards,
                 lambda: listed_cards(ask_again(), receipt.hardware),
+                models=placed.models,
                 tools=tools_of(receipt),
                 certain=self.how.require_fit,
             )
