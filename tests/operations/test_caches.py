@@ -203,6 +203,7 @@ def test_the_build_is_asked_for_its_devices_with_the_same_folders(user: User) ->
     """PoCL lists no device where it finds no folder, as in a service without a home."""
     steps = ("out Available devices:", "need POCL_CACHE_DIR", "out   GPUOpenCL: card (1 MiB)")
     installed = install_stand_in(user.folder / "llm", backend="opencl", devices=steps)
+    assert planned(user.session, ("-m", "x.gguf")).placement is not None
     with build_caches(user.session, "opencl") as caches:
         notes = StateNotes(user.folder / "state", None)
         check = check_devices(build_of(installed), installed.id, notes, caches.environ)

@@ -147,7 +147,9 @@ def test_explain_asks_the_tool_of_the_build(
 
 
 def test_explain_says_what_is_free_on_the_builds_devices(model: str, starter: Starter) -> None:
-    install_stand_in(starter.data, devices=CARD)
+    # As at a start: a driver may list no device without a folder for its cache.
+    starter.cache = starter.data.parent / "cache"
+    install_stand_in(starter.data, devices=("need MESA_SHADER_CACHE_DIR", *CARD))
     session = starter.session()
     hardware = probe(ReplayHost.load(SNAPSHOTS / "rtx-3090-ubuntu-22.04.json"))
     choice = choose(session, hardware=hardware)
@@ -164,7 +166,10 @@ def test_explain_says_what_is_free_on_the_builds_devices(model: str, starter: St
 
 def test_require_fit_asks_the_tool_of_the_build(model: str, starter: Starter) -> None:
     """An architecture that takes more than our estimate says."""
-    script = b"#!/bin/sh\necho 'Vulkan0 9000 64 21 '; echo 'Host 0 0 9 '\n"
+    script = b"#!/bin/sh\n: ${MESA_SHADER_CACHE_DIR:?}\n"
+    script += b"echo 'Vulkan0 9000 64 21 '; echo 'Host 0 0 9 '\n"
+    # The tool gets the drivers' folders, as the server does.
+    starter.cache = starter.data.parent / "cache"
     install_stand_in(starter.data, devices=CARD, files={"llama-fit-params": script})
     assert starter.start("-m", model, *FITS) == 0
     with pytest.raises(DoesNotFit) as refused:
