@@ -29,10 +29,10 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (49, 101),
     "which": (45, 95),
-    "serve --exec -- -m x": (64, 120),
-    "serve --exec --fallback -- -m x": (64, 120),
-    "serve -- -m x": (77, 140),
-    "run llama-server": (48, 100),
+    "serve --exec -- -m x": (67, 123),
+    "serve --exec --fallback -- -m x": (67, 123),
+    "serve -- -m x": (81, 144),
+    "run llama-server": (51, 103),
     "config list": (25, 67),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
