@@ -22,7 +22,7 @@ _MEMORY = re.compile(
 _MIB = 1024 * 1024
 
 # ggml-vulkan's words about each device: "ggml_vulkan: 0 = NAME (DRIVER) | uma: 1 | fp16: …".
-_UMA = re.compile(r"ggml_vulkan: (?P<number>\d+) = .*\| uma: (?P<uma>[01])\b")
+_UMA = re.compile(r"ggml_(?P<backend>vulkan): (?P<number>\d+) = .*\| uma: (?P<uma>[01])\b")
 
 # ggml lists these as devices as well.
 _NO_GPU = ("cpu", "blas", "rpc", "accel")
@@ -53,7 +53,7 @@ def parse_devices(text: str) -> tuple[ListedDevice, ...]:
 def with_kinds(devices: Sequence[ListedDevice], text: str) -> tuple[ListedDevice, ...]:
     """Add what the build's own log says about the kinds of its devices."""
     found = (_UMA.search(line[:_LONGEST]) for line in text.splitlines())
-    kinds = {f"vulkan{each['number']}": each["uma"] == "1" for each in found if each}
+    kinds = {f"{each['backend']}{each['number']}": each["uma"] == "1" for each in found if each}
     return tuple(
         device._replace(integrated=kinds.get(device.name.casefold())) for device in devices
     )
