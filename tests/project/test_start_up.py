@@ -29,9 +29,9 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (49, 101),
     "which": (45, 95),
-    "serve --exec -- -m x": (67, 123),
-    "serve --exec --fallback -- -m x": (67, 123),
-    "serve -- -m x": (81, 144),
+    "serve --exec -- -m x": (67, 120),
+    "serve --exec --fallback -- -m x": (67, 120),
+    "serve -- -m x": (81, 141),
     "run llama-server": (51, 103),
     "config list": (25, 67),
 }
