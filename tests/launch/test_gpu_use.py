@@ -415,10 +415,19 @@ OBSERVED = st.builds(
     canary=st.builds(CanaryResult, st.booleans(), worked=st.sampled_from([None, True, False])),
     log=st.builds(
         LogFacts,
+        buffers=st.sampled_from([(), (("Vulkan0", GIB),), (("CPU", GIB),)]),
         layers=st.sampled_from([None, (0, 33), (10, 33), (33, 33)]),
         complaint=st.sampled_from([None, "no usable GPU found"]),
     ),
 )
+
+
+def test_less_memory_than_the_model_needs_is_not_all_of_it_on_the_gpu() -> None:
+    """The log shows the GPU, and the driver counts next to nothing."""
+    log = LogFacts(buffers=(("Vulkan0", GIB),))
+    for memory in (1, GIB, 2 * GIB):
+        seen = vulkan(log=log, process=ProcessSample(NVIDIA), nvidia_memory=memory, wanted=None)
+        assert judge(seen) is PARTLY
 
 
 @given(OBSERVED, st.data())

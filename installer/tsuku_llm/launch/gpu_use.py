@@ -330,6 +330,17 @@ def _process_memory(seen: Observed) -> Iterator[Sign]:
         # The count lacks what the GPU shares with the processor: too little of it shows nothing.
         says, text = Verdict.UNKNOWN, f"{text}, not counting what {seen.wishes.shared} shares"
     yield Sign("process-memory", says, text)
+    # Too little to show the GPU. But if something else shows it, the model is not there as a whole.
+    comparable = not (seen.is_router or seen.wishes.remote or seen.wishes.shared)
+    whole = _whole(seen)
+    if says is Verdict.UNKNOWN and comparable and whole is not None and most < _WHOLE * whole:
+        text = f"no more than {most:,} bytes of the model can be on the GPU"
+        yield Sign("memory-bound", Verdict.PARTLY, text)
+
+
+def _whole(seen: Observed) -> int | None:
+    """Return the bytes that the whole model needs on the GPU; None if they are not known."""
+    return seen.model_size if seen.whole is None else seen.whole
 
 
 def _holds(seen: Observed, least: int, most: int) -> Verdict:
@@ -340,7 +351,7 @@ def _holds(seen: Observed, least: int, most: int) -> Verdict:
     # No memory at all, not even a context: nothing can compute there.
     if most == 0:
         return Verdict.ON_CPU
-    wanted, whole = seen.wanted, seen.model_size if seen.whole is None else seen.whole
+    wanted, whole = seen.wanted, _whole(seen)
     fits = Verdict.PARTLY if whole is not None and most < _WHOLE * whole else Verdict.ON_GPU
     if wanted is None:
         # A part of unknown size was asked for: much more than a context shows that it is there.

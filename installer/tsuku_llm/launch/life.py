@@ -26,8 +26,8 @@ HANGS_AT_WORK: Final = 900.0
 """Seconds in which a server that works, or may work, takes no task.
 
 Between two tasks it may compute a batch of a prompt: minutes for a large model on a processor. A
-GPU whose driver counts nothing may do that without a trace: a process that waits for it asleep
-took 0.01 seconds of processor time in 15 (H200, 580.159.04).
+GPU whose driver counts nothing may do that without a trace: a process that sleeps meanwhile
+takes almost no processor time.
 """
 
 AGAIN: Final = 300.0

@@ -102,7 +102,7 @@ def sample_processes(pids: Collection[int], model: str | None = None) -> Process
         # Each fact alone: the process may end between two of them, or forbid only one.
         with suppress(OSError):
             opened = filter(_NODE.match, _open_files(f"/proc/{pid}/fd"))
-            nodes = {*(nodes or ()), *(node for node in opened if not _is_nvidias(node))}
+            nodes = {*(nodes or ()), *(node for node in opened if not _is_nvidias_drm_node(node))}
         with suppress(OSError):
             maps = _read(f"/proc/{pid}/maps")
             libraries = {*(libraries or ()), *mapped_files(maps)}
@@ -229,7 +229,7 @@ def _sizes(text: str) -> tuple[int, int] | None:
     return None
 
 
-def _is_nvidias(node: str) -> bool:
+def _is_nvidias_drm_node(node: str) -> bool:
     """Return True for a node in /dev/dri of NVIDIA's driver, which counts nothing in ``fdinfo``.
 
     Its memory is counted as that of ``/dev/nvidia0``, which such a process has open too.
