@@ -81,12 +81,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Every variant of a platform: ``compatible`` best first, and ``rejected``."""
+    """Every variant of a platform: ``compatible`` best first, and ``rejected``.
+
+    ``idle`` are the names of GPUs that are better than the device of the best candidate, and that
+    no variant that fits can use.
+    """
 
     requested: str
     detected: tuple[str, ...]
     compatible: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...] = field(default=())
+    idle: tuple[str, ...] = ()
 
     @property
     def selected(self) -> Candidate:
@@ -129,7 +134,8 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
             fitting.append((variant, best_gpu(variant, hardware)))
         else:
             rejected.append(Rejection(variant, reason))
-    devices = device_ranks(gpu for _, gpu in fitting if gpu)
+    usable = (gpu for variant, _ in fitting for gpu in usable_gpus(variant, hardware))
+    devices = device_ranks(usable)
     order = _preference(platform, request.prefer)
     positions = {variant.name: index for index, variant in enumerate(platform.variants)}
 
@@ -148,11 +154,14 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         )
 
     fitting.sort(key=rank)
+    # Whoever asks for one backend knows that other devices are left out.
+    any_gpu = bool(fitting) and request.backend in ("auto", "gpu")
     return Selection(
         requested=request.backend,
         detected=detected(hardware),
         compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
         rejected=tuple(rejected),
+        idle=_idle(fitting[0][1], hardware) if any_gpu else (),
     )
 
 
@@ -255,6 +264,16 @@ def device_ranks(gpus: Iterable[Gpu]) -> Mapping[Gpu, tuple[int, int]]:
         largest = largest or gpu.memory
         ranks[gpu] = (_BEHIND_RANK if gpu.memory < behind else _KIND_RANKS[gpu.kind], tier)
     return ranks
+
+
+def _idle(best: Gpu | None, hardware: Hardware) -> tuple[str, ...]:
+    """Return the names of the GPUs that a driver lists and that rank before the chosen device."""
+    listed = [gpu for api in hardware.apis for gpu in api.hardware_gpus]
+    ranks = device_ranks([*listed, *([best] if best else [])])
+    chosen = ranks[best] if best else (_CPU_RANK, 0)
+    better = {(ranks[gpu], gpu.name) for gpu in listed if ranks[gpu] < chosen}
+    # Several drivers list one card by the same name.
+    return tuple(dict.fromkeys(name for _, name in sorted(better)))
 
 
 def _unchecked_toolkit(variant: Variant, hardware: Hardware) -> Version:

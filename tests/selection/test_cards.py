@@ -158,6 +158,53 @@ def test_the_users_own_order_does_not_put_a_small_card_first() -> None:
     assert asked.gpu.name == "RX 550", "what the user asks for by name is done"
 
 
+# --- what stays idle -------------------------------------------------------------------------
+
+# Cards that no build of CUDA fits with this driver, where no Vulkan driver is installed.
+LEFT = {
+    "a100-driver-12.4": ("8.0", "12.4"),
+    "gtx-1080-ti-driver-12.2": ("6.1", "12.2"),
+    "rtx-3090-driver-11.8": ("8.6", "11.8"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_card_that_no_build_fits_is_named(name: str) -> None:
+    capability, driver = LEFT[name]
+    gpu = card("cuda", name, 40, compute_capability=capability)
+    hardware = machine(Api("cuda", ApiState.OK, "libcuda.so.1", driver, gpus=(gpu,)))
+    found = select(OFFERED, hardware, Request())
+    assert found.selected.variant.backend == "cpu"
+    assert found.idle == (name,)
+    assert select(OFFERED, hardware, Request("cpu")).idle == (), "the user wants the processor"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "idle"),
+    [
+        ([], ()),
+        ([card("cuda", "RTX 4090", 24)], ()),
+        ([card("cuda", "RTX 4090", 23.6), card("vulkan", "RTX 4090", 24)], ()),
+        ([card("cuda", "RTX 4090", 24), card("cuda", "RTX 3050", 4)], ()),
+        ([card("cuda", "Tesla K80", 12, compute_capability="3.7"), card("vulkan", "RX 550", 2)],
+         ("Tesla K80",)),
+        ([card("rocm", "RX 580", 8, gfx="gfx803"), card("vulkan", "RX 580", 7.75)], ()),
+        (
+            [
+                card("rocm", "RX 580", 8, gfx="gfx803"),
+                card("level_zero", "UHD 770", 24, INTEGRATED),
+            ],
+            ("RX 580",),
+        ),
+        ([card("vulkan", "llvmpipe", 32, GpuKind.SOFTWARE)], ()),
+    ],
+)  # fmt: skip
+def test_only_a_better_device_than_the_chosen_one_counts_as_idle(
+    gpus: list[Gpu], idle: tuple[str, ...]
+) -> None:
+    assert select(OFFERED, having(*gpus), Request()).idle == idle
+
+
 # --- properties ------------------------------------------------------------------------------
 
 DEVICES = st.lists(

@@ -187,6 +187,17 @@ def test_situation_02_machine_code_of_the_older_line_runs_on_an_old_driver(
     assert found.refused["cuda-13.4"] == "cuda-driver"
 
 
+def test_situation_02_without_vulkan_the_idle_card_is_named(
+    stubs: StubDrivers, root: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    host = gtx_1080_ti(stubs, root, 12020)
+    report = install(session(tmp_path, host, notes.append), dry_run=True)
+    assert report.candidate.variant.name == "cpu"
+    (note,) = notes
+    assert note == "idle: NVIDIA GeForce GTX 1080 Ti; what would help: tsuku-llm doctor"
+
+
 # --- 3: a driver that waits for a reboot ---------------------------------------------------------
 
 
