@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from tsuku_llm.backends import backend_of_api, facts_of
+from tsuku_llm.backends import TABLE, backend_of_api, facts_of
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware
 from tsuku_llm.manifest import Variant
 from tsuku_llm.requirements import CudaRequirement, Requirements
@@ -67,19 +67,22 @@ def compiles_at_first_start(variant: Variant, gpu: Gpu | None) -> bool:
 
 
 def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
-    yield from _system_obstacles(variant.requires, hardware)
-    if variant.backend == "cpu":
-        return
-    api = hardware.api(facts_of(variant.backend).api)
-    reason = api_obstacle(api)
-    if reason:
-        yield reason
-        return
-    rule = _DEVICE_RULES.get(variant.backend, _any_device)
-    reasons = [rule(variant.requires, api, gpu) for gpu in api.hardware_gpus]
-    # One usable device is enough. If no device is usable, the first one's reason is told.
-    if None not in reasons:
-        yield next(reason for reason in reasons if reason)
+    requires = variant.requires
+    yield from _system_obstacles(requires, hardware)
+    for row in TABLE:
+        # The variant's own API, and any other one that its requirements name.
+        named = getattr(requires, row.name, None) or getattr(requires, row.api, None)
+        if not row.api or not (named or row.name == variant.backend):
+            continue
+        api = hardware.api(row.api)
+        if reason := api_obstacle(api):
+            yield reason
+            continue
+        rule = _DEVICE_RULES.get(row.name, _any_device)
+        reasons = [rule(requires, api, gpu) for gpu in api.hardware_gpus]
+        # One usable device is enough. If no device is usable, the first one's reason is told.
+        if None not in reasons:
+            yield next(reason for reason in reasons if reason)
 
 
 def _system_obstacles(requires: Requirements, hardware: Hardware) -> Iterator[Reason]:

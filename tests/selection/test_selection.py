@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -300,6 +301,31 @@ def test_a_requirement_from_the_future_is_not_met() -> None:
     assert "not understood by this version" in told["newer"]
     assert "cuda.sass '13.0f'" in told["newer"]
     assert "backend npu" in told["npu"]
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        {"vulkan": "1.2"},
+        {"level_zero": True},
+        {"openvino": True},
+        {"metal": True},
+        {"opencl": {"device": "Arc"}},
+        {"cuda": {"toolkit": "13.4", "sass": ["8.9"], "ptx": []}},
+        {"rocm": {"runtime": "10.0", "gfx": ["gfx1100"]}},
+    ],
+    ids=lambda requires: next(iter(requires)),
+)
+def test_a_requirement_on_another_api_counts_for_any_backend(requires: dict[str, Any]) -> None:
+    """For example a build with the plugins of two backends."""
+    both = {"cuda": {"toolkit": "13.4", "sass": ["8.9"], "ptx": []}, **requires}
+    offered = release({"both": variant("cuda", both), "cpu": variant("cpu", requires)})
+    alone = set(requires) == {"cuda"}
+    found = names(select(offered, machine(cuda()), Request()))
+    assert found == (["both", "cpu"] if alone else [])
+    if "vulkan" in requires:
+        assert names(select(offered, machine(cuda(), vulkan()), Request())) == ["both", "cpu"]
+        assert names(select(offered, machine(cuda(), vulkan(version="1.1")), Request())) == []
 
 
 def test_a_named_problem_is_the_reason() -> None:
