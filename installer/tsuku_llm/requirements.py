@@ -56,8 +56,9 @@ class Requirements:
     ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are lowest
     versions. ``x86_64_level`` is the level of the psABI. ``cpu_features`` are instruction sets
     beyond that level, with the names of Linux' /proc/cpuinfo. ``vulkan`` is the lowest instance
-    and device version. ``level_zero`` and ``openvino`` require an Intel device. A requirement about an
-    API counts for a variant of any backend. ``memory`` is in bytes. ``unknown`` names what this version cannot check: keys, and words with their key.
+    and device version. ``level_zero`` and ``openvino`` require an Intel device. ``memory`` is in
+    bytes. A requirement about an API counts for a variant of any backend. ``unknown`` names what
+    this version cannot check: keys, and words with their key.
     """
 
     glibc: Dotted | None = None
