@@ -24,6 +24,14 @@ _TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
 # The newest ABI of AMD's HIP library, libamdhip64.so.7: ROCm 10.0 still has the one of ROCm 7.
 _HIP_ABI = 7
 _HIP_LIBRARY = re.compile(r"amdhip64(?:\.so\.|_)([0-9]{1,3})")
+BY_DRIVER = frozenset({"cuda-driver", "cuda-ptx"})
+"""The slugs of reasons that a newer driver for CUDA removes."""
+
+BY_CARD = frozenset(
+    {"cuda-capability", "jetson", "opencl-device", "rocm-gfx", "vulkan-16bit-storage"}
+)
+"""The slugs of reasons that only another GPU, or another build, removes."""
+
 _NAMED = 5
 """Unknown requirements that a reason names."""
 

@@ -12,7 +12,14 @@ from packaging.version import Version
 
 from tsuku_llm.backends import NAMES, TABLE, facts_of
 from tsuku_llm.errors import SelectionError, UnknownRequest
-from tsuku_llm.fitting import Reason, compiles_at_first_start, usable_gpus, why_not
+from tsuku_llm.fitting import (
+    BY_CARD,
+    BY_DRIVER,
+    Reason,
+    compiles_at_first_start,
+    usable_gpus,
+    why_not,
+)
 from tsuku_llm.hardware import Gpu, GpuKind, Hardware
 from tsuku_llm.manifest import Platform, Release, Variant
 
@@ -117,6 +124,16 @@ class Selection:
         """Return the compatible variant of that name."""
         return next((each for each in self.compatible if each.variant.name == name), None)
 
+    def nearest(self, backend: str) -> Variant | None:
+        """Return the best variant of a backend that fits, else the one that lacks the least.
+
+        That is the one that the smallest update of the driver would let run.
+        """
+        fitting = (each.variant for each in self.compatible if each.variant.backend == backend)
+        rejected = (each for each in self.rejected if each.variant.backend == backend)
+        nearest = min(rejected, key=_lack, default=None)
+        return next(fitting, nearest.variant if nearest else None)
+
 
 def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     """Sort the platform's variants into those that fit, best first, and the others.
@@ -163,6 +180,13 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         rejected=tuple(rejected),
         idle=_idle(fitting[0][1], hardware) if any_gpu else (),
     )
+
+
+def _lack(rejection: Rejection) -> tuple[bool, Version]:
+    """Order rejected variants of one backend; equal ones stay in the manifest's order."""
+    cuda, slug = rejection.variant.requires.cuda, rejection.reason.slug
+    toolkit = cuda.toolkit if cuda and slug in BY_DRIVER else "0"
+    return slug in BY_CARD, Version(toolkit)
 
 
 def next_after(

@@ -201,6 +201,26 @@ def test_a_gpu_without_16_bit_storage_is_none_of_the_vulkan_build() -> None:
     assert names(found(unasked)) == ["vulkan", "cpu"]
 
 
+@pytest.mark.parametrize(
+    ("capability", "driver", "nearest"),
+    [
+        ("8.0", "12.4", "cuda-12.8"),  # both need a newer driver: the older one will do
+        ("6.1", "12.2", "cuda-12.8"),  # 13.4 has no code for it
+        ("8.6", "11.8", "cuda-12.8"),
+        ("9.0", "13.0", "cuda-12.8"),
+        ("8.9", "13.4", "cuda-13.4"),
+        ("3.5", "11.4", "cuda-13.4"),  # no driver helps: the first of the release
+    ],
+)
+def test_the_nearest_variant_needs_the_smallest_update_of_the_driver(
+    capability: str, driver: str, nearest: str
+) -> None:
+    found = choose(machine(cuda(capability, driver))).nearest("cuda")
+    assert found is not None
+    assert found.name == nearest
+    assert choose(machine()).nearest("sycl") is None
+
+
 def test_discrete_comes_before_integrated_across_backends() -> None:
     hardware = machine(cuda(), vulkan(GpuKind.INTEGRATED))
     assert names(choose(hardware))[0] == "cuda-13.4"
