@@ -2,9 +2,9 @@
 
 This module has the types and one parser. The parser takes only ``VerifiedBytes``: unsigned data
 is never interpreted. Unknown fields are ignored, except inside ``requires`` (see
-``requirements``). A variant with a backend or a format of archive that this version does not know
-is kept: it counts as a variant with an unknown requirement. So a new word in one variant does not
-hide the rest of the release from programs of today.
+``requirements``). A variant with a backend, a format of archive or a kind of URL that this version
+does not know is kept: it counts as a variant with an unknown requirement. So a new word in one
+variant does not hide the rest of the release from programs of today.
 """
 
 from __future__ import annotations
@@ -36,13 +36,18 @@ Format = Literal["tar.gz", "zip", "wheel"]
 FORMATS: tuple[str, ...] = get_args(Format)
 """The formats of archives that this version can unpack."""
 
+_SCHEMES = ("https://", "pkg:pypi/")
+"""The beginnings of the URLs that this version can download from."""
+
 # The patterns end in \Z: "$" also matches before a final line feed.
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}\Z")]
 RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{RELATIVE_PATH}\Z", max_length=255)]
 RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{RELATIVE_PATH})?\Z", max_length=255)]
 # A manifest is public, and URLs are printed and stored: a user or password in a URL is refused.
-_URL = rf"^(?!.*{URL_USER})(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
+# Another scheme is a word of a newer version, except for those that are known and never allowed.
+_OTHER_SCHEME = r"(?!(?:https?|file|ftp):)[a-z][a-z0-9+.-]{1,31}:"
+_URL = rf"^(?!.*{URL_USER})(?:https://|{_OTHER_SCHEME})[!-~]+\Z"
 Url = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2000)]
 Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
@@ -80,10 +85,11 @@ class Measured:
 class Artifact:
     """One archive to download.
 
-    ``format`` is one of ``FORMATS`` in every variant that can fit. ``size`` is in bytes, None if
-    upstream published none. ``root`` is the folder inside the archive whose content is installed;
-    "" means all of it. With ``pieces``, each piece can be verified and used, or downloaded again,
-    before the others have arrived. The list has exactly one digest for each piece.
+    In every variant that can fit, this version knows ``format`` and the scheme of ``url``. ``size``
+    is in bytes, None if upstream published none. ``root`` is the folder inside the archive whose
+    content is installed; "" means all of it. With ``pieces``, each piece can be verified and used,
+    or downloaded again, before the others have arrived. The list has exactly one digest for each
+    piece.
     """
 
     url: str
@@ -310,6 +316,8 @@ def parse_artifact(document: object) -> Artifact:
         raise _not_understood("an archive", error) from error
     if artifact.format not in FORMATS:
         raise _not_understood("an archive", ValueError(f"there is no format {artifact.format!r}"))
+    if not artifact.url.startswith(_SCHEMES):
+        raise _not_understood("an archive", ValueError(f"no client can fetch {artifact.url!r}"))
     return artifact
 
 
@@ -369,6 +377,8 @@ def _variant(name: str, raw: _Variant) -> Variant:
     strange = [] if raw.backend in NAMES else [f"backend {raw.backend}"]
     formats = {each.format for each in raw.artifacts}
     strange += [f"format {each}" for each in sorted(formats.difference(FORMATS))]
+    urls = [each.url for each in raw.artifacts if not each.url.startswith(_SCHEMES)]
+    strange += [f"url {scheme}" for scheme in sorted({url.partition("/")[0][:40] for url in urls})]
     return Variant(
         name=name,
         backend=raw.backend,

@@ -122,6 +122,10 @@ def unknown_format_of_archive(variant: Document) -> None:
     variant["artifacts"][0]["format"] = "tar.zst"
 
 
+def unknown_url(variant: Document) -> None:
+    variant["artifacts"][0]["url"] = "oci://host/archive@sha256:0"
+
+
 def unknown_key(variant: Document) -> None:
     variant["requires"]["npu"] = "2"
 
@@ -139,6 +143,7 @@ def unknown_word(variant: Document) -> None:
 NEWER: dict[str, Callable[[Document], None]] = {
     "unknown_backend": unknown_backend,
     "unknown_format_of_archive": unknown_format_of_archive,
+    "unknown_url": unknown_url,
     "unknown_key": unknown_key,
     "unknown_key_inside": unknown_key_inside,
     "unknown_word": unknown_word,

@@ -163,10 +163,24 @@ def test_a_requirement_of_a_newer_version_concerns_one_variant_alone(name: str) 
     [
         ({"backend": "npu"}, ("backend npu",)),
         ({"artifacts": [full_artifact(SHA) | {"format": "tar.zst"}]}, ("format tar.zst",)),
+        (
+            {"artifacts": [full_artifact(SHA) | {"url": "oci://host/a@sha256:b"}]},
+            ("url oci:",),
+        ),
+        (
+            {
+                "artifacts": [
+                    full_artifact(SHA),
+                    full_artifact(SHA) | {"url": "pkg:npm/a@1", "format": "tgz"},
+                    full_artifact(SHA) | {"url": "magnet:?xt=urn:btih:c", "format": "7z"},
+                ]
+            },
+            ("format 7z", "format tgz", "url magnet:?xt=urn:btih:c", "url pkg:npm"),
+        ),
     ],
-    ids=["backend", "format"],
+    ids=["backend", "format", "url", "several"],
 )
-def test_a_backend_or_format_of_a_newer_version_concerns_one_variant_alone(
+def test_a_backend_or_archive_of_a_newer_version_concerns_one_variant_alone(
     change: dict[str, Any], unknown: tuple[str, ...]
 ) -> None:
     made = document()
@@ -177,7 +191,7 @@ def test_a_backend_or_format_of_a_newer_version_concerns_one_variant_alone(
     assert newer.requires.unknown == unknown
     assert plain.requires.unknown == ()
     # A revocation of that build must still be found by its digest.
-    assert (newer.artifacts[0].sha256,) in release.builds
+    assert tuple(each.sha256 for each in newer.artifacts) in release.builds
     with pytest.raises(ManifestError):
         manifest.require_release(made)
 
@@ -194,10 +208,14 @@ def test_a_publisher_may_sign_a_release_without_unknown_words() -> None:
     manifest.require_release(document())
 
 
-@pytest.mark.parametrize("word", ["tar.zst", "rar"])
-def test_a_publisher_enters_no_archive_that_nobody_can_unpack(word: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [{"format": "tar.zst"}, {"format": "rar"}, {"url": "oci://host/a"}, {"url": "pkg:npm/a@1"}],
+    ids=str,
+)
+def test_a_publisher_enters_no_archive_that_no_client_can_use(change: dict[str, Any]) -> None:
     with pytest.raises(ManifestError, match="an archive"):
-        manifest.parse_artifact(full_artifact(SHA) | {"format": word})
+        manifest.parse_artifact(full_artifact(SHA) | change)
 
 
 # --- what is not --------------------------------------------------------------------------
@@ -280,7 +298,9 @@ BAD_ARTIFACTS: dict[str, dict[str, Any]] = {
     "no_scheme": {"url": "host/a"},
     "space": {"url": "https://host/a b"},
     "line_feed": {"url": "https://host/a\n"},
-    "other_purl": {"url": "pkg:npm/a@1"},
+    "ftp": {"url": "ftp://host/a"},
+    "https_without_a_host": {"url": "https:a"},
+    "capitals": {"url": "HTTP://host/a"},
     "T18_password": {"url": "https://user:password@host/a.tar.gz"},
     "T18_user": {"url": "https://token@host/a.tar.gz"},
     "T18_backslash": {"url": "https://host\\@other/a.tar.gz"},
