@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from tsuku_llm.backends import TABLE, backend_of_api, facts_of
+from tsuku_llm.cards import device_ranks
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware
 from tsuku_llm.manifest import Variant
 from tsuku_llm.requirements import CudaRequirement, Requirements
@@ -87,10 +88,15 @@ def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
             yield reason
             continue
         rule = _DEVICE_RULES.get(row.name, _any_device)
-        reasons = [rule(requires, api, gpu) for gpu in api.hardware_gpus]
-        # One usable device is enough. If no device is usable, the first one's reason is told.
-        if None not in reasons:
-            yield next(reason for reason in reasons if reason)
+        found = [(gpu, rule(requires, api, gpu)) for gpu in api.hardware_gpus]
+        refused = [(gpu, reason) for gpu, reason in found if reason]
+        # One usable device is enough.
+        if len(refused) < len(found):
+            continue
+        # The best device decides among those that something can be done about.
+        ranks = device_ranks(api.hardware_gpus)
+        refused.sort(key=lambda each: (each[1].slug in BY_CARD, ranks[each[0]]))
+        yield refused[0][1]
 
 
 def _system_obstacles(requires: Requirements, hardware: Hardware) -> Iterator[Reason]:

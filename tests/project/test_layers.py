@@ -43,8 +43,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"trust"},
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
-    "fitting": VALUES,
-    "selection": VALUES | {"fitting"},
+    "cards": frozenset({"hardware"}),
+    "fitting": VALUES | {"cards"},
+    "selection": VALUES | {"cards", "fitting"},
     "chain": VALUES | {"fitting", "selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.machines import linux_variants, machine, release, variant
 
 from tsuku_llm.backends import POLICIES
+from tsuku_llm.cards import device_ranks
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware
-from tsuku_llm.selection import Request, device_ranks, select
+from tsuku_llm.selection import Request, select
 
 GB = 1 << 30
 DISCRETE, INTEGRATED = GpuKind.DISCRETE, GpuKind.INTEGRATED
@@ -156,6 +157,28 @@ def test_the_users_own_order_does_not_put_a_small_card_first() -> None:
     asked = select(OFFERED, hardware, Request("vulkan")).selected
     assert asked.gpu is not None
     assert asked.gpu.name == "RX 550", "what the user asks for by name is done"
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (card("cuda", "GT 710", 2, compute_capability="3.5"), "A100"),  # no driver helps it
+        (card("cuda", "Tesla V100", 16, compute_capability="7.0"), "A100"),
+        (card("cuda", "H200", 140, compute_capability="9.0"), "H200"),
+    ],
+    ids=["old", "smaller", "larger"],
+)
+def test_the_reason_is_about_the_best_card_that_something_can_be_done_about(
+    other: Gpu, told: str, first: bool
+) -> None:
+    cards = [card("cuda", "A100", 40, compute_capability="8.0"), other]
+    gpus = tuple(replace(gpu, index=i) for i, gpu in enumerate(cards[:: -1 if first else 1]))
+    hardware = machine(Api("cuda", ApiState.OK, "libcuda.so.1", "12.4", gpus=gpus))
+    rejected = select(OFFERED, hardware, Request()).rejected
+    (reason,) = (each.reason for each in rejected if each.variant.name == "cuda-12.8")
+    assert reason.slug == "cuda-ptx"
+    assert reason.text.startswith(f"{told}: ")
 
 
 # --- what stays idle -------------------------------------------------------------------------
