@@ -22,9 +22,11 @@ from tsuku_llm.requirements import CudaRequirement, Requirements
 
 # The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.
 _TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
-# The newest ABI of AMD's HIP library, libamdhip64.so.7: ROCm 10.0 still has the one of ROCm 7.
+# The newest ABI of AMD's HIP library: ROCm 10.0 still has libamdhip64.so.7, as the packages of
+# Arch (hip-runtime-amd) and Ubuntu (libamdhip64-7) show.
 _HIP_ABI = 7
 _HIP_LIBRARY = re.compile(r"amdhip64(?:\.so\.|_)([0-9]{1,3})")
+
 BY_DRIVER = frozenset({"cuda-driver", "cuda-ptx"})
 """The slugs of reasons that a newer driver for CUDA removes."""
 

@@ -148,7 +148,7 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         )
 
     fitting.sort(key=rank)
-    # Whoever asks for one backend knows that other devices are left out.
+    # A request for one backend leaves the devices of the others out on purpose.
     any_gpu = bool(fitting) and request.backend in ("auto", "gpu")
     return Selection(
         requested=request.backend,
