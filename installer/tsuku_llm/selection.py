@@ -5,7 +5,7 @@ Pure: no host, no files, no network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from packaging.version import Version
@@ -120,16 +120,21 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     """
     platform = platform_of(release, hardware)
     require_known(request.backend, (variant.name for variant in platform.variants))
-    fitting: list[tuple[Variant, Gpu | None]] = []
+    usable: dict[str, tuple[Gpu, ...]] = {}
     rejected: list[Rejection] = []
     for variant in platform.variants:
         reason = not_requested(variant, request.backend) or why_not(variant, hardware)
         if reason is None:
-            fitting.append((variant, best_gpu(variant, hardware)))
+            usable[variant.name] = usable_gpus(variant, hardware)
         else:
             rejected.append(Rejection(variant, reason))
-    usable = (gpu for variant, _ in fitting for gpu in usable_gpus(variant, hardware))
-    devices = device_ranks(usable)
+    # One order for all variants, so that a device has the same rank whichever driver lists it.
+    devices = device_ranks(gpu for gpus in usable.values() for gpu in gpus)
+    fitting = [
+        (variant, _best(usable[variant.name], devices))
+        for variant in platform.variants
+        if variant.name in usable
+    ]
     order = _preference(platform, request.prefer)
     positions = {variant.name: index for index, variant in enumerate(platform.variants)}
 
@@ -236,7 +241,10 @@ def best_gpu(variant: Variant, hardware: Hardware) -> Gpu | None:
     The rank of ``device_ranks`` decides, then the most memory, then the driver's order.
     """
     gpus = usable_gpus(variant, hardware)
-    ranks = device_ranks(gpus)
+    return _best(gpus, device_ranks(gpus))
+
+
+def _best(gpus: Iterable[Gpu], ranks: Mapping[Gpu, tuple[int, int]]) -> Gpu | None:
     return min(gpus, key=lambda gpu: (ranks[gpu], -(gpu.memory or 0), gpu.index), default=None)
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.machines import linux_variants, machine, release, variant
 
@@ -268,6 +268,10 @@ def test_a_larger_card_never_ranks_behind_a_smaller_one_of_its_kind(gpus: list[G
 
 
 @given(DEVICES, st.floats(0.25, 192))
+@example(
+    [card("cuda", "GPU of the processor", 8, INTEGRATED), card("vulkan", "unknown", None)], 1.0
+)
+@example([card("cuda", "unknown", None), card("cuda", "GPU of the processor", 8, INTEGRATED)], 1.0)
 def test_a_further_card_never_leads_to_a_worse_device(gpus: list[Gpu], memory: float) -> None:
     before = select(OFFERED, having(*gpus), Request()).selected.gpu
     more = [*gpus, card("vulkan", "further", memory)]
