@@ -26,7 +26,10 @@ class ApiState(str, enum.Enum):
     FAILED = "failed"
     """Its library is installed, but did not load or returned an error."""
     TIMED_OUT = "timed-out"
+    """It did not answer within the limit: it is slow, or it hangs."""
     CRASHED = "crashed"
+    NOT_STARTED = "not-started"
+    """The child process that would have asked it could not be started."""
     NOT_ASKED = "not-asked"
     """It does not exist on this operating system."""
 
@@ -59,7 +62,9 @@ class Gpu:
 
     ``memory`` is in bytes, None if the API does not report it. ``index`` is the position in the
     API's own enumeration. ``compute_capability`` is NVIDIA's ("9.0"), ``gfx`` AMD's ("gfx1100"),
-    ``api_version`` the device's own version of the API.
+    ``api_version`` the device's own version of the API. ``storage_16bit`` tells whether a Vulkan
+    device has 16-bit values in storage buffers, without which ggml's backend passes it over; None
+    if it was not asked.
     """
 
     api: str
@@ -74,6 +79,7 @@ class Gpu:
     api_version: str | None = None
     driver: str | None = None
     uuid: str | None = None
+    storage_16bit: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

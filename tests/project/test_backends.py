@@ -15,7 +15,7 @@ from tsuku_llm.launch.fingerprint import driver_fingerprint
 GPU_ROWS = [row for row in TABLE if row.name != "cpu"]
 
 MAY_NAME = {
-    "selection": {"cuda", "rocm", "vulkan", "opencl"},
+    "fitting": {"cuda", "rocm", "vulkan", "opencl"},
     "chain.driver": {"cuda"},
     "chain.judging": {"vulkan"},
     "launch.gpu_use": {"cuda", "rocm"},
@@ -23,7 +23,7 @@ MAY_NAME = {
 }
 """The modules that name a backend, beside its own parser and worker in ``probe``.
 
-``selection`` has a rule for each requirement that only one backend has, and ``chain.judging``
+``fitting`` has a rule for each requirement that only one backend has, and ``chain.judging``
 the fix for one. ``chain.driver`` says that nouveau has no CUDA. ``launch.gpu_use`` knows that
 ggml's code for ROCm complains in the words of CUDA. ``launch.nvml`` starts a child with the
 environment of a CUDA build.

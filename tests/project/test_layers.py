@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 
-VALUES = frozenset({"backends", "errors", "hardware", "manifest"})
+VALUES = frozenset({"backends", "errors", "hardware", "manifest", "requirements"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset({"_version"}),
@@ -38,11 +38,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"backends", "errors", "safe_text", "tree_entry", "trust"}),
+    "requirements": frozenset(),
+    "manifest": frozenset({"backends", "errors", "requirements", "safe_text", "tree_entry"})
+    | {"trust"},
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
-    "selection": VALUES,
-    "chain": VALUES | {"selection"},
+    "cards": frozenset({"hardware"}),
+    "fitting": VALUES | {"cards"},
+    "selection": VALUES | {"cards", "fitting"},
+    "chain": VALUES | {"fitting", "selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
@@ -54,7 +58,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "instances", "local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
-    | {"selection", "snapshot", "store", "tree_entry", "trust"},
+    | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
@@ -337,9 +341,9 @@ HOMES: dict[str, frozenset[str]] = {
     "httpcore": frozenset({"fetch"}),
     "httpx": frozenset({"fetch"}),
     "isal": frozenset({"archive"}),
-    "msgspec": frozenset({"manifest"}),
+    "msgspec": frozenset({"manifest", "requirements"}),
     "packageurl": frozenset({"fetch"}),
-    "packaging": frozenset({"fetch", "selection"}),
+    "packaging": frozenset({"fetch", "fitting", "selection"}),
     "prometheus_client": frozenset({"cli"}),
     "psutil": frozenset({"instances", "process"}),
     "platformdirs": frozenset({"config"}),

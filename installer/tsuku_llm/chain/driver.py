@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tsuku_llm.backends import AMD, INTEL, NVIDIA, VENDOR_DRIVER, backend_of_api, facts_of
 from tsuku_llm.chain.links import Link, LinkState, Stage, Subject
+from tsuku_llm.fitting import api_obstacle
 from tsuku_llm.hardware import Api, ApiState, Evidence, Hardware, Problem
-from tsuku_llm.selection import api_obstacle
 
 # The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
 _ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")

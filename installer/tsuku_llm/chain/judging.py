@@ -9,9 +9,10 @@ from tsuku_llm.backends import facts_of
 from tsuku_llm.chain.driver import driver_links
 from tsuku_llm.chain.links import Chain, Link, LinkState, Listed, Stage, Subject
 from tsuku_llm.errors import NotInstalled, TsukuError
+from tsuku_llm.fitting import Reason, system_obstacle
 from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Variant
-from tsuku_llm.selection import Reason, Selection, system_obstacle
+from tsuku_llm.selection import Selection
 
 
 def diagnose(
@@ -93,6 +94,8 @@ _FIXES = {
     "macos": "update macOS",
     "vcruntime": "winget install Microsoft.VCRedist.2015+.x64 (on ARM: .arm64)",
     "vulkan": "update the GPU's driver and the Vulkan loader",
+    "vulkan-16bit-storage": "use another GPU: this one is too old for llama.cpp's Vulkan backend",
+    "rocm-runtime": "install the ROCm runtime that the build needs",
     "cuda-driver": "update NVIDIA's driver",
     "cuda-ptx": "update NVIDIA's driver",
     "jetson": "build llama.cpp with the JetPack's own CUDA",

@@ -113,7 +113,7 @@ def subject_of(
     if requested in named:
         return _of(requested, named[requested], hardware)
     backend = _backend(requested, selection, hardware, active)
-    variant = next((each for each in named.values() if each.backend == backend), None)
+    variant = selection.nearest(backend)
     # Among the backend's variants, the installed one is the one to examine.
     if active and active[0] == backend:
         variant = named.get(active[1], variant)

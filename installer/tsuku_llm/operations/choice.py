@@ -16,7 +16,13 @@ from tsuku_llm.operations.revocation import note_others, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+from tsuku_llm.selection import (
+    Candidate,
+    Request,
+    Selection,
+    require_known,
+    select,
+)
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import version_id
 
@@ -203,6 +209,12 @@ def tell_temporary(session: Session, choice: Choice) -> None:
     for problem in choice.hardware.all_problems:
         if problem.transient:
             session.user.note(f"temporary: {problem.text}; {problem.fix}")
+
+
+def tell_idle(session: Session, choice: Choice) -> None:
+    """Print which GPUs a driver lists and no variant that fits can use."""
+    if names := choice.selection.idle:
+        session.user.note(f"idle: {', '.join(names)}; what would help: tsuku-llm doctor")
 
 
 def check_backend(session: Session, backend: str) -> None:

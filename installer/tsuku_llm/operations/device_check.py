@@ -87,8 +87,8 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
     This loads the drivers and the modules for the probe, so only a failing start calls it.
     """
     from tsuku_llm.backends import facts_of  # noqa: PLC0415
+    from tsuku_llm.fitting import api_obstacle  # noqa: PLC0415
     from tsuku_llm.probe import probe  # noqa: PLC0415
-    from tsuku_llm.selection import api_obstacle  # noqa: PLC0415
 
     api = probe(session.machine.host).api(facts_of(backend).api)
     if api.problem:

@@ -22,6 +22,7 @@ from tsuku_llm.operations.choice import (
     Choice,
     choose,
     refuse_revoked,
+    tell_idle,
     tell_temporary,
     version_of,
 )
@@ -70,6 +71,7 @@ def install(
     choice = choose(session, release=release, catalog=catalog)
     refuse_revoked(session, choice)
     tell_temporary(session, choice)
+    tell_idle(session, choice)
     if dry_run:
         candidate = choice.selection.selected
         return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)

@@ -46,7 +46,12 @@ def data(choice: Choice) -> dict[str, Any]:
         *map(_rejected, selection.rejected),
     ]
     problems = choice.hardware.all_problems
-    return {**head(choice), "variants": variants, "problems": list(problems)}
+    return {
+        **head(choice),
+        "variants": variants,
+        "idle": list(selection.idle),
+        "problems": list(problems),
+    }
 
 
 def _compatible(candidate: Candidate) -> dict[str, Any]:
@@ -94,7 +99,16 @@ def lines(choice: Choice) -> tuple[str, ...]:
         ),
     ]
     avoided = (f"not taken: {each.release}, {each.summary}" for each in choice.avoided)
-    return (*title(choice), *avoided, decision(choice), *table(rows), *problems(choice.hardware))
+    names = ", ".join(selection.idle)
+    idle = (f"idle, as no build that fits can use it: {names}; what would help: tsuku-llm doctor",)
+    return (
+        *title(choice),
+        *avoided,
+        decision(choice),
+        *table(rows),
+        *(idle if names else ()),
+        *problems(choice.hardware),
+    )
 
 
 def title(choice: Choice) -> tuple[str, ...]:
