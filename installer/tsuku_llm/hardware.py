@@ -59,7 +59,9 @@ class Gpu:
 
     ``memory`` is in bytes, None if the API does not report it. ``index`` is the position in the
     API's own enumeration. ``compute_capability`` is NVIDIA's ("9.0"), ``gfx`` AMD's ("gfx1100"),
-    ``api_version`` the device's own version of the API.
+    ``api_version`` the device's own version of the API. ``storage_16bit`` tells whether a Vulkan
+    device has 16-bit values in storage buffers, without which ggml's backend passes it over; None
+    if it was not asked.
     """
 
     api: str
@@ -74,6 +76,7 @@ class Gpu:
     api_version: str | None = None
     driver: str | None = None
     uuid: str | None = None
+    storage_16bit: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,34 @@ def test_a_vulkan_1_0_device_is_listed_without_details(stubs: StubDrivers) -> No
     assert (gpu.api_version, gpu.driver, gpu.uuid) == ("1.0.0", None, None)
 
 
+def test_each_device_says_whether_it_stores_16_bit_values(stubs: StubDrivers) -> None:
+    """Ivy Bridge's driver has Vulkan 1.2 without them, and ggml then passes the device over."""
+    host = stubs.host("vulkan", vulkan_count=2, vulkan_storage16_1=0)
+    assert [gpu.storage_16bit for gpu in vulkan(host).gpus] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("api", "told"), [(1 << 22 | 1 << 12, False), (1 << 22, None)], ids=["1.1", "1.0"]
+)
+def test_16_bit_storage_is_asked_of_vulkan_1_1_devices(
+    stubs: StubDrivers, api: int, told: bool | None
+) -> None:
+    (gpu,) = vulkan(stubs.host("vulkan", vulkan_api=api, vulkan_storage16=0)).gpus
+    assert gpu.storage_16bit is told
+
+
+@pytest.mark.parametrize("junk", [None, 0, 1, "true", [True]])
+def test_16_bit_storage_of_another_type_is_unknown(junk: object) -> None:
+    lines = (
+        {"call": "open", "library": "/usr/lib/libvulkan.so.1.3.239"},
+        {"call": "vkCreateInstance", "code": 0},
+        {"call": "vkEnumeratePhysicalDevices", "code": 0, "count": 1},
+        {"call": "device", "index": 0, "name": "x", "storage16": junk},
+    )
+    (gpu,) = parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind()).gpus
+    assert gpu.storage_16bit is None
+
+
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [

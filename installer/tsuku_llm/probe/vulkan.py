@@ -121,7 +121,12 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
         api_version=version_text(line.get("api")),
         driver=driver or None,
         uuid=answers.words(line.get("uuid")),
+        storage_16bit=_flag(line.get("storage16")),
     )
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def kind(name: str, number: int | None, driver: int | None) -> GpuKind:

@@ -93,6 +93,25 @@ class DeviceProperties2(ctypes.Structure):
     _fields_ = (("type", c_uint32), ("next", c_void_p), ("properties", VkDeviceProperties))
 
 
+class Storage16Features(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("storage_buffer", c_uint32),
+        ("uniform_buffer", c_uint32),
+        ("push_constant", c_uint32),
+        ("input_output", c_uint32),
+    )
+
+
+class DeviceFeatures2(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("features", c_uint32 * 55),  # those of Vulkan 1.0, which we do not read
+    )
+
+
 class MemoryType(ctypes.Structure):
     _fields_ = (("flags", c_uint32), ("heap", c_uint32))
 
@@ -177,6 +196,7 @@ def _device(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
     }
     if min(api, properties.api) >= VERSION_1_1:
         facts |= _more(vulkan, device, properties.api)
+        facts["storage16"] = _storage16(vulkan, device)
     return facts
 
 
@@ -198,6 +218,20 @@ def _more(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
         facts["driver"] = text(driver.name)
         facts["driver_info"] = text(driver.info)
     return facts
+
+
+def _storage16(vulkan: ctypes.CDLL, device: c_void_p) -> bool | None:
+    """Tell whether shaders may use 16-bit values in storage buffers; ggml refuses other devices.
+
+    The structure is part of Vulkan 1.1. ``VkPhysicalDeviceVulkan11Features`` has the same answer,
+    but only from devices of Vulkan 1.2.
+    """
+    if not hasattr(vulkan, "vkGetPhysicalDeviceFeatures2"):
+        return None
+    storage = Storage16Features(1000083000, None)
+    query = DeviceFeatures2(1000059000, ctypes.cast(ctypes.pointer(storage), c_void_p))
+    vulkan.vkGetPhysicalDeviceFeatures2(device, byref(query))
+    return bool(storage.storage_buffer)
 
 
 def _heaps(vulkan: ctypes.CDLL, device: c_void_p) -> list[list[int]]:
