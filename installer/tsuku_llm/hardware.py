@@ -26,7 +26,10 @@ class ApiState(str, enum.Enum):
     FAILED = "failed"
     """Its library is installed, but did not load or returned an error."""
     TIMED_OUT = "timed-out"
+    """It did not answer within the limit: it is slow, or it hangs."""
     CRASHED = "crashed"
+    NOT_STARTED = "not-started"
+    """The child process that would have asked it could not be started."""
     NOT_ASKED = "not-asked"
     """It does not exist on this operating system."""
 

@@ -381,6 +381,7 @@ _STATES = {
     ApiState.FAILED: "did not initialise",
     ApiState.TIMED_OUT: "did not answer in time",
     ApiState.CRASHED: "crashed when it was asked",
+    ApiState.NOT_STARTED: "could not be asked",
     ApiState.NOT_ASKED: "does not exist on this system",
 }
 

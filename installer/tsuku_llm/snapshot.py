@@ -20,6 +20,7 @@ from tsuku_llm.host import ABSENT, Answers, ChildProgram, DriverAnswer, Host, Ra
 
 FORMAT = 1
 SIZE_LIMIT = 4 << 20
+_LONGEST = 86400  # seconds that a question may have had: more is no recorded limit
 
 Names = tuple[str, ...]
 T = TypeVar("T")
@@ -205,7 +206,9 @@ def _answer(raw: Any) -> DriverAnswer:
     fields = _of_type(dict, raw)
     lines = tuple(_of_type(dict, line) for line in _of_type(list, fields.get("lines", [])))
     end = _of_type(str, fields.get("end", "done"))
-    return DriverAnswer(lines, end, _text(fields.get("during")))
+    limit = fields.get("limit")
+    known = type(limit) in (int, float) and 0 < limit < _LONGEST  # not bool, which is an int
+    return DriverAnswer(lines, end, _text(fields.get("during")), limit if known else None)
 
 
 def _names(raw: Any) -> Names | None:

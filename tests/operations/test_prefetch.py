@@ -12,12 +12,14 @@ from support.program import environment
 import tsuku_llm
 from tsuku_llm.host import LocalHost
 from tsuku_llm.operations.prefetch import PrefetchedHost
-from tsuku_llm.probe import LIMIT, probe, program, questions
+from tsuku_llm.probe import probe, program, questions
+
+LIMIT = 60.0
 
 
 @pytest.fixture
 def asked() -> PrefetchedHost:
-    return PrefetchedHost()
+    return PrefetchedHost(LIMIT)
 
 
 def test_the_prefetch_asks_the_questions_of_a_probe(asked: PrefetchedHost) -> None:
@@ -28,7 +30,8 @@ def test_the_prefetch_asks_the_questions_of_a_probe(asked: PrefetchedHost) -> No
 
 
 def test_a_probe_from_the_prefetch_finds_the_same_machine(asked: PrefetchedHost) -> None:
-    found, usual = probe(asked), probe(LocalHost())
+    found, usual = probe(asked, LIMIT), probe(LocalHost(), LIMIT)
+    assert asked._taken
     assert replace(found, memory=None) == replace(usual, memory=None)
     asked.close()
 
@@ -43,8 +46,7 @@ def test_other_or_repeated_questions_start_a_new_child(asked: PrefetchedHost) ->
 
 def test_a_prefetch_without_a_reader_leaves_no_child(asked: PrefetchedHost) -> None:
     asked.close()
-    process = asked._asking._child._process
-    assert process is not None
+    (process,) = asked._asking._child._processes
     assert process.returncode is not None
     asked.close()
 

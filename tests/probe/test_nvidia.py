@@ -103,7 +103,8 @@ def test_a_hang_is_not_a_missing_gpu(stubs: StubDrivers, call: str) -> None:
     assert (api.state, slug(api)) == (ApiState.TIMED_OUT, "driver-timed-out")
     assert api.problem
     assert api.problem.transient
-    assert call in api.problem.text
+    assert f"did not answer within 3 s ({call})" in api.problem.text
+    assert "tsuku-llm config set llm.probe_timeout 60s" in api.problem.fix
     assert api.driver == "580.159.04"
     assert hardware.api("vulkan").hardware_gpus
 

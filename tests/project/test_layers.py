@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "safe_text": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
-    "driver_child": frozenset({"errors"}),
+    "system_limits": frozenset(),
+    "driver_child": frozenset({"errors", "system_limits"}),
     "disk": frozenset({"errors"}),
     "embedded": frozenset({"manifests"}),
     "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
@@ -36,7 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "local_host": frozenset({"driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "system_limits"}),
     "trust": frozenset({"errors"}),
     "manifest": frozenset({"backends", "errors", "safe_text", "tree_entry", "trust"}),
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
@@ -59,7 +60,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
     | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
-    | {"snapshot", "store"},
+    | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 

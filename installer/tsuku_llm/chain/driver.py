@@ -116,7 +116,7 @@ def _faults(
     return {**found, _reached(api): unnamed}
 
 
-_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE}
+_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE, "drivers-not-asked": Stage.INIT}
 _OF_API = {
     "nvidia-module-missing": Stage.MODULE,
     "cuda-stub-library": Stage.LIBRARY,

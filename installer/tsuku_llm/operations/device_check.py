@@ -90,7 +90,8 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
     from tsuku_llm.probe import probe  # noqa: PLC0415
     from tsuku_llm.selection import api_obstacle  # noqa: PLC0415
 
-    api = probe(session.machine.host).api(facts_of(backend).api)
+    hardware = probe(session.machine.host, session.settings.probe_timeout)
+    api = hardware.api(facts_of(backend).api)
     if api.problem:
         return (api.problem.text,), api.problem.fix
     obstacle = api_obstacle(api)

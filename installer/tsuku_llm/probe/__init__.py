@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tsuku_llm.hardware import Hardware
     from tsuku_llm.host import Host
 
-LIMIT = 5.0  # seconds for one API
 SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
 # Systems spell the same processor differently (Windows: AMD64, macOS: arm64, Linux: aarch64).
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -33,8 +32,8 @@ QUESTIONS = {
 }
 
 
-def probe(host: Host, limit: float = LIMIT) -> Hardware:
-    """Ask each question of this system once; a driver costs at most ``limit`` seconds."""
+def probe(host: Host, limit: float = 20.0) -> Hardware:
+    """Ask each question of this system once; a driver may take ``limit`` seconds to answer."""
     wait = host.ask(program(host), questions(host), limit)
     # Import the parsers only now: the child asks the drivers in the meantime.
     from tsuku_llm.probe.assemble import assemble  # noqa: PLC0415

@@ -136,7 +136,8 @@ def _evidence(raw: RawAmd, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
 
 def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Problem | None:
     broken = answers.broken(raw.hip, "AMD's HIP runtime")
-    if broken:
+    # Without a child nothing is known of the runtime: ``answers.not_asked`` tells why.
+    if broken or raw.hip.end == "not-started":
         return broken
     if answers.library(raw.hip) is None:
         return _runtime_problem(raw.hip, targets)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tsuku_llm import system_limits
 from tsuku_llm.hardware import ApiState, Evidence, Problem
 from tsuku_llm.host import DriverAnswer
 
@@ -96,14 +97,19 @@ def is_absence(name: str, error: str) -> bool:
     return "Could not find module" in error or "image not found" in error or "no such file" in error
 
 
+_BAD_ENDS = {
+    "absent": ApiState.ABSENT,
+    "not-started": ApiState.NOT_STARTED,
+    "timed-out": ApiState.TIMED_OUT,
+}
+
+
 def state(answer: DriverAnswer, *needed: str) -> ApiState:
     """Tell how far an API got; ``needed`` are the calls that must have returned 0."""
-    if answer.end == "timed-out":
-        return ApiState.TIMED_OUT
+    if answer.end in _BAD_ENDS:
+        return _BAD_ENDS[answer.end]
     if answer.end.startswith(("signal", "exit")):
         return ApiState.CRASHED
-    if answer.end == "absent":
-        return ApiState.ABSENT
     # No library loaded. It failed if the child says so or a dependency is missing, else it is
     # absent.
     if library(answer) is None:
@@ -115,13 +121,17 @@ def state(answer: DriverAnswer, *needed: str) -> ApiState:
 
 
 def broken(answer: DriverAnswer, driver: str) -> Problem | None:
-    """Return the problem of a driver that crashed or hung during its question."""
+    """Return the problem of a driver that crashed or was too slow during its question."""
     call = words(answer.during) or "between two calls"
     if answer.end == "timed-out":
+        # A recording from before the limit was recorded had 5 seconds.
+        limit = answer.limit or 5.0
+        longer = min(max(60, round(limit * 3)), 3600)  # an hour is the most that it may have
         return Problem(
             "driver-timed-out",
-            f"{driver} did not answer in time ({call})",
-            "restart the machine; if it happens again, reinstall the GPU's driver",
+            f"{driver} was too slow: it did not answer within {limit:g} s ({call})",
+            f"give it more time: tsuku-llm config set llm.probe_timeout {longer}s; "
+            "if it never answers, restart the machine",
             transient=True,
         )
     if answer.end.startswith(("signal", "exit")):
@@ -133,10 +143,33 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
     return None
 
 
+def not_asked(by_question: Mapping[str, DriverAnswer]) -> tuple[Problem, ...]:
+    """Return the problem of a machine on which a child process could not be started to ask.
+
+    The reason is the same for every driver, so it is told once, and not per API.
+    """
+    failed = [name for name, answer in by_question.items() if answer.end == "not-started"]
+    if not failed:
+        return ()
+    reason = words(by_question[failed[0]].during) or "the child process does not start"
+    which = "no driver" if len(failed) == len(by_question) else f"not all ({', '.join(failed)})"
+    return (
+        Problem(
+            "drivers-not-asked",
+            f"{which} could be asked: {reason}",
+            system_limits.fix_of(reason)
+            or "make sure that this program may start processes, then try again",
+            transient=True,
+        ),
+    )
+
+
 def evidence(answer: DriverAnswer, codes: Codes | None = None) -> tuple[Evidence, ...]:
     """List each call and its outcome as text; ``codes`` names return codes."""
     found = [item for line in answer.lines if (item := _item(line, codes or {}))]
-    if answer.end not in ("done", "absent"):
+    if answer.end == "not-started":
+        found.append(Evidence("the child process that asks", words(answer.during) or answer.end))
+    elif answer.end not in ("done", "absent"):
         found.append(Evidence(words(answer.during) or "the question", words(answer.end) or ""))
     return tuple(found)
 

@@ -153,7 +153,8 @@ def _evidence(raw: RawNvidia) -> tuple[Evidence, ...]:
 
 def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem | None:
     broken = answers.broken(raw.cuda, "NVIDIA's CUDA driver")
-    if broken:
+    # Without a child nothing is known of the driver: ``answers.not_asked`` tells why.
+    if broken or state is ApiState.NOT_STARTED:
         return broken
     if answers.library(raw.cuda) is None:
         return _library_problem(raw, machine)
