@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_roots import ICD, with_icd
-from support.stub_drivers import StubDrivers
+from support.stub_drivers import StubDrivers, build
 from support.tools import require_library
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
@@ -250,9 +250,111 @@ def test_a_driver_given_by_variable_is_the_only_one_looked_at(
     stubs: StubDrivers, tmp_path: Path
 ) -> None:
     root = with_icd(tmp_path, "libmissing.so")
-    environ = {"VK_DRIVER_FILES": "/nowhere.json", "LD_LIBRARY_PATH": _folder(stubs)}
+    with_icd(tmp_path, str(stubs.library("hip")), "chosen")
+    environ = {"VK_DRIVER_FILES": ICD.format("chosen"), "LD_LIBRARY_PATH": _folder(stubs)}
     api = vulkan(stubs.host("vulkan", root=root, environ=environ, vulkan_count=0))
     assert slug(api) == "vulkan-no-device"
+
+
+@pytest.mark.parametrize("variable", ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"])
+def test_a_variable_that_names_a_missing_file_is_the_cause(
+    stubs: StubDrivers, tmp_path: Path, variable: str
+) -> None:
+    environ = {variable: "/nowhere.json", "LD_LIBRARY_PATH": _folder(stubs)}
+    api = vulkan(stubs.host(root=tmp_path, environ=environ, vkCreateInstance=-9))
+    assert slug(api) == "vulkan-driver-file-missing"
+    assert api.problem
+    assert variable in api.problem.text
+    assert "/nowhere.json" in api.problem.text
+
+
+def test_without_a_loader_a_missing_file_is_no_driver() -> None:
+    """Without it, and with a driver's file, the fix would be the loader."""
+    absent = "libvulkan.so.1: cannot open shared object file: No such file or directory"
+    opened = {"call": "open", "library": None, "names": ["libvulkan.so.1"], "errors": [absent]}
+    missing = {"call": "icd", "file": "/x", "variable": "VK_DRIVER_FILES", "missing": True}
+    api = parse(RawVulkan(DriverAnswer((opened, missing), "done")), MachineKind())
+    assert (api.state, api.problem) == (ApiState.ABSENT, None)
+
+
+def test_a_variable_may_name_a_folder_of_drivers(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, str(stubs.library("hip")))
+    environ = {"VK_DRIVER_FILES": "/usr/share/vulkan/icd.d", "LD_LIBRARY_PATH": _folder(stubs)}
+    api = vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))
+    assert slug(api) == "vulkan-no-device"
+    assert any(item.call.startswith(ICD.format("nvidia")) for item in api.evidence)
+
+
+# --- files that the loader passes over ---------------------------------------------------
+
+
+def breaking(tmp_path: Path, body: str) -> str:
+    """A driver's library that does this as soon as it is loaded."""
+    source = tmp_path / "breaking.c"
+    start = "__attribute__((constructor)) static void start(void)"
+    source.write_text(f"#include <stdlib.h>\n#include <unistd.h>\n{start} {{ {body} }}\n")
+    library = tmp_path / "libbreaking.so"
+    build(source, library)
+    return str(library)
+
+
+CRASHES, HANGS = "abort();", "for (;;) pause();"
+FILTERS = [
+    {"VK_LOADER_DRIVERS_DISABLE": "*bad*"},
+    {"VK_LOADER_DRIVERS_DISABLE": "x.json,BAD_icd.json"},
+    {"VK_LOADER_DRIVERS_DISABLE": "bad*"},
+    {"VK_LOADER_DRIVERS_DISABLE": "~all~"},
+    {"VK_LOADER_DRIVERS_SELECT": "*good_icd.json"},
+]
+
+
+@pytest.mark.parametrize("environ", FILTERS, ids=lambda environ: "=".join(*environ.items()))
+def test_a_file_that_a_filter_leaves_out_is_not_opened(
+    stubs: StubDrivers, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    root = with_icd(tmp_path, breaking(tmp_path, CRASHES), "bad")
+    paths = {"LD_LIBRARY_PATH": _folder(stubs)}
+    host = stubs.host(root=root, environ=environ | paths, vkCreateInstance=-9)
+    api = vulkan(host)
+    assert (api.state, slug(api)) == (ApiState.FAILED, "vulkan-driver-hidden")
+    assert api.problem
+    assert f"{next(iter(environ))} makes the Vulkan loader leave out" in api.problem.text
+    assert "bad_icd.json" in api.problem.text
+
+
+@pytest.mark.parametrize("glob", ["", ",", "good*", "*good", "bad", "icd.json", "b*d_icd.json"])
+def test_other_filters_leave_a_file_in(stubs: StubDrivers, tmp_path: Path, glob: str) -> None:
+    root = with_icd(tmp_path, str(stubs.library("hip")), "bad")
+    environ = {"VK_LOADER_DRIVERS_DISABLE": glob, "LD_LIBRARY_PATH": _folder(stubs)}
+    assert slug(vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))) == (
+        "vulkan-no-device"
+    )
+
+
+def test_a_hidden_software_driver_is_not_the_cause(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, "libvulkan_lvp.so", "lvp")
+    environ = {"VK_LOADER_DRIVERS_DISABLE": "*lvp*", "LD_LIBRARY_PATH": _folder(stubs)}
+    assert slug(vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))) == (
+        "vulkan-no-device"
+    )
+
+
+@pytest.mark.parametrize("body", [CRASHES, HANGS], ids=["crashes", "hangs"])
+@pytest.mark.parametrize("kind", [1, 2], ids=["integrated", "discrete"])
+def test_a_library_that_breaks_takes_no_device_of_the_loader(
+    stubs: StubDrivers, tmp_path: Path, body: str, kind: int
+) -> None:
+    root = with_icd(tmp_path, breaking(tmp_path, body), "bad")
+    api = vulkan(stubs.host("vulkan", root=root, vulkan_type=kind), limit=1.0)
+    assert (api.state, len(api.hardware_gpus), api.problem) == (ApiState.OK, 1, None)
+
+
+def test_a_library_that_breaks_explains_a_missing_gpu(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, breaking(tmp_path, CRASHES), "bad")
+    api = vulkan(stubs.host("vulkan", root=root, vulkan_type=4))
+    assert (api.state, slug(api), len(api.gpus)) == (ApiState.OK, "driver-crashed", 1)
+    assert api.problem
+    assert "libbreaking.so" in api.problem.text
 
 
 def _folder(stubs: StubDrivers) -> str:

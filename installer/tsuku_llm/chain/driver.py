@@ -121,6 +121,8 @@ _OF_API = {
     "nvidia-module-missing": Stage.MODULE,
     "cuda-stub-library": Stage.LIBRARY,
     "vulkan-icd-broken": Stage.LIBRARY,
+    "vulkan-driver-file-missing": Stage.LIBRARY,
+    "vulkan-driver-hidden": Stage.LIBRARY,
     "vulkan-loader-without-icd": Stage.LIBRARY,
     "opencl-loader-without-icd": Stage.LIBRARY,
     "mig-without-instance": Stage.DEVICE,

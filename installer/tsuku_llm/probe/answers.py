@@ -181,14 +181,23 @@ def _item(line: Mapping[str, Any], codes: Codes) -> Evidence | None:
     if call == "open":
         return _opened(line)
     if call == "icd":
-        name = f"{words(line.get('file'))} → {words(line.get('library'))}"
-        return Evidence(name, words(line.get("error")) or "present")
+        return _driver_file(line)
     if "error" in line:
         return Evidence(call, words(line["error"]) or "")
     # Devices that were read become ``Gpu`` values; only their errors are evidence.
     if number is None or (call == "device" and number == 0):
         return None
     return Evidence(call, f"{number} ({codes[number]})" if number in codes else str(number))
+
+
+def _driver_file(line: Mapping[str, Any]) -> Evidence:
+    name = f"{words(line.get('file'))} → {words(line.get('library'))}"
+    variable = words(line.get("variable"))
+    if line.get("missing") is True:
+        return Evidence(name, f"missing (named by {variable})")
+    return Evidence(
+        name, f"left out by {variable}" if variable else words(line.get("error")) or "present"
+    )
 
 
 def _opened(line: Mapping[str, Any]) -> Evidence:
