@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import sys
 
+from tsuku_llm.errors import SystemLimitReached
+
 _NO_THREAD = "can't start new thread"
 """How Python words the error, which is a plain ``RuntimeError``."""
 _PIDS = "/sys/fs/cgroup/pids.max"
@@ -36,6 +38,17 @@ def reached(error: BaseException) -> str | None:
     if number == errno.ENFILE:
         return "the whole system has too many open files (fs.file-max)"
     return None
+
+
+def refuse(error: BaseException, doing: str) -> None:
+    """Raise ``SystemLimitReached`` if an error shows a limit of the system.
+
+    ``doing`` completes "while ...".
+    """
+    limit = reached(error)
+    if limit:
+        facts = (f"{error}, while {doing}",)
+        raise SystemLimitReached(limit, facts=facts, hint=fix_of(limit) or "") from error
 
 
 def fix_of(text: str) -> str | None:

@@ -25,9 +25,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "safe_text": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
-    "system_limits": frozenset(),
+    "system_limits": frozenset({"errors"}),
     "driver_child": frozenset({"errors", "system_limits"}),
-    "disk": frozenset({"errors"}),
+    "disk": frozenset({"errors", "system_limits"}),
     "embedded": frozenset({"manifests"}),
     "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
     "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations", "records"}),
@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors", "records"}),
+    "launch": frozenset({"backends", "errors", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "operations": VALUES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import GateFailed
+from tsuku_llm.errors import GateFailed, SystemLimitReached
 from tsuku_llm.launch.devices import ListedDevice, own_devices
 from tsuku_llm.launch.planning import Build
 from tsuku_llm.operations.session import Session
@@ -67,7 +67,7 @@ def check_devices(  # noqa: PLR0913
     try:
         limit = GATE_LIMIT if limit is None else limit
         listing = list_devices(build, environ, limit=limit)
-    except GateFailed as error:
+    except (GateFailed, SystemLimitReached) as error:
         return Check(build, complaint=error.message)
     if not listing.answered:
         return Check(build, complaint=_silence(listing))
