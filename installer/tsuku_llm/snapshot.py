@@ -206,9 +206,15 @@ def _answer(raw: Any) -> DriverAnswer:
     fields = _of_type(dict, raw)
     lines = tuple(_of_type(dict, line) for line in _of_type(list, fields.get("lines", [])))
     end = _of_type(str, fields.get("end", "done"))
-    limit = fields.get("limit")
-    known = type(limit) in (int, float) and 0 < limit < _LONGEST  # not bool, which is an int
-    return DriverAnswer(lines, end, _text(fields.get("during")), limit if known else None)
+    return DriverAnswer(lines, end, _text(fields.get("during")), _limit(fields.get("limit")))
+
+
+def _limit(raw: Any) -> float | None:
+    """Return the seconds that a question had; None for what no question can have had."""
+    # bool is a subclass of int.
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
+        return None
+    return raw if 0 < raw < _LONGEST else None
 
 
 def _names(raw: Any) -> Names | None:

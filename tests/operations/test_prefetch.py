@@ -1,13 +1,16 @@
 """The drivers are asked before the rest of the program is loaded."""
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.program import environment
+from support.stub_drivers import StubDrivers
 
 import tsuku_llm
 from tsuku_llm.host import LocalHost
@@ -108,3 +111,33 @@ def test_starting_the_prefetch_loads_little() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     heavy = {"dataclasses", "inspect", "json", "pathlib", "typing", "click"}
     assert not heavy & set(done.stdout.split())
+
+
+def probed(stubs: StubDrivers, home: Path, **environ: str) -> Any:
+    """The hardware that a whole run of the program finds, with a stub of CUDA's driver only."""
+    folders = f"{stubs.library('cuda').parent}:{stubs.none_installed()}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tsuku_llm", "probe", "--json"],
+        env=environment(home, LD_LIBRARY_PATH=folders, **environ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (api,) = [
+        api for api in json.loads(done.stdout)["data"]["hardware"]["apis"] if api["name"] == "cuda"
+    ]
+    return api
+
+
+def test_a_missing_folder_for_temporary_files_hides_no_gpu(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    api = probed(stubs, tmp_path / "home", TMPDIR="/run/user/4711")
+    assert (api["state"], len(api["gpus"])) == ("ok", 1)
+
+
+def test_the_setting_limits_each_driver(stubs: StubDrivers, tmp_path: Path) -> None:
+    limit = {"TSUKU_LLM_PROBE_TIMEOUT": "1s", "STUB_cuInit": "hang"}
+    api = probed(stubs, tmp_path / "home", **limit)
+    assert api["state"] == "timed-out"
+    assert "did not answer within 1 s (cuInit)" in api["problem"]["text"]

@@ -1,8 +1,11 @@
 """Vulkan as a real child hears it from a stub loader, and the situations around drivers' files."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fake_roots import ICD, with_icd
 from support.stub_drivers import StubDrivers, build
 from support.tools import require_library
@@ -12,6 +15,7 @@ from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.machine import MachineKind
 from tsuku_llm.probe.vulkan import RawVulkan, parse
+from tsuku_llm.probe.worker import icd
 
 
 def vulkan(host: LocalHost, limit: float = 5.0) -> Api:
@@ -329,6 +333,15 @@ def test_other_filters_leave_a_file_in(stubs: StubDrivers, tmp_path: Path, glob:
     assert slug(vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))) == (
         "vulkan-no-device"
     )
+
+
+GLOBS = st.from_regex(r"\*?[ab._]{1,4}\*?", fullmatch=True)
+
+
+@given(st.from_regex(r"[abAB._]{1,6}", fullmatch=True), st.lists(GLOBS, max_size=3))
+def test_patterns_with_stars_at_their_ends_match_as_in_a_shell(name: str, globs: list[str]) -> None:
+    expected = any(fnmatchcase(name.lower(), glob) for glob in globs)
+    assert icd._matches(name, ",".join(globs).upper()) == expected
 
 
 def test_a_hidden_software_driver_is_not_the_cause(stubs: StubDrivers, tmp_path: Path) -> None:
