@@ -107,6 +107,20 @@ def test_errors_of_hip(stubs: StubDrivers, tmp_path: Path, code: int, name: str)
     assert (api.state, slug(api)) == (ApiState.FAILED, name)
 
 
+@pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("cards", [0, 1])
+def test_a_variable_that_hides_amd_s_cards_is_named(
+    stubs: StubDrivers, tmp_path: Path, variable: str, cards: int
+) -> None:
+    """Without a card in the kernel's list the variable hides nothing."""
+    root = with_nodes(tmp_path, *[110000] * cards)
+    environ = {variable: "", "LD_LIBRARY_PATH": str(stubs.library("hip").parent)}
+    api = probe(stubs.host(root=root, environ=environ, hipGetDeviceCount=100)).api("rocm")
+    assert slug(api) == ("rocm-hidden" if cards else "rocm-no-device")
+    assert api.problem
+    assert (variable in api.problem.fix) == bool(cards)
+
+
 @pytest.mark.parametrize("how", ["crash", "hang"])
 def test_a_broken_hip_loses_only_its_own_answers(stubs: StubDrivers, how: str) -> None:
     hardware = probe(stubs.host("hip", "opencl", hipGetDeviceCount=how), limit=3.0)

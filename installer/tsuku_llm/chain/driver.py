@@ -130,6 +130,7 @@ _OF_API = {
     "cuda-no-device": Stage.DEVICE,
     "container-without-gpu": Stage.DEVICE,
     "gpu-permission": Stage.DEVICE,
+    "rocm-hidden": Stage.DEVICE,
     "rocm-no-device": Stage.DEVICE,
     "vulkan-no-device": Stage.DEVICE,
     "software-only": Stage.DEVICE,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tsuku_llm.backends import AMD
+from tsuku_llm.backends import AMD, facts_of
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import answers
@@ -36,18 +36,24 @@ INTEGRATED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RawAmd:
-    """The worker's answer, each node's properties file, and this user's access to /dev/kfd."""
+    """The worker's answer, each node's properties file, and this user's access to /dev/kfd.
+
+    ``hiding`` has the variables that are set and choose HIP's devices, with their values.
+    """
 
     hip: DriverAnswer = ABSENT
     nodes: tuple[str, ...] = ()
     access: str | None = None
+    hiding: tuple[tuple[str, str], ...] = ()
 
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawAmd:
     """Take the worker's answer and read the kernel's topology."""
     names = [name for name in host.list_dir(NODES) or () if name.isdecimal()]
     texts = [host.read_text(f"{NODES}/{name}/properties") for name in sorted(names, key=int)]
+    variables = [(name, host.environment(name)) for name in facts_of("rocm").hiding_variables]
     return RawAmd(
+        hiding=tuple((name, value) for name, value in variables if value is not None),
         hip=by_question.get("hip", ABSENT),
         nodes=tuple(text for text in texts if text is not None),
         access=host.access(COMPUTE_DEVICE),
@@ -129,6 +135,7 @@ def _evidence(raw: RawAmd, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
     found = list(answers.evidence(raw.hip, CODES))
     if targets:
         found.append(Evidence(NODES, ", ".join(targets)))
+    found += [Evidence(name, repr(value)[:300]) for name, value in raw.hiding]
     if raw.access is not None:
         found.append(Evidence(COMPUTE_DEVICE, raw.access or "no access"))
     return tuple(found)
@@ -148,10 +155,19 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
         return _PERMISSION
     code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
-        fix = "use Vulkan; ROCm supports few of AMD's GPUs"
-        return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
+        return _no_device(raw, seen=bool(targets) or machine.has_pci(AMD))
     text = f"AMD's HIP runtime does not initialise: hipGetDeviceCount returned {code}"
     return Problem("rocm-error", text, "update the amdgpu driver and ROCm to matching versions")
+
+
+def _no_device(raw: RawAmd, *, seen: bool) -> Problem:
+    """Say why a runtime that works lists nothing; ``seen`` if the machine has an AMD GPU."""
+    if raw.hiding and seen:
+        name, value = raw.hiding[0]
+        text = f"{name}={value!r} leaves no AMD GPU of this machine visible"
+        return Problem("rocm-hidden", text, f"unset {name}")
+    fix = "use Vulkan; ROCm supports few of AMD's GPUs"
+    return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
 
 
 def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem | None:
