@@ -3,6 +3,7 @@
 One child answers many questions, as starting one for each would cost more than the answers. It
 writes JSON lines to its own pipe:
 
+    {"ask": null}                 it runs; with "lacking": "thread" it can start no thread, and ends
     {"ask": Q, "before": CALL}    it is about to make a call that may never return
     {"ask": Q, "call": ..., ...}  an answer, as raw as it came
     {"ask": Q, "end": "done"}     it goes on to the next question
@@ -84,15 +85,18 @@ class _Talk:
     current: str | None = None
     during: str | None = None
     started: bool = False
+    lacking: object = None
     alone: bool = False
     timed_out: bool = False
     answers: dict[str, DriverAnswer] = field(default_factory=dict)
 
     def hear(self, line: Mapping[str, Any], limit: float, patience: float) -> None:
         """Take in one message; a question's time, in seconds, starts with its first one."""
-        self.started = True
         if line["ask"] is None:  # the greeting
+            self.lacking = line.get("lacking")
+            self.started = self.lacking is None
             return
+        self.started = True
         if line["ask"] != self.current:
             self.current, self.lines = line["ask"], []
             now = time.monotonic()
@@ -192,9 +196,7 @@ class Child:
             if process:
                 _stop(process, patience=0.0)
                 _close(process)
-            from tsuku_llm import system_limits  # noqa: PLC0415 - few runs reach a limit
-
-            answers |= _not_started(questions, system_limits.reached(error) or str(error))
+            answers |= _not_started(questions, _reason(error))
             return None
         return talk
 
@@ -244,6 +246,8 @@ class Child:
         end = _stop(talk.process, patience=_REAP_SECONDS if leaves else 0.0)
         if not talk.started:
             reason = f"the child process ended before it could ask ({end})"
+            if talk.lacking == "thread":
+                reason = _reason(RuntimeError("can't start new thread"))
             answers |= _not_started(talk.questions, reason)
             return []
         answers |= talk.answers
@@ -342,6 +346,13 @@ class Asking:
             self._error = error
         finally:
             self._ended.set()
+
+
+def _reason(error: Exception) -> str:
+    """Say why no child can ask: the limit of the system that the error shows, or its own words."""
+    from tsuku_llm import system_limits  # noqa: PLC0415 - few runs reach a limit
+
+    return system_limits.reached(error) or str(error)
 
 
 def _not_started(questions: Sequence[str], reason: str) -> dict[str, DriverAnswer]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm import local_host
+from tsuku_llm import local_host, probe
 from tsuku_llm.driver_child import Asking, Child, StartProcess
 from tsuku_llm.host import ChildProgram, DriverAnswer, LocalHost
 from tsuku_llm.local_host import READ_LIMIT
@@ -317,6 +317,21 @@ def test_a_limit_of_the_system_is_the_reason(number: int, words: str) -> None:
     answers = Child(refuse, 1.0).ask_all(["a", "b"])
     assert {answer.end for answer in answers.values()} == {"not-started"}
     assert (answers["a"].during or "").startswith(words)
+
+
+@pytest.mark.parametrize("name", ["faulthandler.dump_traceback_later", "_thread.start_new_thread"])
+def test_a_child_without_threads_blames_no_driver(tmp_path: Path, name: str) -> None:
+    """The limit may leave room for the child, and none for its watchdog or a driver's threads."""
+    (tmp_path / "answering.py").write_text(
+        "import faulthandler, sys, _thread\n"
+        f"sys.path.append({str(Path(probe.__file__).parent)!r})\n"
+        "from worker.main import main\n"
+        "def refuse(*_, **__): raise RuntimeError('no thread')\n"
+        f"{name} = refuse\n"
+    )
+    answers = ask(ChildProgram(tmp_path, "answering", child_environment), "cuda", "vulkan")
+    assert {answer.end for answer in answers.values()} == {"not-started"}
+    assert (answers["cuda"].during or "").startswith("no more processes or threads are allowed")
 
 
 @pytest.mark.parametrize("allowed", [0, 1])

@@ -16,7 +16,7 @@ from support.tools import require_tool
 from tsuku_llm.hardware import ApiState, Hardware, Libc
 from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import QUESTIONS, cpu, libc, platform_key, probe
-from tsuku_llm.probe.answers import not_asked
+from tsuku_llm.probe.answers import is_absence, not_asked
 from tsuku_llm.probe.assemble import parse_os_release
 from tsuku_llm.probe.worker import elf
 from tsuku_llm.snapshot import Recording, ReplayHost, parse_recording
@@ -291,3 +291,48 @@ def test_the_limit_of_a_slow_driver_is_recorded() -> None:
     assert problem
     assert "within 90 s (cuInit)" in problem.text
     assert "llm.probe_timeout 270s" in problem.fix
+
+
+# --- libraries that a limit keeps from being loaded ----------------------------------------
+
+
+def unloaded(name: str, error: str) -> DriverAnswer:
+    line = {"call": "open", "library": None, "names": [name], "errors": [f"{name}: {error}"]}
+    return DriverAnswer((line,), "done")
+
+
+OPENING = "cannot open shared object file: "
+LIBRARIES = {
+    "cuda": "libcuda.so.1",
+    "hip": "libamdhip64.so.7",
+    "vulkan": "libvulkan.so.1",
+    "opencl": "libOpenCL.so.1",
+    "level_zero": "libze_loader.so.1",
+}
+
+
+@pytest.mark.parametrize("question", LIBRARIES)
+@pytest.mark.parametrize(
+    ("why", "fix"), [("Too many open files", "ulimit -n"), ("Cannot allocate memory", "memory")]
+)
+def test_a_limit_is_not_taken_for_a_missing_driver(question: str, why: str, fix: str) -> None:
+    """glibc words the error alike for a library that is there and for one that is not."""
+    answer = unloaded(LIBRARIES[question], OPENING + why)
+    recording = Recording({"os": "linux", "machine": "x86_64"}, answers={question: answer})
+    (problem,) = probe(ReplayHost(recording, "x")).all_problems
+    assert (problem.slug, problem.transient) == ("driver-not-loaded", True)
+    assert why in problem.text
+    assert fix in problem.fix
+
+
+def test_musl_s_words_for_a_limit_are_not_taken_for_a_missing_driver() -> None:
+    error = "Error loading shared library libcuda.so.1: {}"
+    assert is_absence("libcuda.so.1", error.format("No such file or directory"))
+    assert not is_absence("libcuda.so.1", error.format("Too many open files"))
+
+
+@pytest.mark.parametrize("why", ["No such file or directory", ""])
+def test_a_missing_library_is_no_problem(why: str) -> None:
+    answer = unloaded("libcuda.so.1", (OPENING + why) if why else OPENING[:-2])
+    recording = Recording({"os": "linux", "machine": "x86_64"}, answers={"cuda": answer})
+    assert probe(ReplayHost(recording, "x")).all_problems == ()

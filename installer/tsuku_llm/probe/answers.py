@@ -15,6 +15,7 @@ from tsuku_llm.host import DriverAnswer
 
 Codes = Mapping[int, str]
 _MISSING_GLIBC = ": cannot open shared object file"
+_NO_FILE = ": No such file or directory"
 _MISSING_MUSL = "loading shared library "
 _LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
@@ -86,13 +87,16 @@ def is_absence(name: str, error: str) -> bool:
     The loaders of glibc and musl both name the library that they miss. A pattern that searches for
     the name takes quadratic time on a long text, so only the fixed words are searched for.
     """
-    before, glibc, _ = error.partition(_MISSING_GLIBC)
+    before, glibc, why = error.partition(_MISSING_GLIBC)
     if glibc:
+        # Any other reason, such as too many open files, says nothing about the library.
+        if why not in ("", _NO_FILE):
+            return False
         # The name must be the whole word before the fixed text: "libfoo.so.1" ends with "foo.so.1".
         return before.endswith(name) and not before.removesuffix(name)[-1:].strip()
     _, musl, after = error.partition(_MISSING_MUSL)
     if musl:
-        return after.startswith(f"{name}:")
+        return after.startswith(f"{name}:") and limit_fix(error) is None
     # The messages of Python on Windows and of dyld on macOS.
     return "Could not find module" in error or "image not found" in error or "no such file" in error
 
@@ -121,7 +125,7 @@ def state(answer: DriverAnswer, *needed: str) -> ApiState:
 
 
 def broken(answer: DriverAnswer, driver: str) -> Problem | None:
-    """Return the problem of a driver that crashed or was too slow during its question."""
+    """Return the problem of a driver that crashed, was too slow, or met a limit of the system."""
     call = words(answer.during) or "between two calls"
     if answer.end == "timed-out":
         # A recording from before the limit was recorded had 5 seconds.
@@ -140,7 +144,18 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
             f"{driver} crashed when it was asked ({call}: {words(answer.end)})",
             "reinstall or update the GPU's driver",
         )
+    error = missing_dependency(answer) if library(answer) is None else None
+    fix = limit_fix(error) if error else None
+    if fix:
+        text = f"{driver} could not be loaded: {error}"
+        return Problem("driver-not-loaded", text, fix, transient=True)
     return None
+
+
+def limit_fix(error: str) -> str | None:
+    """Return the fix if a limit of the system kept a library from being loaded, else None."""
+    limited = error.endswith(("Too many open files", "Cannot allocate memory"))
+    return system_limits.fix_of(error) if limited else None
 
 
 def not_asked(by_question: Mapping[str, DriverAnswer]) -> tuple[Problem, ...]:

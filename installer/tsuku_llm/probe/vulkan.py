@@ -245,6 +245,7 @@ def _broken_icd(name: str, error: str) -> Problem:
     fix = f"sudo apt install {package}" if package else f"install what provides {wanted}"
     if wanted == posixpath.basename(name):
         fix = "reinstall the GPU's driver, or remove its file from vulkan/icd.d"
+    fix = answers.limit_fix(error) or fix
     return Problem("vulkan-icd-broken", f"the Vulkan driver {name} does not load: {error}", fix)
 
 
