@@ -10,7 +10,8 @@ from pathlib import Path
 from tsuku_llm.errors import NoSpace, NotWritable, StoreError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# EAGAIN comes from a process that cannot be started: our files are never in non-blocking mode.
+_LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 

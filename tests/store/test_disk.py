@@ -50,11 +50,19 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_too_many_open_files_are_not_blamed_on_the_disk(tmp_path: Path, number: int) -> None:
-    with pytest.raises(StoreError) as caught, disk_errors("reading the receipt", tmp_path):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EMFILE, "too many open files"),
+        (errno.ENFILE, "too many open files"),
+        (errno.ENOMEM, "not enough memory"),
+        (errno.EAGAIN, "no more processes or threads"),
+    ],
+)
+def test_a_limit_is_not_blamed_on_the_disk(tmp_path: Path, number: int, words: str) -> None:
+    with pytest.raises(StoreError) as caught, disk_errors("running pip", tmp_path):
         raise OSError(number, os.strerror(number))
-    assert "too many open files" in caught.value.message
+    assert words in caught.value.message
     assert "disk" not in caught.value.hint
     assert caught.value.hint
 
