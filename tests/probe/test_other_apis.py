@@ -11,6 +11,7 @@ from tsuku_llm.hardware import Api, ApiState, GpuKind
 from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import amd, probe
 from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.snapshot import Recording, ReplayHost
 
 
 def slug(api: Api) -> str | None:
@@ -119,6 +120,12 @@ def test_a_variable_that_hides_amd_s_cards_is_named(
     assert slug(api) == ("rocm-hidden" if cards else "rocm-no-device")
     assert api.problem
     assert (variable in api.problem.fix) == bool(cards)
+
+
+def test_an_endless_number_of_a_recorded_node_is_ignored() -> None:
+    nodes = (f"{amd.NODES}", ("0", "9" * 5000, "x"))
+    recording = Recording({"os": "linux", "machine": "x86_64"}, folders=dict([nodes]))
+    assert probe(ReplayHost(recording, "x")).api("rocm").gpus == ()
 
 
 @pytest.mark.parametrize("how", ["crash", "hang"])

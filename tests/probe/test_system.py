@@ -245,6 +245,11 @@ def test_the_platform_is_known_without_asking_a_driver() -> None:
     assert platform_key(LocalHost()) == probe(LocalHost()).platform
 
 
+def test_an_endless_name_of_a_recorded_system_is_cut() -> None:
+    recording = Recording({"os": "o" * 100_000, "machine": "m" * 100_000})
+    assert len(probe(ReplayHost(recording, "x")).platform) < 100
+
+
 # --- a child that could not be started ---------------------------------------------------
 
 

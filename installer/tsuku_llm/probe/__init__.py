@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tsuku_llm.hardware import Hardware
     from tsuku_llm.host import Host
 
+LONGEST_WORD = 40
+"""Letters of an unknown system's or processor's name that are shown; a recording may have any."""
 SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
 # Systems spell the same processor differently (Windows: AMD64, macOS: arm64, Linux: aarch64).
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -56,13 +58,13 @@ def platform_key(host: Host) -> str:
 
 def os_name(host: Host) -> str:
     """Return the manifest's word for the operating system, or Python's own if it has no other."""
-    system = str(host.system().get("os"))
+    system = str(host.system().get("os"))[:LONGEST_WORD]
     return SYSTEMS.get(system, system)
 
 
 def arch_name(host: Host) -> str:
     """Return the manifest's word for the processor, or the machine's own in lower case."""
-    machine = str(host.system().get("machine")).lower()
+    machine = str(host.system().get("machine")).lower()[:LONGEST_WORD]
     return MACHINES.get(machine, machine)
 
 

@@ -25,6 +25,7 @@ CODES = {
     101: "hipErrorInvalidDevice",
 }
 NO_DEVICE = 100
+MOST_DIGITS = 9
 # Targets that are APUs, for runtimes that do not report "integrated".
 INTEGRATED = frozenset(
     {
@@ -49,7 +50,9 @@ class RawAmd:
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawAmd:
     """Take the worker's answer and read the kernel's topology."""
-    names = [name for name in host.list_dir(NODES) or () if name.isdecimal()]
+    found = host.list_dir(NODES) or ()
+    # A recording may hold any name, and Python refuses to read a number of thousands of digits.
+    names = [name for name in found if name.isdecimal() and len(name) <= MOST_DIGITS]
     texts = [host.read_text(f"{NODES}/{name}/properties") for name in sorted(names, key=int)]
     variables = [(name, host.environment(name)) for name in facts_of("rocm").hiding_variables]
     return RawAmd(
