@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.program import environment
 from support.stub_drivers import StubDrivers
 
 import tsuku_llm
+from tsuku_llm.config import keys
 from tsuku_llm.host import LocalHost
 from tsuku_llm.operations.prefetch import PrefetchedHost
 from tsuku_llm.probe import probe, program, questions
@@ -37,6 +39,11 @@ def test_a_probe_from_the_prefetch_finds_the_same_machine(asked: PrefetchedHost)
     assert asked._taken
     assert replace(found, memory=None) == replace(usual, memory=None)
     asked.close()
+
+
+def test_a_probe_without_a_limit_has_that_of_the_setting() -> None:
+    setting = keys.key_named("llm.probe_timeout")
+    assert signature(probe).parameters["limit"].default == setting.typed(setting.default)
 
 
 def test_other_or_repeated_questions_start_a_new_child(asked: PrefetchedHost) -> None:

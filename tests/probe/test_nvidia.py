@@ -325,7 +325,11 @@ CARD, OTHER = (PciDevice("01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x10
     [
         (MachineKind(container=True), "no NVIDIA GPU is visible in it", "if the host has"),
         (MachineKind(container=True, pci=(OTHER,)), "no NVIDIA GPU is visible", "if the host has"),
-        (MachineKind(container=True, pci=(CARD,)), "not given its device", "start it with --gpus"),
+        (
+            MachineKind(container=True, pci=(CARD,)),
+            "not given its device",
+            "start the container with --gpus",
+        ),
         (MachineKind(pci=(OTHER,)), "no NVIDIA GPU on the PCI bus", "nothing, if this machine"),
         (MachineKind(os="windows", pci=(OTHER,)), "no NVIDIA GPU on the PCI bus", "nothing, if"),
         (MachineKind(pci=(CARD,)), "kernel module is not loaded", "modprobe"),

@@ -35,7 +35,10 @@ QUESTIONS = {
 
 
 def probe(host: Host, limit: float = 20.0) -> Hardware:
-    """Ask each question of this system once; a driver may take ``limit`` seconds to answer."""
+    """Ask each question of this system once; a driver may take ``limit`` seconds to answer.
+
+    The default is that of the setting ``llm.probe_timeout``.
+    """
     wait = host.ask(program(host), questions(host), limit)
     # Import the parsers only now: the child asks the drivers in the meantime.
     from tsuku_llm.probe.assemble import assemble  # noqa: PLC0415

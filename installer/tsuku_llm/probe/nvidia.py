@@ -324,7 +324,9 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
 
 
 _RESTART = "restart the machine; if the problem remains, update or reinstall the NVIDIA driver"
-_GIVE_GPU = "start it with --gpus all (NVIDIA Container Toolkit), or with a CDI device in podman"
+_GIVE_GPU = (
+    "start the container with --gpus all (NVIDIA Container Toolkit), or with a CDI device in podman"
+)
 _NO_DEVICE = Problem(
     "cuda-no-device",
     "NVIDIA's driver is installed but finds no device",
