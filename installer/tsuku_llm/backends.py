@@ -121,6 +121,7 @@ TABLE = (
             "VK_ICD_FILENAMES",
             "VK_DRIVER_FILES",
             "VK_LOADER_DRIVERS_DISABLE",
+            "VK_LOADER_DRIVERS_SELECT",
             "MESA_VK_DEVICE_SELECT",
         ),
         first_look="check that vulkaninfo --summary lists the GPU (package vulkan-tools)",

@@ -41,6 +41,7 @@ TsukuError
 ├── SilentCpu             8  silent-cpu
 ├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
 ├── GpuLost               8  gpu-lost         (after it served; or it hangs)
+├── SystemLimitReached    9  system-limit     (processes, threads, open files, memory)
 └── Interrupted         130  interrupted
 
 The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
@@ -322,6 +323,13 @@ class GpuLost(TsukuError):
 
     slug = "gpu-lost"
     exit_code = 8
+
+
+class SystemLimitReached(TsukuError):
+    """A process, thread, open file or piece of memory that the system does not allow."""
+
+    slug = "system-limit"
+    exit_code = 9
 
 
 class Interrupted(TsukuError):

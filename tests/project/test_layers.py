@@ -25,8 +25,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "safe_text": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
-    "driver_child": frozenset({"errors"}),
-    "disk": frozenset({"errors"}),
+    "system_limits": frozenset({"errors"}),
+    "driver_child": frozenset({"errors", "system_limits"}),
+    "disk": frozenset({"errors", "system_limits"}),
     "embedded": frozenset({"manifests"}),
     "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
     "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations", "records"}),
@@ -36,7 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "local_host": frozenset({"driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "system_limits"}),
     "trust": frozenset({"errors"}),
     "requirements": frozenset(),
     "manifest": frozenset({"backends", "errors", "requirements", "safe_text", "tree_entry"})
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors", "process", "records"}),
+    "launch": frozenset({"backends", "errors", "process", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "operations": VALUES
@@ -63,7 +64,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
     | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
-    | {"snapshot", "store"},
+    | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 

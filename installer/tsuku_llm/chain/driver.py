@@ -116,11 +116,13 @@ def _faults(
     return {**found, _reached(api): unnamed}
 
 
-_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE}
+_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE, "drivers-not-asked": Stage.INIT}
 _OF_API = {
     "nvidia-module-missing": Stage.MODULE,
     "cuda-stub-library": Stage.LIBRARY,
     "vulkan-icd-broken": Stage.LIBRARY,
+    "vulkan-driver-file-missing": Stage.LIBRARY,
+    "vulkan-driver-hidden": Stage.LIBRARY,
     "vulkan-loader-without-icd": Stage.LIBRARY,
     "opencl-loader-without-icd": Stage.LIBRARY,
     "mig-without-instance": Stage.DEVICE,
@@ -128,6 +130,7 @@ _OF_API = {
     "cuda-no-device": Stage.DEVICE,
     "container-without-gpu": Stage.DEVICE,
     "gpu-permission": Stage.DEVICE,
+    "rocm-hidden": Stage.DEVICE,
     "rocm-no-device": Stage.DEVICE,
     "vulkan-no-device": Stage.DEVICE,
     "software-only": Stage.DEVICE,

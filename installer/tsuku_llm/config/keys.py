@@ -24,6 +24,8 @@ _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_LONGEST_PROBE = 3600
+"""The longest ``llm.probe_timeout`` in seconds: a driver that takes longer never answers."""
 _SHARE = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,9})?)(?P<percent> ?%)?", re.ASCII)
 _FILE = re.compile(r"file:///[^\s,\\]*")
 
@@ -133,6 +135,14 @@ def parse_duration(value: object) -> str:
     return text
 
 
+def parse_probe_timeout(value: object) -> str:
+    """Parse the time that a driver may take: a duration of at least a second, at most an hour."""
+    text = parse_duration(value)
+    if not 1 <= seconds_of(text) <= _LONGEST_PROBE:
+        raise ValueError("must be a span of time from 1s to 1h")
+    return text
+
+
 def seconds_of(duration: str) -> int:
     """Return the seconds of a parsed duration, rounded up, so that only zero gives 0."""
     if duration.isdecimal():
@@ -209,6 +219,13 @@ KEYS: tuple[Key, ...] = (
         parse_seconds,
         "seconds to wait for another tsuku-llm that is running; 0: do not wait",
         float,
+    ),
+    Key(
+        "llm.probe_timeout",
+        "20s",
+        parse_probe_timeout,
+        "time that each driver may take to answer when the GPUs are detected",
+        seconds_of,
     ),
     Key(
         "llm.refresh",

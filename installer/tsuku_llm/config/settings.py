@@ -45,6 +45,7 @@ class Settings(NamedTuple):
     repository_url: str | None
     mirror: tuple[str, ...]
     lock_timeout: float
+    probe_timeout: int
     refresh: str
     require_fresh: bool
     update_check: bool

@@ -91,7 +91,13 @@ def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
 
 
 def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
-    """Raise LaunchError with the meaning of the system's error."""
+    """Raise LaunchError with the meaning of the system's error.
+
+    Raises ``SystemLimitReached`` if a limit of the system is the reason.
+    """
+    from tsuku_llm import system_limits  # noqa: PLC0415 - only then
+
+    system_limits.refuse(error, "starting the server")
     diagnosis = why_not_started(error, Path(plan.argv[0]))
     raise LaunchError(
         f"the server cannot be started: {diagnosis.cause}",

@@ -90,7 +90,7 @@ def choose(
     only one.
     """
     catalog = catalog or load_catalog(session)
-    hardware = hardware or probe(session.machine.host)
+    hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
     if release:
         entry = _named(catalog, release)
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)

@@ -43,7 +43,7 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
         cpu=processor,
         memory=memory,
         apis=_apis(host, by_question, kind),
-        problems=machine.problems(kind),
+        problems=answers.not_asked(by_question) + machine.problems(kind),
         evidence=machine.evidence(kind),
         simulated=host.name,
     )
@@ -60,6 +60,7 @@ def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> H
         cpu=_cpu(arch, *apple.parse_cpu(raw)),
         memory=apple.parse_memory(raw),
         apis=(apple.parse(raw),),
+        problems=answers.not_asked(by_question),
         simulated=host.name,
     )
 
@@ -82,7 +83,7 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
         cpu=_cpu(arch, *windows.parse_cpu(raw)),
         memory=windows.parse_memory(raw),
         apis=_apis(host, by_question, machine.MachineKind(os="windows", pci=adapters)),
-        problems=windows.problems(vcruntime),
+        problems=answers.not_asked(by_question) + windows.problems(vcruntime),
         evidence=windows.evidence(raw),
         simulated=host.name,
     )

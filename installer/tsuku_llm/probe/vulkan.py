@@ -25,6 +25,8 @@ KINDS = {
     4: GpuKind.SOFTWARE,
 }
 SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "basic render driver")
+# In the names of the files of Mesa's and Google's software drivers, and of Dozen.
+SOFTWARE_FILES = ("lvp_", "dzn_", "swiftshader")
 CODES = {
     0: "VK_SUCCESS",
     -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
@@ -74,7 +76,10 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawVulkan:
 def parse(raw: RawVulkan, machine: MachineKind) -> Api:
     """Read the API ``vulkan``."""
     answer = raw.vulkan
-    state = answers.state(answer, "vkCreateInstance", "vkEnumeratePhysicalDevices")
+    # The loader's own answer was complete before the drivers' files were looked at. A library that
+    # the loader passed over, and that breaks the child, takes nothing from it.
+    loader = replace(answer, end="done") if answers.calls(answer, "listed") else answer
+    state = answers.state(loader, "vkCreateInstance", "vkEnumeratePhysicalDevices")
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(line) for line in lines)
     hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
@@ -121,7 +126,12 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
         api_version=version_text(line.get("api")),
         driver=driver or None,
         uuid=answers.words(line.get("uuid")),
+        storage_16bit=_flag(line.get("storage16")),
     )
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def kind(name: str, number: int | None, driver: int | None) -> GpuKind:
@@ -172,13 +182,22 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
         return broken
     files = answers.calls(answer, "icd")
     if answers.library(answer) is None:
-        return _loader_problem(answer, files)
+        return _loader_problem(answer, _installed(answer))
     if any(access != "rw" for _, access in raw.nodes):
         return _icd_problem(files) or _PERMISSION
-    # A driver that does not load explains why only a software device, or none, is left.
+    # A driver that does not load, or that a variable hides, explains why only a software device,
+    # or none, is left.
     return (
-        _icd_problem(files) or _software_problem(gpus, machine) or _error_problem(answer, machine)
+        _icd_problem(files)
+        or _variable_problem(files)
+        or _software_problem(gpus, machine)
+        or _error_problem(answer, machine)
     )
+
+
+def _installed(answer: DriverAnswer) -> tuple[Mapping[str, Any], ...]:
+    """Return the drivers' files that exist: a variable may name files that do not."""
+    return tuple(line for line in answers.calls(answer, "icd") if line.get("missing") is not True)
 
 
 def _loader_problem(answer: DriverAnswer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
@@ -205,6 +224,20 @@ def _icd_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
     return None
 
 
+def _variable_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+    """Return the problem of a variable that hides a driver, or names one that does not exist."""
+    for line in files:
+        name, path = answers.words(line.get("variable")), answers.words(line.get("file"))
+        if not name or not path or any(word in path for word in SOFTWARE_FILES):
+            continue
+        if line.get("missing") is True:
+            text = f"{name} names the Vulkan driver {path}, which does not exist"
+            return Problem("vulkan-driver-file-missing", text, f"correct {name}, or unset it")
+        text = f"{name} makes the Vulkan loader leave out the driver {posixpath.basename(path)}"
+        return Problem("vulkan-driver-hidden", text, f"correct {name}, or unset it")
+    return None
+
+
 def _broken_icd(name: str, error: str) -> Problem:
     # The loader's message begins with the file that it misses.
     wanted = posixpath.basename(error.partition(":")[0])
@@ -212,6 +245,7 @@ def _broken_icd(name: str, error: str) -> Problem:
     fix = f"sudo apt install {package}" if package else f"install what provides {wanted}"
     if wanted == posixpath.basename(name):
         fix = "reinstall the GPU's driver, or remove its file from vulkan/icd.d"
+    fix = answers.limit_fix(error) or fix
     return Problem("vulkan-icd-broken", f"the Vulkan driver {name} does not load: {error}", fix)
 
 
@@ -250,7 +284,7 @@ def _error_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None
     if _no_driver(answer) and machine.os != "linux":
         return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
     if _no_driver(answer):
-        has_drivers = bool(answers.calls(answer, "icd"))
+        has_drivers = bool(_installed(answer))
         problem = _NO_DEVICE if has_drivers else _NO_ICD
         if not machine.container:
             return problem
