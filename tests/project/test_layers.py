@@ -70,6 +70,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "prefetch": frozenset({"session"}),
     "credentials": frozenset({"session"}),
     "update_notice": frozenset({"session"}),
+    "temporary": frozenset(),
     "revocation": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
@@ -86,17 +87,19 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "watching": frozenset({"serve", "session"}),
     "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
     | {"versions", "which"},
-    "build_version": frozenset({"choice", "reuse", "session"}),
+    "build_version": frozenset({"choice", "reuse", "session", "temporary"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
+    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    | {"temporary"},
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
+    "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
-    | {"update_notice", "which"},
+    "serve": frozenset({"device_check", "fallback", "recovery", "revocation", "session"})
+    | {"state_notes", "temporary", "update_notice", "which"},
     "tools": frozenset({"credentials", "revocation", "session", "which"}),
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
-    | {"update_notice"},
+    | {"temporary", "update_notice"},
 }
 
 
@@ -108,6 +111,7 @@ EFFECTS = frozenset(
         "fallback",
         "install",
         "maintenance",
+        "recovery",
         "refresh",
         "repository",
         "serve",
@@ -121,7 +125,8 @@ EFFECTS = frozenset(
 BUILT_ON_EFFECTS = {
     "install": "refreshes the metadata, and builds the version",
     "update": "is a refresh and an install",
-    "serve": "falls back to another variant",
+    "serve": "falls back to another variant, and moves to a better one",
+    "recovery": "installs the better variant, as fallback would",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
     "watching": "is serve, with a name and a record",

@@ -30,6 +30,7 @@ from tsuku_llm.operations.fallback import next_version, note_served, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.operations.temporary import withheld
 from tsuku_llm.operations.which import become, build_of, requested_version
 from tsuku_llm.store.installed import Installed
 
@@ -80,6 +81,11 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     restarts = _Restarts(session, how)
     preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    # What was chosen without a GPU for a temporary reason may have a better build by now.
+    if states := withheld(preferred.receipt, session.settings.backend):
+        from tsuku_llm.operations.recovery import recovered  # noqa: PLC0415 - only then
+
+        preferred = recovered(session, notes, preferred, states)
     installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant, and ``next_version`` goes down the ranking, so this ends;
     # with ``restart`` the same one is started again, after a pause.
