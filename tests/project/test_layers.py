@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_version": frozenset(),
     "errors": frozenset(),
     "backends": frozenset(),
+    "packages": frozenset({"backends"}),
     "process": frozenset(),
     "records": frozenset(),
     "safe_text": frozenset(),
@@ -36,18 +37,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "local_host": frozenset({"driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "packages"}),
     "trust": frozenset({"errors"}),
     "manifest": frozenset({"backends", "errors", "safe_text", "tree_entry", "trust"}),
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
     "selection": VALUES,
-    "chain": VALUES | {"selection"},
+    "chain": VALUES | {"packages", "selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors", "records"}),
+    "launch": frozenset({"backends", "errors", "packages", "records"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "operations": VALUES
@@ -183,10 +184,9 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "devices": set(),
         "last_words": set(),
         "log": set(),
-        "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-        | {"last_words", "packages"},
+        | {"last_words"},
         "wishes": set(),
         "verdict": {"report"},
         "life": {"report"},
@@ -206,7 +206,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
         | {"planning", "proc", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "packages", "planning"},
+        "failure": {"causes", "diagnosis", "health", "last_words", "planning"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
@@ -250,6 +250,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "links": set(),
         "driver": {"links"},
         "judging": {"driver", "links"},
+        "remedy": {"judging", "links"},
     },
     "instances": {
         "idle": set(),
@@ -264,7 +265,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 
 PURE = {
     "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "packages", "report"}
+    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "report"}
     | {"verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""

@@ -37,7 +37,8 @@ class LinkState(str, enum.Enum):
 class Link:
     """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken.
 
-    ``error`` is the class of the fault: it gives the exit code.
+    ``error`` is the class of the fault: it gives the exit code. ``of_system`` tells that the rest
+    of the system is at fault, such as its C library: then no driver helps.
     """
 
     stage: Stage
@@ -45,6 +46,7 @@ class Link:
     evidence: tuple[str, ...] = ()
     fault: Problem | None = None
     error: type[TsukuError] = SelectionError
+    of_system: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,9 @@ class Chain:
 
     @property
     def broken(self) -> Link | None:
-        """The first broken link."""
-        return next((link for link in self.links if link.fault), None)
+        """The first broken link; before the drivers, one that no driver can mend."""
+        links = sorted(self.links, key=lambda link: not link.of_system)
+        return next((link for link in links if link.fault), None)
 
     @property
     def fault(self) -> Problem | None:
@@ -113,11 +116,19 @@ def subject_of(
     if requested in named:
         return _of(requested, named[requested], hardware)
     backend = _backend(requested, selection, hardware, active)
-    variant = next((each for each in named.values() if each.backend == backend), None)
+    reasons = {each.variant.name: each.reason.slug for each in selection.rejected}
+    # What fits comes first; then what something else than another card can mend.
+    offered = [each for each in named.values() if each.backend == backend]
+    offered.sort(key=lambda each: reasons.get(each.name) in _BY_CARD)
+    variant = next(iter(offered), None)
     # Among the backend's variants, the installed one is the one to examine.
     if active and active[0] == backend:
         variant = named.get(active[1], variant)
     return _of(backend, variant, hardware) if variant else Subject(backend, backend, None)
+
+
+_BY_CARD = {"cuda-capability", "jetson", "rocm-gfx", "opencl-device"}
+"""The reasons of ``selection`` that only another card, or another build, removes."""
 
 
 def _of(requested: str, variant: Variant, hardware: Hardware) -> Subject:
@@ -129,6 +140,10 @@ def _backend(
 ) -> str:
     if requested in NAMES:
         return requested
+    # If not even the CPU's build fits, the system is at fault, and no GPU's driver helps.
+    if requested == "auto" and not selection.compatible:
+        names = [each.backend for each in selection.variants]
+        return "cpu" if "cpu" in names else names[0]
     # A CPU build in use does not tell which GPU backend to examine.
     if active and active[0] != "cpu":
         return active[0]

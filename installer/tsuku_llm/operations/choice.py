@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
-from tsuku_llm.errors import Revoked, StoreError, TrustError, UnknownRequest
+from tsuku_llm.chain.remedy import remedy
+from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError, UnknownRequest
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.revocation import note_others, revoked
@@ -109,6 +110,48 @@ def choose(
     return replace(choice, avoided=avoided)
 
 
+def required(session: Session, choice: Choice) -> Candidate:
+    """Return the best candidate of a choice.
+
+    Raises ``SelectionError`` with every reason, and with the one thing that helps on this machine.
+    """
+    selection = choice.selection
+    try:
+        return selection.selected
+    except SelectionError as error:
+        everything = select(
+            choice.release, choice.hardware, Request(prefer=session.settings.prefer)
+        )
+        elsewhere = _elsewhere(session, choice)
+        error.hint = remedy(selection.requested, everything, choice.hardware, elsewhere)
+        raise
+
+
+def _elsewhere(session: Session, choice: Choice) -> str:
+    """Return the command that takes a fitting variant from another release; "" if none fits.
+
+    The channel of the choice comes first, and then the others.
+    """
+    catalog = choice.catalog
+    channels = dict.fromkeys((choice.channel, *catalog.channels))
+    for channel in channels:
+        for entry in catalog.releases(channel):
+            # What cannot be read or is revoked does not help, and this is about another error.
+            with suppress(UnknownRequest, TrustError, StoreError):
+                if catalog.revocation(entry):
+                    continue
+                found = (entry, catalog.read(entry))
+                other = _compared(session, catalog, channel, found, choice.hardware)
+                if other.selection.compatible:
+                    backend = other.selection.requested
+                    asked = "" if backend == "auto" else f" --backend {backend}"
+                    name = catalog.repository.name
+                    where = "" if name == OFFICIAL else f" --repository {name}"
+                    words = f"--release {entry.release} --channel {channel}{asked}{where}"
+                    return f"tsuku-llm install {words}"
+    return ""
+
+
 def refuse_revoked(session: Session, choice: Choice) -> None:
     """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
     if choice.revocation is None or session.allow_revoked:
@@ -192,11 +235,24 @@ def _compared(
     hardware: Hardware,
 ) -> Choice:
     entry, release = found
-    selection = select(
-        release, hardware, Request(session.settings.backend, session.settings.prefer)
-    )
+    request = Request(session.settings.backend, session.settings.prefer)
+    try:
+        selection = select(release, hardware, request)
+    except UnknownRequest as error:
+        if hardware.platform not in release.platforms:
+            error.hint = _platform_hint(catalog, hardware.platform)
+        raise
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
+
+
+def _platform_hint(catalog: Catalog, platform: str) -> str:
+    """Name the newest release that has a build for a platform, or say that there is none."""
+    for entry in catalog.entries:
+        with suppress(TrustError, StoreError):
+            if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
+                return f"tsuku-llm install --release {entry.release}"
+    return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:

@@ -22,6 +22,7 @@ from tsuku_llm.operations.choice import (
     Choice,
     choose,
     refuse_revoked,
+    required,
     tell_temporary,
     version_of,
 )
@@ -74,7 +75,7 @@ def install(
     tell_temporary(session, choice)
     _tell_over(session, choice)
     if dry_run:
-        candidate = choice.selection.selected
+        candidate = required(session, choice)
         return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)
     try:
         return install_choice(session, choice, force=force)
@@ -119,7 +120,7 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
 def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
     """Install the first compatible variant that starts. This is the only loop of an install."""
     store = session.store
-    _ = choice.selection.selected  # raises with every reason if nothing fits
+    _ = required(session, choice)  # raises with every reason if nothing fits
     environ = session.machine.environ
     failed = {} if force else known_failures(store, choice, environ)
     if not force and (report := _unchanged(store, choice, failed)):
