@@ -18,11 +18,10 @@ def remedy(requested: str, everything: Selection, hardware: Hardware, elsewhere:
     """
     subject = subject_of(requested, everything, hardware, None)
     chain = diagnose(subject, hardware, everything, NotInstalled(""), None)
-    ways = [chain.fault.fix if chain.fault else NOTHING]
-    # Only what fits here is offered, and never the request that has just failed. Some fixes of the
-    # chain name a variant already.
-    if "tsuku-llm install" not in ways[0]:
-        best = next(iter(everything.compatible), None)
-        other = f"tsuku-llm install --backend {best.variant.name}" if best else ""
-        ways += [elsewhere or other] if elsewhere or other else []
-    return "; or: ".join(ways)
+    fix = chain.fault.fix if chain.fault else NOTHING
+    # Only what fits here is offered, and never the request that has just failed.
+    best = next(iter(everything.compatible), None)
+    other = f"tsuku-llm install --backend {best.variant.name}" if best else ""
+    # Some fixes of the chain name a variant already; what was asked for comes before that.
+    ways = (elsewhere, fix) if "tsuku-llm install" in fix else (fix, elsewhere or other)
+    return "; or: ".join(way for way in ways if way)

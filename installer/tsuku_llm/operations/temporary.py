@@ -47,22 +47,24 @@ def withheld(receipt: Receipt, requested: str) -> tuple[Withheld, ...]:
 
 def _problems(hardware: Mapping[str, Any], reasons: Mapping[str, str]) -> Iterator[Withheld]:
     """Read the temporary problems that a receipt has, also one of an older version."""
-    apis = [each for each in _list(hardware, "apis") if each.get("problem")]
-    found = [("", each, "") for each in _list(hardware, "problems")]
-    found += [(str(api.get("name")), api["problem"], api.get("state")) for api in apis]
-    for name, problem, state in found:
-        if not isinstance(problem, Mapping) or problem.get("transient") is not True:
-            continue
-        text = str(problem.get("text"))
+    found = [("", each, False) for each in _mappings(hardware.get("problems"))]
+    found += [
+        (str(api.get("name")), problem, api.get("state") == "timed-out")
+        for api in _mappings(hardware.get("apis"))
+        # One, or none: then the list is empty.
+        for problem in _mappings([api.get("problem")])
+    ]
+    for name, problem, waits in found:
+        slug, text, fix = (str(problem.get(key)) for key in ("slug", "text", "fix"))
         # A driver that no variant of the release wanted has kept nothing away.
-        if name == "" or any(text in reason for reason in reasons.values()):
-            slug, fix = str(problem.get("slug")), str(problem.get("fix"))
-            yield Withheld(name, slug, text, fix, waits=state == "timed-out")
+        wanted = name == "" or any(text in reason for reason in reasons.values())
+        if problem.get("transient") is True and wanted:
+            yield Withheld(name, slug, text, fix, waits)
 
 
-def _list(hardware: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    value = hardware.get(key)
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+def _mappings(values: Any) -> list[Mapping[str, Any]]:
+    """Return the objects in a list; the list is from a file, and may be anything."""
+    return [each for each in values if isinstance(each, Mapping)] if type(values) is list else []
 
 
 def _hidden(setting: str) -> Withheld:
