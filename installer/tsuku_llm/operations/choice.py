@@ -162,11 +162,15 @@ def refuse_revoked(session: Session, choice: Choice) -> None:
 
 
 def choose_like(
-    session: Session, installed: Installed | None, catalog: Catalog | None = None
+    session: Session,
+    installed: Installed | None,
+    catalog: Catalog | None = None,
+    *,
+    hardware: Hardware | None = None,
 ) -> Choice:
     """Compare the variants of an installed release, or of the newest if that one is gone."""
     if installed is None:
-        return choose(session, catalog=catalog)
+        return choose(session, catalog=catalog, hardware=hardware)
     # The settings may name another channel by now; the release belongs to this one, and without a
     # setting also to this repository.
     receipt, settings = installed.receipt, session.settings
@@ -174,9 +178,11 @@ def choose_like(
         channel=receipt.channel, repository=settings.repository or receipt.repository
     )
     try:
-        return choose(session, release=installed.receipt.release, catalog=catalog)
+        return choose(
+            session, release=installed.receipt.release, catalog=catalog, hardware=hardware
+        )
     except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
-        return choose(session, catalog=catalog)
+        return choose(session, catalog=catalog, hardware=hardware)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:

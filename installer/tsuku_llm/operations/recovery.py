@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.operations.choice import Choice, choose_like, refuse_revoked, version_of
+from tsuku_llm.hardware import Hardware
 from tsuku_llm.operations.fallback import must_ask
-from tsuku_llm.operations.install import better_than, install_choice, is_about
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.temporary import Withheld, is_set, over, told_over
-from tsuku_llm.selection import Candidate
+from tsuku_llm.probe import probe
 from tsuku_llm.store.installed import Installed
 
 
@@ -31,44 +30,62 @@ def recovered(
     known = notes.still_withheld(active.id)
     if all(is_set(each, environ) or (each.waits and known) for each in states):
         return active
+    hardware = probe(session.machine.host)
+    gone = over(states, hardware, environ)
     try:
-        request = active.receipt.requested
-        choice = choose_like(session.with_settings(backend=request), active)
-        if not is_about(choice, active):
-            return active
-        better = better_than(session, choice, active)
-        gone = over(states, choice.hardware, environ)
-        if better and gone:
-            return _moved(session, choice, active, better, told_over(active.receipt.variant, gone))
-        # A variable is the user's own decision: it needs no warning.
-        lasting = [each for each in states if each not in gone and each.api is not None]
-        for each in lasting:
-            name = active.receipt.variant
-            session.user.note(f"warning: {name} was chosen because: {each.text}; {each.fix}")
-        if lasting:
-            notes.keep_withheld(active.id)
-        elif better is None:
-            # Nothing better fits: the receipt then says so, and the next start asks no driver.
-            install_choice(session, choice)
+        instead = _better(session, active, hardware, gone) if gone else None
     except TsukuError as error:
         session.user.note(f"a better build cannot be installed: {error.message}")
+        return active
+    if instead:
+        return instead
+    # A variable is the user's own decision: it needs no warning.
+    for each in states:
+        if each not in gone and each.api is not None:
+            name = active.receipt.variant
+            session.user.note(f"warning: {name} was chosen because: {each.text}; {each.fix}")
+            notes.keep_withheld(active.id)
     return active
 
 
-def _moved(
-    session: Session, choice: Choice, active: Installed, better: Candidate, why: str
-) -> Installed:
-    """Install and activate ``better`` if the user agrees; return what to start."""
+def _better(
+    session: Session, active: Installed, hardware: Hardware, gone: tuple[Withheld, ...]
+) -> Installed | None:
+    """Return the better version, installed and active; None without one or without consent."""
+    # Only now: they load the manifest and the network.
+    from tsuku_llm.operations.choice import (  # noqa: PLC0415
+        choose_like,
+        refuse_revoked,
+        version_of,
+    )
+    from tsuku_llm.operations.install import (  # noqa: PLC0415
+        better_than,
+        install_choice,
+        is_about,
+    )
+
+    request = active.receipt.requested
+    choice = choose_like(session.with_settings(backend=request), active, hardware=hardware)
+    if not is_about(choice, active):
+        return None
+    better = better_than(session, choice, active)
+    if better is None:
+        fits = choice.selection.candidate(active.receipt.variant) is not None
+        if fits and not any(problem.transient for problem in hardware.all_problems):
+            # It is the best one. The receipt then has the machine of now, so the next start asks no
+            # driver.
+            install_choice(session, choice)
+        return None
     refuse_revoked(session, choice)
-    variant = better.variant
+    name, variant = active.receipt.variant, better.variant
     here = session.reader.find(version_of(choice.release.release, variant))
     size = 0 if here else variant.download_size
     cost = "" if here else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
-    said = f"{why}; {variant.name}{cost} fits now"
+    said = f"{told_over(name, gone)}; {variant.name}{cost} fits now"
     setting = session.settings.fallback
     if setting != "off" and not must_ask(setting, size):
         session.user.note(f"{said} and replaces it")
-    elif setting == "off" or not session.user.ask(f"{said}. Replace {active.receipt.variant}?"):
+    elif setting == "off" or not session.user.ask(f"{said}. Replace {name}?"):
         session.user.note(f"{said}; to move to it: tsuku-llm install")
         return active
-    return install_choice(session, choice).installed or active
+    return install_choice(session, choice).installed
