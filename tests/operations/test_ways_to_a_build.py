@@ -150,22 +150,21 @@ def test_a_backend_that_is_not_installed_leads_to_what_is(
 
 
 @pytest.mark.parametrize(
-    ("repository", "words"),
+    ("repository", "url", "words"),
     [
-        (None, "tsuku-llm config set llm.repository_url URL"),
-        (NAME, f"tsuku-llm repository add {NAME} URL --root FILE"),
+        (None, None, "tsuku-llm config set llm.repository_url URL"),
+        (None, "https://a.invalid/", "tsuku-llm config unset llm.repository_url"),
+        (NAME, None, f"tsuku-llm repository add {NAME} URL --root FILE"),
     ],
 )
 def test_a_proxy_in_the_way_names_what_moves_the_repository(
-    folder_shop: FolderShop, tmp_path: Path, repository: str | None, words: str
+    folder_shop: FolderShop, tmp_path: Path, repository: str | None, url: str | None, words: str
 ) -> None:
     publish(folder_shop, "b1", "cpu")
     session = folder_shop.session(tmp_path / "home")
     # Nothing listens at port 1; the name is never resolved, as a proxy would do that.
     proxy = {"HTTPS_PROXY": "http://127.0.0.1:1"}
-    moved = changed(
-        session, now=NOW, environ=proxy, repository=repository, repository_url="https://a.invalid/"
-    )
+    moved = changed(session, now=NOW, environ=proxy, repository=repository, repository_url=url)
     if repository:
         file = session.paths.data / "metadata" / NAME / "repository.json"
         document = json.loads(file.read_text()) | {"url": "https://a.invalid/"}

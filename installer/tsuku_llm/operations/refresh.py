@@ -71,10 +71,11 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
                 )
             note_metadata_status(session, found.metadata_status())
     except (HostUnreachable, HttpStatusError, BodyError) as error:
-        error.hint = f"try again later, or from another network; {_elsewhere(repository)}"
+        other = _elsewhere(session, repository)
+        error.hint = f"try again later, or from another network; {other}"
         raise
     except ProxyError as error:
-        error.hint = f"{error.hint}; {_elsewhere(repository)}"
+        error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
         raise
     except (TlsError, MetadataError):
         _require_clock(session, repository)
@@ -85,9 +86,11 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     return found
 
 
-def _elsewhere(repository: Repository) -> str:
+def _elsewhere(session: Session, repository: Repository) -> str:
     """Name the setting that moves a repository; ``llm.mirror`` is about archives only."""
     name = repository.name
+    if name == OFFICIAL and session.settings.repository_url:
+        return "or ask the publisher's own address: tsuku-llm config unset llm.repository_url"
     if name == OFFICIAL:
         return "or name a copy of it: tsuku-llm config set llm.repository_url URL"
     return (
@@ -147,7 +150,8 @@ def _asked(session: Session, patience: float) -> Catalog:
         # There is metadata to go on with: a host that is slow or down must not stop an install.
         return refresh(session, patience=patience)
     except (DownloadError, TrustError, StoreError) as error:
-        session.user.note(_told(error, known, session.machine.now))
+        moved = _elsewhere(session, known.repository)
+        session.user.note(_told(error, known.freshness, session.machine.now, moved))
         return known
 
 
@@ -181,9 +185,11 @@ def _required(session: Session, known: Freshness) -> Catalog:
         ) from error
 
 
-def _told(error: TsukuError, catalog: Catalog, now: datetime) -> str:
-    """Say why there is only the known metadata, how old it is, and how to get newer one."""
-    known = catalog.freshness
+def _told(error: TsukuError, known: Freshness, now: datetime, moved: str) -> str:
+    """Say why there is only the known metadata, how old it is, and how to get newer one.
+
+    ``moved`` says what to do if the repository has moved.
+    """
     reason = "; ".join((error.message, *error.facts))
     going_on = f"using the metadata {known.age(now)}"
     if isinstance(error, TrustError):
@@ -191,6 +197,5 @@ def _told(error: TsukuError, catalog: Catalog, now: datetime) -> str:
     return (
         f"newer metadata of {known.repository} could not be fetched: {reason}; {going_on}: "
         "a newer release or a revocation may be missing; "
-        f"to fetch it: tsuku-llm repository refresh {known.repository}, "
-        f"{_elsewhere(catalog.repository)}"
+        f"to fetch it: tsuku-llm repository refresh {known.repository}; {moved}"
     )
