@@ -287,7 +287,23 @@ def test_an_update_does_not_leave_a_gpu_that_a_variable_hides(
     hidden = seen("cuda-visible-devices-empty.json")
     done = user.run("update", "--json", **hidden, CUDA_VISIBLE_DEVICES="")
     assert (done.code, done.document["error"]["code"]) == (3, "no-variant")
-    assert done.document["error"]["hint"] == "unset CUDA_VISIBLE_DEVICES"
+    assert done.document["error"]["hint"].startswith("unset CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_an_install_does_not_leave_a_gpu_for_a_temporary_state(
+    folder_shop: FolderShop, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    user = folder_shop.user(tmp_path / "home")
+    assert installed(user, WORKING)["variant"] == "cuda"
+    done = user.run("install", "--json", *words, **seen(REBOOT))
+    assert (done.code, done.document["error"]["code"]) == (3, "no-variant")
+    assert done.document["error"]["hint"] == (
+        "restart the machine to load the new driver; "
+        "or take the CPU: tsuku-llm install --backend cpu"
+    )
+    assert "b1-cuda" in active(user)
+    assert installed(user, REBOOT, *words, "--backend", "cpu")["variant"] == "cpu"
 
 
 def test_a_failed_start_does_not_count_with_another_selection_of_devices(

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.chain.remedy import remedy
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError, UnknownRequest
-from tsuku_llm.hardware import Hardware
+from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.revocation import note_others, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
@@ -269,6 +270,35 @@ def tell_temporary(session: Session, choice: Choice) -> None:
     for problem in choice.hardware.all_problems:
         if problem.transient:
             session.user.note(f"temporary: {problem.text}; {problem.fix}")
+
+
+def require_lasting(session: Session, choice: Choice, active: Installed) -> None:
+    """Refuse to leave the GPU of the active version because of a problem that will pass.
+
+    A request for the CPU is not refused. Raises ``SelectionError``.
+    """
+    best = next(iter(choice.selection.compatible), None)
+    leaves_gpu = best is None or best.variant.backend == "cpu"
+    if active.receipt.backend == "cpu" or not leaves_gpu:
+        return
+    if best and choice.selection.requested not in ("auto", "gpu"):
+        return
+    problems = [each for each in choice.hardware.all_problems if each.transient]
+    row = facts_of(active.receipt.backend)
+    api = choice.hardware.api(row.api)
+    # A driver that works, but shows no GPU: a variable may hide it from this command only.
+    if api.library and not api.hardware_gpus:
+        problems += [
+            Problem("gpu-hidden", f"{name} is set, which can hide the GPU", f"unset {name}")
+            for name in row.hiding_variables
+            if name in session.machine.environ
+        ]
+    if problems:
+        raise SelectionError(
+            "the GPU cannot be used at the moment, and the only build that fits is for the CPU",
+            facts=tuple(problem.text for problem in problems),
+            hint=f"{problems[0].fix}; or take the CPU: tsuku-llm install --backend cpu",
+        )
 
 
 def check_backend(session: Session, backend: str) -> None:

@@ -22,6 +22,7 @@ from tsuku_llm.operations.choice import (
     Choice,
     choose,
     refuse_revoked,
+    require_lasting,
     required,
     tell_temporary,
     version_of,
@@ -64,16 +65,23 @@ def install(
     of the package index is used, with a note. ``dry_run`` stops after the choice and uses no
     network. ``force`` installs again what is installed.
 
-    Raises ``SelectionError`` if no variant fits or runs, and ``Revoked`` for a named release that
-    is revoked. If fresh metadata is required, raises ``StaleMetadata`` and ``ClockBehind``. Also
-    raises the errors of ``fetch``, ``archive`` and ``store``. After an error, the versions
-    installed before are unchanged.
+    Raises ``SelectionError`` if no variant fits or runs, or if only a problem that will pass keeps
+    the GPU of the active version from use. Raises ``Revoked`` for a named release that is revoked.
+    If fresh metadata is required, raises ``StaleMetadata`` and ``ClockBehind``. Also raises the
+    errors of ``fetch``, ``archive`` and ``store``. After an error, the versions installed before
+    are unchanged.
     """
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
     refuse_revoked(session, choice)
     tell_temporary(session, choice)
-    _tell_over(session, choice)
+    # Without a readable version there is nothing to leave.
+    active = None
+    with suppress(TsukuError):
+        active = session.reader.active()
+    if active:
+        require_lasting(session, choice, active)
+        _tell_over(session, choice, active)
     if dry_run:
         candidate = required(session, choice)
         return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)
@@ -87,17 +95,13 @@ def install(
         return install_choice(session, other, force=force)
 
 
-def _tell_over(session: Session, choice: Choice) -> None:
+def _tell_over(session: Session, choice: Choice, active: Installed) -> None:
     """Print which temporary states of the active version are over, if another build fits now."""
-    # Without a readable receipt nothing is known of the last install.
-    with suppress(TsukuError):
-        active = session.reader.active()
-        if active and choice.selection.compatible[:1] != (
-            choice.selection.candidate(active.receipt.variant),
-        ):
-            states = withheld(active.receipt, choice.selection.requested)
-            if gone := over(states, choice.hardware, session.machine.environ):
-                session.user.note(told_over(active.receipt.variant, gone))
+    name = active.receipt.variant
+    if choice.selection.compatible[:1] != (choice.selection.candidate(name),):
+        states = withheld(active.receipt, choice.selection.requested)
+        if gone := over(states, choice.hardware, session.machine.environ):
+            session.user.note(told_over(name, gone))
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:

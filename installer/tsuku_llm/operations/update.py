@@ -7,16 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tsuku_llm import fetch
-from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import (
     NotInstalled,
-    SelectionError,
     StoreError,
     TrustError,
     UnknownRequest,
 )
-from tsuku_llm.hardware import Problem
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary, version_of
+from tsuku_llm.operations.choice import (
+    Choice,
+    choose,
+    require_lasting,
+    tell_temporary,
+    version_of,
+)
 from tsuku_llm.operations.install import (
     InstallReport,
     better_than,
@@ -190,7 +193,7 @@ def update(session: Session) -> InstallReport | UpToDate:
     choice, active = report.choice, report.installed
     if report.newer or (report.over and not report.revocation):
         if report.newer:
-            _require_lasting(report, session.machine.environ)
+            require_lasting(session, choice, active)
         tell_temporary(session, choice)
         if report.replaced:
             session.user.note(f"{active.receipt.variant} is replaced: {report.replaced}")
@@ -235,26 +238,3 @@ def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
             select(choice.release, choice.hardware, anything),
         )
     return ()
-
-
-def _require_lasting(report: UpdateReport, environ: Mapping[str, str]) -> None:
-    """Refuse to leave the GPU because of a problem that will pass. Raises ``SelectionError``."""
-    hardware, backend = report.choice.hardware, report.installed.receipt.backend
-    problems = [each for each in hardware.all_problems if each.transient]
-    row = facts_of(backend)
-    # A driver that works, but shows no GPU: a variable may hide it from this command only.
-    if hardware.api(row.api).library and not hardware.api(row.api).hardware_gpus:
-        problems += [
-            Problem("gpu-hidden", f"{name} is set, which can hide the GPU", f"unset {name}")
-            for name in row.hiding_variables
-            if name in environ
-        ]
-    leaves_gpu = backend != "cpu" and (
-        report.candidate is None or report.candidate.variant.backend == "cpu"
-    )
-    if problems and leaves_gpu:
-        raise SelectionError(
-            "the GPU cannot be used at the moment, so the update would move the server to the CPU",
-            facts=tuple(problem.text for problem in problems),
-            hint=problems[0].fix,
-        )
