@@ -161,6 +161,26 @@ def test_a_better_build_that_does_not_start_is_tried_once(
     assert (found["variant"], found["better"]) == ("cpu", None)
 
 
+def test_a_gpus_build_that_works_is_started_without_a_warning(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    """CUDA lost its device in a sleep; Vulkan, which comes first in any case, still works."""
+    builds = {
+        "vulkan": folder_shop.stand_in("b2-vulkan", devices=VULKAN_STEPS),
+        "cuda": folder_shop.stand_in("b2-cuda", devices=CUDA_STEPS),
+        "cpu": folder_shop.stand_in("b2-cpu"),
+    }
+    variants = {name: folder_shop.variant(each, backend=name) for name, each in builds.items()}
+    folder_shop.publish("b2", variants)
+    user = folder_shop.user(tmp_path / "home")
+    assert installed(user, "after-suspend-999.json")["variant"] == "vulkan"
+    for machine in ("after-suspend-999.json", "h200-working-vulkan.json"):
+        said = served(user, machine, "--fallback").stderr
+        assert "selected=vulkan" in said
+        assert "was chosen because" not in said
+        assert "over: " not in said
+
+
 def test_a_machine_that_needs_nothing_better_is_not_asked_again(
     folder_shop: FolderShop, tmp_path: Path
 ) -> None:

@@ -47,6 +47,13 @@ def test_a_driver_that_did_not_answer_may_make_the_next_question_wait() -> None:
     assert state.waits
 
 
+def test_a_hanging_driver_beside_a_gpu_that_works_is_left_alone() -> None:
+    both = machines.machine(broken("vulkan", SLOW, ApiState.TIMED_OUT), broken("rocm", REBOOT))
+    receipt = chosen_on(both, backend="cuda", variant="cuda-13.4")
+    (state,) = withheld(receipt, "auto")
+    assert state.api == "rocm"
+
+
 def test_a_named_backend_is_no_temporary_choice() -> None:
     receipt = chosen_on(machines.machine(broken("cuda", REBOOT)))
     assert withheld(receipt, "cpu") == ()

@@ -25,10 +25,12 @@ def recovered(
     installed, print a note and return ``active``.
     """
     environ = session.machine.environ
-    # A driver that did not answer would cost its time limit again: without a change it is not asked
-    # at a start. A variable that is still set needs no question either.
+    # Without a change of the drivers, two are not asked again at a start: one that did not answer,
+    # which would cost its time limit, and one beside a GPU's build that works. A variable that is
+    # still set needs no question either.
+    on_gpu = active.receipt.backend != "cpu"
     known = notes.still_withheld(active.id)
-    if all(is_set(each, environ) or (each.waits and known) for each in states):
+    if all(is_set(each, environ) or (known and (each.waits or on_gpu)) for each in states):
         return active
     hardware = probe(session.machine.host)
     gone = over(states, hardware, environ)
@@ -40,11 +42,13 @@ def recovered(
     if instead:
         return instead
     # A variable is the user's own decision: it needs no warning.
-    for each in states:
-        if each not in gone and each.api is not None:
-            name = active.receipt.variant
-            session.user.note(f"warning: {name} was chosen because: {each.text}; {each.fix}")
-            notes.keep_withheld(active.id)
+    lasting = [each for each in states if each not in gone and each.api is not None]
+    if lasting:
+        notes.keep_withheld(active.id)
+    # A GPU's build may well be the best one in any case.
+    for each in () if on_gpu else lasting:
+        name = active.receipt.variant
+        session.user.note(f"warning: {name} was chosen because: {each.text}; {each.fix}")
     return active
 
 

@@ -40,9 +40,12 @@ def withheld(receipt: Receipt, requested: str) -> tuple[Withheld, ...]:
     """
     if not {receipt.requested, requested} <= _OPEN_REQUESTS:
         return ()
+    found = tuple(_problems(receipt.hardware, receipt.reasons))
+    if receipt.backend == "cpu":
+        return (*found, *map(_hidden, receipt.hidden_by))
     # With a GPU's build, a variable may choose among several GPUs: that is not a temporary state.
-    hidden = receipt.hidden_by if receipt.backend == "cpu" else ()
-    return (*_problems(receipt.hardware, receipt.reasons), *map(_hidden, hidden))
+    # And another driver that hangs is not worth a wait at the start of a build that works.
+    return tuple(each for each in found if not each.waits)
 
 
 def _problems(hardware: Mapping[str, Any], reasons: Mapping[str, str]) -> Iterator[Withheld]:
