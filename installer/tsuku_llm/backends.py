@@ -32,8 +32,9 @@ class BackendFacts(NamedTuple):
     """A row: a backend of ggml, with the driver API that it needs.
 
     ``api`` is the name of that API in ``Hardware``, empty for the CPU, and ``api_label`` its name
-    in messages. ``api_fix`` says how to install it on Linux. ``vendors`` are the makers of the
-    adapters that the backend can use, as numbers of the PCI bus.
+    in messages. ``api_fix`` says how to install it on Linux, and ``api_libraries`` which libraries
+    a package manager may have for it, by the vendor of the adapter. ``vendors`` are the makers of
+    the adapters that the backend can use, as numbers of the PCI bus.
 
     ``device_prefixes`` are the beginnings of ggml's names for the devices, in lower case
     ("CUDA0", "MTL0"). ``plugin`` is the part of the plugin's file name after "ggml-".
@@ -49,6 +50,7 @@ class BackendFacts(NamedTuple):
     api: str = ""
     api_label: str = ""
     api_fix: str = VENDOR_DRIVER
+    api_libraries: Mapping[int, tuple[str, ...]] = {}
     vendors: frozenset[int] = frozenset({NVIDIA, AMD, INTEL})
     device_prefixes: tuple[str, ...] = ()
     plugin: str = ""
@@ -92,7 +94,7 @@ TABLE = (
         "sycl",
         api="level_zero",
         api_label="the Level Zero loader",
-        api_fix="install Intel's compute runtime and the Level Zero loader (libze1)",
+        api_fix="install Intel's compute runtime and the Level Zero loader",
         vendors=frozenset({INTEL}),
         device_prefixes=("sycl",),
         plugin="sycl",
@@ -111,8 +113,12 @@ TABLE = (
         "vulkan",
         api="vulkan",
         api_label="the Vulkan loader",
-        api_fix="sudo apt install libvulkan1 mesa-vulkan-drivers "
-        "(NVIDIA: libvulkan1 and its driver)",
+        api_fix="install the Vulkan loader (libvulkan.so.1) and the GPU's Vulkan driver",
+        api_libraries={
+            AMD: ("libvulkan.so.1", "vulkan-driver-amd"),
+            INTEL: ("libvulkan.so.1", "vulkan-driver-intel"),
+            NVIDIA: ("libvulkan.so.1",),
+        },
         device_prefixes=("vulkan",),
         plugin="vulkan",
         hiding_variables=(
@@ -124,13 +130,14 @@ TABLE = (
             "VK_LOADER_DRIVERS_SELECT",
             "MESA_VK_DEVICE_SELECT",
         ),
-        first_look="check that vulkaninfo --summary lists the GPU (package vulkan-tools)",
+        first_look="check that vulkaninfo --summary lists the GPU",
         packages={
             "libvulkan": {
                 "debian": "libvulkan1",
                 "fedora": "vulkan-loader",
                 "arch": "vulkan-icd-loader",
                 "suse": "libvulkan1",
+                "alpine": "vulkan-loader",
             }
         },
     ),
@@ -138,7 +145,8 @@ TABLE = (
         "opencl",
         api="opencl",
         api_label="the OpenCL loader",
-        api_fix="install the OpenCL loader (ocl-icd-libopencl1) and the GPU's OpenCL driver",
+        api_fix="install the OpenCL loader (libOpenCL.so.1) and the GPU's OpenCL driver",
+        api_libraries={INTEL: ("libOpenCL.so.1", "opencl-driver-intel")},
         device_prefixes=("gpuopencl", "opencl"),
         plugin="opencl",
         hiding_variables=("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE", "OCL_ICD_VENDORS"),
@@ -149,6 +157,7 @@ TABLE = (
                 "fedora": "ocl-icd",
                 "arch": "ocl-icd",
                 "suse": "libOpenCL1",
+                "alpine": "opencl-icd-loader",
             }
         },
     ),
@@ -156,7 +165,16 @@ TABLE = (
         "openvino",
         api="openvino",
         api_label="OpenVINO's Intel driver",
-        api_fix="install Intel's OpenCL driver (intel-opencl-icd)",
+        api_fix="install Intel's OpenCL driver",
+        api_libraries={INTEL: ("opencl-driver-intel",)},
+        packages={
+            "opencl-driver-intel": {
+                "debian": "intel-opencl-icd",
+                "fedora": "intel-compute-runtime",
+                "arch": "intel-compute-runtime",
+                "suse": "intel-opencl",
+            }
+        },
         vendors=frozenset({INTEL}),
         device_prefixes=("openvino",),
         plugin="openvino",

@@ -133,7 +133,8 @@ class Hardware:
     libstdc++ defines ("3.4.30"), None if unknown. ``vcruntime`` is the version of Windows' Visual
     C++ runtime, "0" if none is installed. ``evidence`` holds supporting facts (the devices on the
     PCI bus): they explain, and never decide. ``simulated`` names the snapshot if the machine is a
-    replayed one.
+    replayed one. ``packages`` is the family of the package manager (``packages.family_of``), "" if
+    it is not known, and ``container`` tells that this is a container.
     """
 
     os: str
@@ -148,6 +149,8 @@ class Hardware:
     problems: tuple[Problem, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     simulated: str | None = None
+    packages: str = ""
+    container: bool = False
 
     @property
     def platform(self) -> str:

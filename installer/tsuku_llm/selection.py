@@ -85,10 +85,11 @@ class Selection:
         """
         if self.compatible:
             return self.compatible[0]
+        # ``chain.remedy`` knows what helps; it imports this module.
         raise SelectionError(
             f"no variant fits this machine and the request {self.requested!r}",
             facts=tuple(f"{r.variant.name}: {r.reason.text}" for r in self.rejected),
-            hint="ask for another backend: tsuku-llm config set llm.backend auto",
+            hint="see: tsuku-llm doctor",
         )
 
     @property

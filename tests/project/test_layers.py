@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_version": frozenset(),
     "errors": frozenset(),
     "backends": frozenset(),
+    "packages": frozenset({"backends"}),
     "process": frozenset(),
     "records": frozenset(),
     "safe_text": frozenset(),
@@ -37,7 +38,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "local_host": frozenset({"driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "system_limits"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "packages"})
+    | {"system_limits"},
     "trust": frozenset({"errors"}),
     "requirements": frozenset(),
     "manifest": frozenset({"backends", "errors", "requirements", "safe_text", "tree_entry"})
@@ -47,12 +49,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cards": frozenset({"hardware"}),
     "fitting": VALUES | {"cards"},
     "selection": VALUES | {"cards", "fitting"},
-    "chain": VALUES | {"fitting", "selection"},
+    "chain": VALUES | {"fitting", "packages", "selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors", "process", "records", "system_limits"}),
+    "launch": frozenset({"backends", "errors", "packages", "process", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "operations": VALUES
@@ -75,6 +77,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "prefetch": frozenset({"session"}),
     "credentials": frozenset({"session"}),
     "update_notice": frozenset({"session"}),
+    "temporary": frozenset(),
     "revocation": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
@@ -91,17 +94,19 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "watching": frozenset({"serve", "session"}),
     "bench": frozenset({"choice", "install", "refresh", "serve", "session", "state_notes"})
     | {"versions", "which"},
-    "build_version": frozenset({"choice", "reuse", "session"}),
+    "build_version": frozenset({"choice", "reuse", "session", "temporary"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
+    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    | {"temporary"},
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
+    "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"device_check", "fallback", "revocation", "session", "state_notes"})
-    | {"update_notice", "which"},
+    "serve": frozenset({"device_check", "fallback", "recovery", "revocation", "session"})
+    | {"state_notes", "temporary", "update_notice", "which"},
     "tools": frozenset({"credentials", "revocation", "session", "which"}),
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
-    | {"update_notice"},
+    | {"temporary", "update_notice"},
 }
 
 
@@ -113,6 +118,7 @@ EFFECTS = frozenset(
         "fallback",
         "install",
         "maintenance",
+        "recovery",
         "refresh",
         "repository",
         "serve",
@@ -126,7 +132,8 @@ EFFECTS = frozenset(
 BUILT_ON_EFFECTS = {
     "install": "refreshes the metadata, and builds the version",
     "update": "is a refresh and an install",
-    "serve": "falls back to another variant",
+    "serve": "falls back to another variant, and moves to a better one",
+    "recovery": "installs the better variant, as fallback would",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
     "watching": "is serve, with a name and a record",
@@ -183,10 +190,9 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "devices": set(),
         "last_words": set(),
         "log": set(),
-        "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-        | {"last_words", "packages"},
+        | {"last_words"},
         "wishes": set(),
         "verdict": {"report"},
         "life": {"report"},
@@ -206,7 +212,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
         | {"planning", "proc", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "packages", "planning"},
+        "failure": {"causes", "diagnosis", "health", "last_words", "planning"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
@@ -250,6 +256,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "links": set(),
         "driver": {"links"},
         "judging": {"driver", "links"},
+        "remedy": {"judging", "links"},
     },
     "instances": {
         "idle": set(),
@@ -264,7 +271,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 
 PURE = {
     "launch": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "packages", "report"}
+    | {"devices", "diagnosis", "gpu_use", "last_words", "life", "log", "report"}
     | {"verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""

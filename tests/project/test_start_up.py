@@ -29,9 +29,9 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (49, 101),
     "which": (45, 95),
-    "serve --exec -- -m x": (54, 107),
-    "serve --exec --fallback -- -m x": (54, 107),
-    "serve -- -m x": (69, 129),
+    "serve --exec -- -m x": (55, 108),
+    "serve --exec --fallback -- -m x": (55, 108),
+    "serve -- -m x": (70, 130),
     "run llama-server": (48, 100),
     "config list": (25, 67),
 }

@@ -351,6 +351,8 @@ def test_situation_07_an_unknown_target_does_not_count_as_one_of_the_build(
 def test_situation_08_a_loader_without_a_driver_is_not_a_gpu(
     stubs: StubDrivers, root: Path
 ) -> None:
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc" / "os-release").write_text("ID=fedora\n")
     found = seen(stubs.only("vulkan", root=root, vkCreateInstance=-9))
     assert found.detected == {"cpu"}
     assert found.selected == "cpu"
@@ -381,6 +383,8 @@ def test_situation_08_llvmpipe_next_to_a_card_is_ignored(stubs: StubDrivers, roo
 def test_situation_09_a_driver_without_a_loader_needs_one_package(
     stubs: StubDrivers, root: Path
 ) -> None:
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc" / "os-release").write_text("ID=debian\n")
     found = seen(stubs.only(root=with_icd(root, str(stubs.library("hip")), "radeon")))
     assert found.hardware.api("vulkan").state is ApiState.ABSENT
     assert found.selected == "cpu"

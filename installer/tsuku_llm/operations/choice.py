@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
-from tsuku_llm.errors import Revoked, StoreError, TrustError, UnknownRequest
-from tsuku_llm.hardware import Hardware
+from tsuku_llm.chain.remedy import remedy
+from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError, UnknownRequest
+from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.revocation import note_others, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
@@ -115,6 +117,48 @@ def choose(
     return replace(choice, avoided=avoided)
 
 
+def required(session: Session, choice: Choice) -> Candidate:
+    """Return the best candidate of a choice.
+
+    Raises ``SelectionError`` with every reason, and with the one thing that helps on this machine.
+    """
+    selection = choice.selection
+    try:
+        return selection.selected
+    except SelectionError as error:
+        everything = select(
+            choice.release, choice.hardware, Request(prefer=session.settings.prefer)
+        )
+        elsewhere = _elsewhere(session, choice)
+        error.hint = remedy(selection.requested, everything, choice.hardware, elsewhere)
+        raise
+
+
+def _elsewhere(session: Session, choice: Choice) -> str:
+    """Return the command that takes a fitting variant from another release; "" if none fits.
+
+    The channel of the choice comes first, and then the others.
+    """
+    catalog = choice.catalog
+    channels = dict.fromkeys((choice.channel, *catalog.channels))
+    for channel in channels:
+        for entry in catalog.releases(channel):
+            # What cannot be read or is revoked does not help, and this is about another error.
+            with suppress(UnknownRequest, TrustError, StoreError):
+                if catalog.revocation(entry):
+                    continue
+                found = (entry, catalog.read(entry))
+                other = _compared(session, catalog, channel, found, choice.hardware)
+                if other.selection.compatible:
+                    backend = other.selection.requested
+                    asked = "" if backend == "auto" else f" --backend {backend}"
+                    name = catalog.repository.name
+                    where = "" if name == OFFICIAL else f" --repository {name}"
+                    words = f"--release {entry.release} --channel {channel}{asked}{where}"
+                    return f"tsuku-llm install {words}"
+    return ""
+
+
 def refuse_revoked(session: Session, choice: Choice) -> None:
     """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
     if choice.revocation is None or session.allow_revoked:
@@ -125,17 +169,27 @@ def refuse_revoked(session: Session, choice: Choice) -> None:
 
 
 def choose_like(
-    session: Session, installed: Installed | None, catalog: Catalog | None = None
+    session: Session,
+    installed: Installed | None,
+    catalog: Catalog | None = None,
+    *,
+    hardware: Hardware | None = None,
 ) -> Choice:
     """Compare the variants of an installed release, or of the newest if that one is gone."""
     if installed is None:
-        return choose(session, catalog=catalog)
-    # The settings may name another channel by now; the release belongs to this one.
-    session = session.with_settings(channel=installed.receipt.channel)
+        return choose(session, catalog=catalog, hardware=hardware)
+    # The settings may name another channel by now; the release belongs to this one, and without a
+    # setting also to this repository.
+    receipt, settings = installed.receipt, session.settings
+    session = session.with_settings(
+        channel=receipt.channel, repository=settings.repository or receipt.repository
+    )
     try:
-        return choose(session, release=installed.receipt.release, catalog=catalog)
+        return choose(
+            session, release=installed.receipt.release, catalog=catalog, hardware=hardware
+        )
     except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
-        return choose(session, catalog=catalog)
+        return choose(session, catalog=catalog, hardware=hardware)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
@@ -194,11 +248,24 @@ def _compared(
     hardware: Hardware,
 ) -> Choice:
     entry, release = found
-    selection = select(
-        release, hardware, Request(session.settings.backend, session.settings.prefer)
-    )
+    request = Request(session.settings.backend, session.settings.prefer)
+    try:
+        selection = select(release, hardware, request)
+    except UnknownRequest as error:
+        if hardware.platform not in release.platforms:
+            error.hint = _platform_hint(catalog, hardware.platform)
+        raise
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
+
+
+def _platform_hint(catalog: Catalog, platform: str) -> str:
+    """Name the newest release that has a build for a platform, or say that there is none."""
+    for entry in catalog.entries:
+        with suppress(TrustError, StoreError):
+            if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
+                return f"tsuku-llm install --release {entry.release}"
+    return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:
@@ -215,6 +282,35 @@ def tell_idle(session: Session, choice: Choice) -> None:
     """Print which GPUs a driver lists and no variant that fits can use."""
     if names := choice.selection.idle:
         session.user.note(f"idle: {', '.join(names)}; what would help: tsuku-llm doctor")
+
+
+def require_lasting(session: Session, choice: Choice, active: Installed) -> None:
+    """Refuse to leave the GPU of the active version because of a problem that will pass.
+
+    A request for the CPU is not refused. Raises ``SelectionError``.
+    """
+    best = next(iter(choice.selection.compatible), None)
+    leaves_gpu = best is None or best.variant.backend == "cpu"
+    if active.receipt.backend == "cpu" or not leaves_gpu:
+        return
+    if best and choice.selection.requested not in ("auto", "gpu"):
+        return
+    problems = [each for each in choice.hardware.all_problems if each.transient]
+    row = facts_of(active.receipt.backend)
+    api = choice.hardware.api(row.api)
+    # A driver that works, but shows no GPU: a variable may hide it from this command only.
+    if api.library and not api.hardware_gpus:
+        problems += [
+            Problem("gpu-hidden", f"{name} is set, which can hide the GPU", f"unset {name}")
+            for name in row.hiding_variables
+            if name in session.machine.environ
+        ]
+    if problems:
+        raise SelectionError(
+            "the GPU cannot be used at the moment, and the only build that fits is for the CPU",
+            facts=tuple(problem.text for problem in problems),
+            hint=f"{problems[0].fix}; or take the CPU: tsuku-llm install --backend cpu",
+        )
 
 
 def check_backend(session: Session, backend: str) -> None:

@@ -32,6 +32,7 @@ from tsuku_llm.operations.fallback import next_version, note_served, remembered
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.operations.temporary import withheld
 from tsuku_llm.operations.which import become, build_of, requested_version
 from tsuku_llm.store.installed import Installed
 
@@ -80,8 +81,8 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     # Now: a server in the background leaves this folder once it serves, and may be started again.
     cwd = working_folder()
     restarts = _Restarts(session, how)
-    preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    preferred = _preferred(session, notes)
     installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant, and ``next_version`` goes down the ranking, so this ends;
     # with ``restart`` the same one is started again, after a pause.
@@ -124,6 +125,16 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                 return start._replace(insist=True, on_served=lambda: None).make()
             else:
                 raise
+
+
+def _preferred(session: Session, notes: StateNotes) -> Installed:
+    """Return the requested version, or the better one that only a temporary state kept away."""
+    requested = requested_version(session.reader, session)
+    if states := withheld(requested.receipt, session.settings.backend):
+        from tsuku_llm.operations.recovery import recovered  # noqa: PLC0415 - only then
+
+        return recovered(session, notes, requested, states)
+    return requested
 
 
 class _Restarts:

@@ -33,17 +33,20 @@ _LIMIT = 4096
 
 
 class Offer(NamedTuple):
-    """A newer release that fits this machine."""
+    """A newer release that fits this machine, or the installed one with a better variant.
+
+    ``reason`` is why another variant of the installed release is better, None for a newer release.
+    """
 
     release: str
     version: str | None
+    reason: str | None
 
 
 def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
     """Write down what a look for an update found for the installed version of that id."""
-    document = {"format": _FORMAT, "installed": installed, "release": None, "version": None}
-    if offer:
-        document |= {"release": offer.release, "version": offer.version}
+    found = offer._asdict() if offer else dict.fromkeys(Offer._fields)
+    document = {"format": _FORMAT, "installed": installed, **found}
     with suppress(StoreError, OSError):  # a missing or incomplete file only costs the note
         make_folder(session.paths.state)
         write_note(session.paths.state / _FOUND, records.encode(document))
@@ -51,7 +54,8 @@ def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
 
 _NAME = records.optional(records.text)
 _READ = records.fields(
-    {"installed": records.text, "release": _NAME, "version": _NAME}, format=_FORMAT
+    {"installed": records.text, "release": _NAME, "version": _NAME, "reason": _NAME},
+    format=_FORMAT,
 )
 
 
@@ -60,7 +64,7 @@ def kept_offer(session: Session, installed: str) -> Offer | None:
     with suppress(StoreError, ValueError):
         found = records.parse(read_small(session.paths.state / _FOUND, _LIMIT) or b"null", _READ)
         if found["installed"] == installed and found["release"]:
-            return Offer(found["release"], found["version"])
+            return Offer(found["release"], found["version"], found["reason"])
     return None
 
 
@@ -81,7 +85,8 @@ def offer_update(session: Session, installed: str) -> None:
         os.utime(mark, (session.machine.now.timestamp(),) * 2)
         if offer := kept_offer(session, installed):
             version = f" ({offer.version})" if offer.version else ""
-            session.user.note(f"{offer.release}{version} is there; to install it: tsuku-llm update")
+            found = offer.reason or f"{offer.release}{version} is there"
+            session.user.note(f"{found}; to install it: tsuku-llm update")
         # A daemon thread: the end of the server does not wait for it. It only reads the session, so
         # it needs no lock.
         Thread(target=_look, args=(session,), daemon=True).start()

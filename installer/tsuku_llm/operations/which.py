@@ -15,6 +15,9 @@ from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
 
+BACKEND_VARIABLE = "TSUKU_LLM_BACKEND"
+"""The variable of the setting ``llm.backend``."""
+
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
 
@@ -47,9 +50,12 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
             return installed
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+    # The variable wins over the file, so only its change would be seen.
+    variable = session.machine.environ.get(BACKEND_VARIABLE) == backend
+    undo = f"unset {BACKEND_VARIABLE}" if variable else "tsuku-llm config set llm.backend auto"
     raise NotInstalled(
         f"the backend {backend} is requested, and {active.receipt.variant} is installed",
-        hint=f"run: tsuku-llm install --backend {backend}",
+        hint=f"run: tsuku-llm install --backend {backend}; or use what is installed: {undo}",
     )
 
 

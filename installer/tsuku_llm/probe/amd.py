@@ -195,5 +195,6 @@ _CONTAINER = Problem(
 _PERMISSION = Problem(
     "gpu-permission",
     f"this user may not open {COMPUTE_DEVICE}",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
+    "log in again",
 )

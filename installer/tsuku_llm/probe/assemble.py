@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tsuku_llm.hardware import Api, Cpu, Hardware
 from tsuku_llm.host import DriverAnswer, Host
+from tsuku_llm.packages import family_of
 from tsuku_llm.probe import (
     amd,
     answers,
@@ -46,6 +47,8 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
         problems=answers.not_asked(by_question) + machine.problems(kind),
         evidence=machine.evidence(kind),
         simulated=host.name,
+        packages=kind.packages,
+        container=kind.container,
     )
 
 
@@ -62,6 +65,7 @@ def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> H
         apis=(apple.parse(raw),),
         problems=answers.not_asked(by_question),
         simulated=host.name,
+        packages=family_of("darwin"),
     )
 
 
@@ -83,9 +87,10 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
         cpu=_cpu(arch, *windows.parse_cpu(raw)),
         memory=windows.parse_memory(raw),
         apis=_apis(host, by_question, machine.MachineKind(os="windows", pci=adapters)),
-        problems=answers.not_asked(by_question) + windows.problems(vcruntime),
+        problems=answers.not_asked(by_question) + windows.problems(vcruntime, arch),
         evidence=windows.evidence(raw),
         simulated=host.name,
+        packages=family_of("windows"),
     )
 
 

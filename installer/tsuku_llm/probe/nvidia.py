@@ -345,7 +345,8 @@ _MODULE = Problem(
 _PERMISSION = Problem(
     "gpu-permission",
     f"this user may not open {CONTROL_DEVICE}",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
+    "log in again",
 )
 _INIT_PROBLEMS = {
     34: Problem(
