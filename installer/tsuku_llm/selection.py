@@ -9,16 +9,23 @@ and Tegra, the Jetsons' processors.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from tsuku_llm.backends import NAMES, TABLE, backend_of_api, facts_of
-from tsuku_llm.errors import SelectionError, UnknownRequest
+from tsuku_llm.backends import (
+    REQUESTS,
+    TABLE,
+    VENDORS,
+    WORDS,
+    backend_of_api,
+    backends_of,
+    facts_of,
+    meaning,
+)
+from tsuku_llm.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware
 from tsuku_llm.manifest import CudaRequirement, Platform, Release, Requirements, Variant
-
-REQUESTS: tuple[str, ...] = ("auto", "gpu", *NAMES)
 
 _CLASS_RANK = {
     GpuKind.DISCRETE: 0,
@@ -69,7 +76,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The user's request: a word of ``REQUESTS`` or a variant's name.
+    """The user's request: a variant's name, or a word that ``meaning`` turns into a request.
 
     ``prefer`` is a policy name of the manifest or the user's own order of backends.
     """
@@ -119,21 +126,33 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     neither a backend nor a variant.
     """
     platform = platform_of(release, hardware)
-    require_known(request.backend, (variant.name for variant in platform.variants))
+    names = tuple(variant.name for variant in platform.variants)
+    requested = known_request(request.backend, names)
+    # A variant may have the name of a maker: then its name counts.
+    vendor = None if requested in names else VENDORS.get(requested)
     fitting: list[tuple[Variant, Gpu | None]] = []
     rejected: list[Rejection] = []
     for variant in platform.variants:
-        reason = not_requested(variant, request.backend) or why_not(variant, hardware)
+        reason = not_requested(variant, requested, vendor) or why_not(variant, hardware)
+        considered = hardware
+        # First the machine's own reason, such as a missing driver; then the maker of the GPUs.
+        if reason is None and vendor is not None:
+            considered = _only_of(vendor, hardware)
+            reason = _no_device_of(requested, variant, considered) or why_not(variant, considered)
         if reason is None:
-            fitting.append((variant, best_gpu(variant, hardware)))
+            fitting.append((variant, best_gpu(variant, considered)))
         else:
             rejected.append(Rejection(variant, reason))
-    order = _preference(platform, request.prefer)
+    prefer = request.prefer
+    # Who names a maker wants its own interface, unless an order of backends says otherwise.
+    if vendor is not None and isinstance(prefer, str):
+        prefer = (*backends_of(requested), *platform.preference.get(prefer, ()))
+    order = _preference(platform, prefer)
     positions = {variant.name: index for index, variant in enumerate(platform.variants)}
     # Order by device class, then by the policy's backends, then by the manifest's own order.
     fitting.sort(key=lambda pair: (_class_rank(pair[1]), order(pair[0]), positions[pair[0].name]))
     return Selection(
-        requested=request.backend,
+        requested=requested,
         detected=detected(hardware),
         compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
         rejected=tuple(rejected),
@@ -172,18 +191,22 @@ def platform_of(release: Release, hardware: Hardware) -> Platform:
         ) from None
 
 
-def require_known(backend: str, variants: Iterable[str]) -> None:
-    """Check that a request is a backend or one of these variants.
+def known_request(word: str, variants: Iterable[str]) -> str:
+    """Return the variant that has this name, or the word of ``REQUESTS`` that is meant.
 
-    Raises ``UnknownRequest`` if it is neither.
+    A variant's name comes first. Raises ``UnknownRequest`` if the word is neither.
     """
     names = tuple(variants)
-    if backend not in REQUESTS and backend not in names:
-        raise UnknownRequest(
-            f"there is no backend or variant {backend!r}",
-            facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
-            hint="tsuku-llm config set llm.backend auto",
-        )
+    if word.lower() in names:
+        return word.lower()
+    known = meaning(word)
+    if known in REQUESTS:
+        return known
+    raise UnknownRequest(
+        f"there is no backend or variant {word!r}",
+        facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
+        hint=did_you_mean(word, (*REQUESTS, *WORDS, *names), "name one of these, or auto"),
+    )
 
 
 def detected(hardware: Hardware) -> tuple[str, ...]:
@@ -195,11 +218,16 @@ def detected(hardware: Hardware) -> tuple[str, ...]:
     )
 
 
-def not_requested(variant: Variant, backend: str) -> Reason | None:
-    """Tell why the user's request excludes a variant on any machine; None if it does not."""
+def not_requested(variant: Variant, backend: str, vendor: int | None = None) -> Reason | None:
+    """Tell why the user's request excludes a variant on any machine; None if it does not.
+
+    ``vendor`` is set if ``backend`` is the name of a maker of GPUs.
+    """
     if backend in ("auto", variant.backend, variant.name):
         return None
-    if backend == "gpu" and variant.backend != "cpu":
+    if variant.backend != "cpu" and (
+        backend == "gpu" or vendor in facts_of(variant.backend).vendors
+    ):
         return None
     return Reason("not-requested", f"{backend} was requested, this is {variant.backend}")
 
@@ -251,6 +279,33 @@ def _usable(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
     api = hardware.api(facts_of(variant.backend).api)
     rule = _DEVICE_RULES.get(variant.backend, _any_device)
     return tuple(gpu for gpu in api.hardware_gpus if rule(variant.requires, api, gpu) is None)
+
+
+def _only_of(vendor: int, hardware: Hardware) -> Hardware:
+    """Return the machine as if it had only the GPUs of this maker."""
+    return replace(
+        hardware,
+        apis=tuple(
+            replace(api, gpus=tuple(gpu for gpu in api.gpus if is_made_by(vendor, api.name, gpu)))
+            for api in hardware.apis
+        ),
+    )
+
+
+def is_made_by(vendor: int, api: str, gpu: Gpu) -> bool:
+    """Tell whether a device that this API lists is of this maker."""
+    if gpu.vendor_id is not None:
+        return gpu.vendor_id == vendor
+    # The interface of one maker lists no other devices.
+    backend = backend_of_api(api)
+    return backend is not None and backend.vendors == {vendor}
+
+
+def _no_device_of(word: str, variant: Variant, hardware: Hardware) -> Reason | None:
+    row = facts_of(variant.backend)
+    if hardware.api(row.api).hardware_gpus:
+        return None
+    return Reason("not-requested", f"{word} was requested, {row.api_label} lists no such GPU")
 
 
 def _gpu_order(gpu: Gpu) -> tuple[int, int, int]:

@@ -155,6 +155,9 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         ('"vulkan, cuda"', ("vulkan", "cuda")),
         ('["cuda", "cpu"]', ("cuda", "cpu")),
         ('"cuda"', ("cuda",)),
+        ('"Portable"', "portable"),
+        ('"HIP, Vulkan"', ("rocm", "vulkan")),
+        ('["intel", "cpu"]', ("sycl", "openvino", "cpu")),
     ],
 )
 def test_a_preference_is_a_policy_or_backends_in_order(
@@ -221,10 +224,11 @@ def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
     ("name", "value"),
     [
         ("backend", "3"),
-        ("backend", '"CUDA"'),
+        ("backend", '"cuda 12"'),
         ("backend", '""'),
         ("backend", '"cpu\\u001b[2J"'),
         ("prefer", '"nativ"'),
+        ("prefer", '["native", "cuda"]'),
         ("prefer", '["cuda", 3]'),
         ("prefer", "[]"),
         ("channel", "true"),

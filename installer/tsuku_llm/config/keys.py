@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
-from tsuku_llm.errors import ConfigError, UsageError
+from tsuku_llm.errors import ConfigError, UsageError, did_you_mean
 from tsuku_llm.safe_text import redacted
 
 Value = str | tuple[str, ...] | None
@@ -80,18 +81,37 @@ def parse_name(value: object) -> str:
     return text
 
 
-def parse_preference(value: object) -> Value:
-    """Parse the name of a policy, or backends in the order of preference."""
-    # Imported here: most starts of the program have no such setting.
-    from tsuku_llm.backends import NAMES, POLICIES  # noqa: PLC0415
+def parse_backend(value: object) -> str:
+    """Parse the name of a backend, of a maker of GPUs or of a variant, in any case."""
+    return parse_name(_text(value).lower())
 
-    items = _items(value)
+
+def parse_preference(value: object) -> Value:
+    """Parse the name of a policy, or backends in the order of preference.
+
+    A maker of GPUs stands for its own backends; other names of backends are understood, too.
+    """
+    # Imported here: most starts of the program have no such setting.
+    from tsuku_llm.backends import (  # noqa: PLC0415
+        NAMES,
+        POLICIES,
+        VENDORS,
+        WORDS,
+        backends_of,
+        meaning,
+    )
+
+    items = [meaning(item) for item in _items(value)]
     if len(items) == 1 and items[0] in POLICIES:
         return items[0]
-    if not items or not set(items) <= set(NAMES):
+    unknown = [item for item in items if item not in NAMES and item not in VENDORS]
+    if unknown or not items:
         choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(NAMES)}"
-        raise ValueError(f"must be {choice}")
-    return items
+        known = (*POLICIES, *NAMES, *VENDORS, *WORDS)
+        near = did_you_mean(unknown[0], known) if unknown else ""
+        raise ValueError(f"must be {choice}" + (f": {near}" if near else ""))
+    named = (backends_of(item) if item in VENDORS else (item,) for item in items)
+    return tuple(chain.from_iterable(named))
 
 
 def parse_repository_url(value: object) -> str:
@@ -179,8 +199,8 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.backend",
         "auto",
-        parse_name,
-        "auto, gpu (any GPU, else an error), a backend, or a variant's name",
+        parse_backend,
+        "auto, gpu (any GPU, else an error), a backend, the maker of a GPU, or a variant's name",
     ),
     Key(
         "llm.prefer",
@@ -266,14 +286,10 @@ def key_named(name: str) -> Key:
     """Return the key of that name. Raises ``UsageError``, which lists the existing keys."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    from difflib import get_close_matches  # noqa: PLC0415
-
-    # A typing error: suggest the key with the most similar name.
-    near = get_close_matches(name, _BY_NAME, 1)
     raise UsageError(
         f"there is no setting {name!r}",
         facts=(f"settings: {', '.join(_BY_NAME)}",),
-        hint=f"did you mean {near[0]}?" if near else "see: tsuku-llm config list",
+        hint=did_you_mean(name, _BY_NAME, "see: tsuku-llm config list"),
     )
 
 

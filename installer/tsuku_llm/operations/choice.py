@@ -16,7 +16,7 @@ from tsuku_llm.operations.revocation import note_others, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+from tsuku_llm.selection import Candidate, Request, Selection, known_request, select
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import version_id
 
@@ -216,4 +216,4 @@ def check_backend(session: Session, backend: str) -> None:
     releases = catalog.readable(catalog.entries, session.user.note)
     found = (release.platforms.get(platform) for _, release in releases)
     names = {variant.name for each in found if each for variant in each.variants}
-    require_known(backend, sorted(names))
+    known_request(backend, sorted(names))

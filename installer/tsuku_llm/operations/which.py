@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from tsuku_llm.errors import NotInstalled
+from tsuku_llm.backends import VENDORS, backends_of, facts_of, meaning
+from tsuku_llm.errors import NotInstalled, did_you_mean
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.session import Session
@@ -54,10 +55,35 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
 
 
 def meets(receipt: Receipt, backend: str) -> bool:
-    """Return whether an installed variant is what the request asks for."""
+    """Return whether an installed variant is what the request asks for.
+
+    A build for GPUs of several makers meets the name of one of them if it was installed for it, or
+    if its interface listed no other GPUs then.
+    """
+    if backend in ("auto", receipt.variant):
+        return True
+    backend = meaning(backend)
     if backend == "gpu":
         return receipt.backend != "cpu"
-    return backend in ("auto", receipt.backend, receipt.variant)
+    if backend not in VENDORS:
+        return backend == receipt.backend
+    return receipt.backend != "cpu" and (
+        receipt.requested == backend
+        or receipt.backend in backends_of(backend)
+        or _listed_makers(receipt) == {VENDORS[backend]}
+    )
+
+
+def _listed_makers(receipt: Receipt) -> set[int | None]:
+    """Return the makers of the GPUs that the variant's interface listed at the install."""
+    api = facts_of(receipt.backend).api
+    return {
+        gpu.get("vendor_id")
+        for each in receipt.hardware.get("apis", ())
+        if each.get("name") == api
+        for gpu in each.get("gpus", ())
+        if gpu.get("kind") != "software"
+    }
 
 
 def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
@@ -96,7 +122,7 @@ def tool_of(receipt: Receipt, name: str) -> str:
     raise NotInstalled(
         f"{receipt.variant} of {receipt.release} has no tool {name}",
         facts=tuple(f"tool: {each}" for each in tools),
-        hint="run one of these: tsuku-llm run TOOL -- ARGUMENTS",
+        hint=did_you_mean(name, tools, "run one of these: tsuku-llm run TOOL -- ARGUMENTS"),
     )
 
 
