@@ -88,7 +88,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"versions", "which"},
     "build_version": frozenset({"choice", "reuse", "session"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
+    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session", "which"}),
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),

@@ -124,8 +124,12 @@ def choose_like(
     """Compare the variants of an installed release, or of the newest if that one is gone."""
     if installed is None:
         return choose(session, catalog=catalog)
-    # The settings may name another channel by now; the release belongs to this one.
-    session = session.with_settings(channel=installed.receipt.channel)
+    # The settings may name another channel by now; the release belongs to this one. It also belongs
+    # to its repository, unless the user names another one.
+    receipt, settings = installed.receipt, session.settings
+    session = session.with_settings(
+        channel=receipt.channel, repository=settings.repository or receipt.repository
+    )
     try:
         return choose(session, release=installed.receipt.release, catalog=catalog)
     except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from tsuku_llm.backends import VENDORS, backends_of, facts_of, meaning
 from tsuku_llm.errors import NotInstalled, did_you_mean
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.replace_process import replace_process
@@ -43,9 +42,11 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
     active, backend = reader.active(), session.settings.backend
     if active and meets(active.receipt, backend):
         return active
-    for installed in reader.installed():
-        if meets(installed.receipt, backend):
-            return installed
+    suitable = [each for each in reader.installed() if meets(each.receipt, backend)]
+    if suitable:
+        # The release in use first: the user asked for another backend, and not for another release.
+        release = active.receipt.release if active else None
+        return max(suitable, key=lambda each: _newest_of(each, release))
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     raise NotInstalled(
@@ -60,30 +61,26 @@ def meets(receipt: Receipt, backend: str) -> bool:
     A build for GPUs of several makers meets the name of one of them if it was installed for it, or
     if its interface listed no other GPUs then.
     """
-    if backend in ("auto", receipt.variant):
+    if backend in ("auto", receipt.backend, receipt.variant):
         return True
+    from tsuku_llm.backends import VENDORS, backends_of, facts_of, meaning  # noqa: PLC0415 - rare
+
     backend = meaning(backend)
     if backend == "gpu":
         return receipt.backend != "cpu"
     if backend not in VENDORS:
         return backend == receipt.backend
-    return receipt.backend != "cpu" and (
-        receipt.requested == backend
-        or receipt.backend in backends_of(backend)
-        or _listed_makers(receipt) == {VENDORS[backend]}
-    )
-
-
-def _listed_makers(receipt: Receipt) -> set[int | None]:
-    """Return the makers of the GPUs that the variant's interface listed at the install."""
+    if receipt.requested == backend or receipt.backend in backends_of(backend):
+        return True
     api = facts_of(receipt.backend).api
-    return {
+    makers = {
         gpu.get("vendor_id")
         for each in receipt.hardware.get("apis", ())
         if each.get("name") == api
         for gpu in each.get("gpus", ())
         if gpu.get("kind") != "software"
     }
+    return makers == {VENDORS[backend]}
 
 
 def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
@@ -144,8 +141,9 @@ def tools_of(receipt: Receipt) -> Mapping[str, str]:
 def installed_variant(reader: StoreReader, variant: str, release: str) -> Installed | None:
     """Return the newest installed version of a variant; a version of ``release`` comes first."""
     found = [each for each in reader.installed() if each.receipt.variant == variant]
+    return max(found, key=lambda each: _newest_of(each, release), default=None)
 
-    def order(each: Installed) -> tuple[bool, int]:
-        return each.receipt.release == release, each.receipt.sequence
 
-    return max(found, key=order, default=None)
+def _newest_of(installed: Installed, release: str | None) -> tuple[bool, int]:
+    """Return the key that orders versions by age, with those of ``release`` last."""
+    return installed.receipt.release == release, installed.receipt.sequence
