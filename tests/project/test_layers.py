@@ -71,12 +71,13 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "credentials": frozenset({"session"}),
     "update_notice": frozenset({"session"}),
     "revocation": frozenset({"session"}),
+    "staying": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
-    "choice": frozenset({"revocation", "session"}),
+    "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
-    "explain": frozenset({"choice", "session"}),
+    "explain": frozenset({"choice", "session", "staying"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -88,7 +89,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"versions", "which"},
     "build_version": frozenset({"choice", "reuse", "session"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session", "which"}),
+    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    | {"staying", "which"},
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "repository": frozenset({"refresh", "session"}),
@@ -96,7 +98,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"update_notice", "which"},
     "tools": frozenset({"credentials", "revocation", "session", "which"}),
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
-    | {"update_notice"},
+    | {"staying", "update_notice"},
 }
 
 

@@ -23,6 +23,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 """An https URL without spaces or commas: a comma separates mirrors."""
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
+_DAYS = re.compile(r"[0-9]{1,5}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _SHARE = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,9})?)(?P<percent> ?%)?", re.ASCII)
@@ -161,6 +162,19 @@ def seconds_of(duration: str) -> int:
     return math.ceil(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
+def parse_release(value: object) -> str:
+    """Parse the tag or the version of a release, in any case."""
+    return parse_name(_text(value).lower())
+
+
+def parse_days(value: object) -> str:
+    """Parse a whole number of days; 0 is allowed."""
+    text = str(value).strip() if type(value) is int else _text(value)
+    if not _DAYS.fullmatch(text):
+        raise ValueError("must be a whole number of days")
+    return text
+
+
 def parse_seconds(value: object) -> str:
     """Parse a whole number of seconds; 0 is allowed."""
     text = str(value).strip() if type(value) is int else _text(value)
@@ -215,6 +229,26 @@ KEYS: tuple[Key, ...] = (
         "what serve does if a backend fails: off, ask (on a terminal), auto",
     ),
     Key("llm.channel", "stable", parse_name, "the channel: stable, nightly or index"),
+    Key(
+        "llm.release",
+        None,
+        parse_release,
+        "the release to install and keep, such as b11429 or v0.6.0; unset: the newest that fits",
+    ),
+    Key(
+        "llm.hold",
+        "false",
+        parse_switch,
+        "whether install and update stay at the installed release",
+        _is_true,
+    ),
+    Key(
+        "llm.min_age",
+        "0",
+        parse_days,
+        "days that a release must have been out before install and update take it",
+        int,
+    ),
     Key("llm.repository", "official", parse_name, "the signed repository that is used"),
     Key(
         "llm.repository_url",

@@ -29,6 +29,7 @@ from tsuku_llm.operations.choice import (
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.revocation import note_metadata_status
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
+from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.which import meets
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
@@ -58,6 +59,8 @@ def install(
 ) -> InstallReport:
     """Choose, download, verify, unpack, try and commit the best variant, and make it active.
 
+    ``release`` comes before the settings ``llm.release`` and ``llm.hold``.
+
     First this asks the repository for newer metadata, if that is due (see ``refresh``). If the
     release host cannot be reached, and the user named neither a channel nor a release, the channel
     of the package index is used, with a note. ``dry_run`` stops after the choice and uses no
@@ -68,6 +71,8 @@ def install(
     raises the errors of ``fetch``, ``archive`` and ``store``. After an error, the versions
     installed before are unchanged.
     """
+    if release is None:
+        session = staying(session)
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
     refuse_revoked(session, choice)
@@ -79,7 +84,7 @@ def install(
         return install_choice(session, choice, force=force)
     except (HostUnreachable, ProxyError, TlsError) as error:
         # The user asked for exactly this: a build from elsewhere would be a surprise.
-        if session.settings.channel or release:
+        if session.settings.channel or session.settings.release or release:
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)

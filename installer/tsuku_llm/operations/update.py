@@ -13,12 +13,20 @@ from tsuku_llm.errors import (
     TrustError,
     UnknownRequest,
 )
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary, version_of
+from tsuku_llm.operations.choice import (
+    Choice,
+    choose,
+    refuse_revoked,
+    tell_temporary,
+    version_of,
+    way_out,
+)
 from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.reuse import Space, to_download
 from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.update_notice import Offer, keep_offer
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, select
@@ -99,6 +107,10 @@ class UpdateReport:
         """How to leave a revoked release without a newer one; an update never goes back."""
         if not self.revocation or self.newer:
             return None
+        choice = self.choice
+        # A setting keeps the user here, so the way out may also be a newer release.
+        if choice.kept_by or choice.young:
+            return way_out(choice.catalog, [choice.channel])
         return f"go back: tsuku-llm install --release {self.choice.release.release}"
 
 
@@ -106,6 +118,7 @@ def check_update(session: Session) -> UpdateReport:
     """Fetch the repository's metadata and compare its newest release with the installed one.
 
     Repository, channel and backend are those of the active version, unless the user names others.
+    With ``llm.release`` or ``llm.hold`` that release counts as the newest.
     The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
     ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.
     """
@@ -118,6 +131,7 @@ def check_update(session: Session) -> UpdateReport:
         channel=settings.channel or active.receipt.channel,
         backend=settings.backend if "backend" in settings.chosen else active.receipt.requested,
     )
+    session = staying(session)
     choice = choose(session, catalog=refresh(session))
     report = UpdateReport(
         active,
@@ -144,6 +158,8 @@ def update(session: Session) -> InstallReport:
     """
     report = check_update(session)
     if report.newer:
+        # The setting may name a revoked release.
+        refuse_revoked(session, report.choice)
         _require_lasting(report)
         tell_temporary(session, report.choice)
         if report.replaced:
