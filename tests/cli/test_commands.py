@@ -90,6 +90,14 @@ def test_a_mistyped_name_gets_the_most_similar_one(
     assert result.stderr.splitlines()[-1] == f"hint: did you mean {near}?"
 
 
+@pytest.mark.parametrize("word", ["", "b1 or b2", "b" * 100_000])
+def test_what_cannot_be_a_release_is_refused(word: str, program: Program) -> None:
+    result = program("explain", "--release", word)
+    assert result.code == 2
+    assert result.stderr.startswith("error[bad-usage]: --release must be a name")
+    assert len(result.stderr) < 300
+
+
 def test_a_command_that_is_like_no_other_gets_the_help(program: Program) -> None:
     assert program("xyz").stderr.splitlines()[-1] == "hint: see: tsuku-llm --help"
 
