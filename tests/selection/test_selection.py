@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machines import cuda, linux_variants, machine, release, rocm, variant, vulkan
 
-from tsuku_llm.backends import AMD, INTEL, NVIDIA, POLICIES, REQUESTS
+from tsuku_llm.backends import AMD, INTEL, NVIDIA, POLICIES, REQUESTS, VENDORS
 from tsuku_llm.errors import SelectionError, UnknownRequest
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.selection import (
     Request,
     Selection,
+    is_made_by,
     sass_serves,
     select,
     why_not,
@@ -323,6 +324,25 @@ def test_every_variant_is_either_ranked_or_has_one_reason(
     )
     assert all(each.reason.slug and each.reason.text for each in selection.rejected)
     assert selection == choose(hardware, backend, prefer)
+
+
+@given(
+    st.lists(st.sampled_from([RADEON, GEFORCE, ARC, LLVMPIPE]), unique=True),
+    st.sampled_from([(), (cuda(),), (rocm("gfx1100"),), (cuda(), rocm("gfx803"))]),
+    st.sampled_from([*VENDORS]),
+    st.sampled_from([*POLICIES, ("cpu", "vulkan"), ("rocm", "cuda", "vulkan")]),
+)
+def test_a_maker_gets_its_own_gpus_only_and_what_any_gpu_would_get(
+    gpus: list[Gpu], others: tuple[Api, ...], word: str, prefer: str | tuple[str, ...]
+) -> None:
+    hardware = machine(listed(*gpus), *others)
+    selection = select(release(), hardware, Request(word, prefer))
+    for each in selection.compatible:
+        assert each.gpu
+        assert is_made_by(VENDORS[word], each.gpu.api, each.gpu)
+    assert {*names(selection)} <= {*names(choose(hardware, "gpu"))}
+    of_all = {name for vendor in VENDORS for name in names(choose(hardware, vendor))}
+    assert of_all == {*names(choose(hardware, "gpu"))}
 
 
 @given(machines, st.randoms(use_true_random=False), st.sampled_from(POLICIES))
