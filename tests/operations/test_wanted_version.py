@@ -201,6 +201,17 @@ def test_if_it_does_not_run_the_next_one_is_offered(tmp_path: Path) -> None:
     ]
 
 
+def test_a_no_ends_the_questions(tmp_path: Path) -> None:
+    shop, home = FolderShop(tmp_path / "shop"), tmp_path / "home"
+    publish(shop, "b1")
+    session = shop.session(home)
+    stored.install(session.store, "b1", "vulkan", backend="vulkan", repository=NAME)
+    user = Asked(answer=False)
+    with pytest.raises(NotInstalled):
+        wanted(shop, home, "cpu", ask=user, refresh="always")
+    assert len(user.questions) == 1
+
+
 # --- what meets a request --------------------------------------------------------------------
 
 

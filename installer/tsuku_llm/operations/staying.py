@@ -31,8 +31,8 @@ def active_receipt(session: Session) -> Receipt | None:
 def staying(session: Session) -> Session:
     """Return the session of a user who stays at the installed release, if ``llm.hold`` says so.
 
-    The release is then the active one, with its channel and repository. ``llm.release`` names
-    another one, and another repository is another user's choice of releases: both end the hold.
+    The release is then the active one, with its channel and repository. ``llm.release``, and a
+    setting or a flag for another repository, end the hold.
     """
     settings = session.settings
     if not settings.hold or settings.release:
