@@ -71,8 +71,9 @@ def test_without_a_terminal_it_is_an_error_with_the_command(owner: User, way: st
 
 def test_a_request_that_nothing_meets_is_refused_with_the_reasons(owner: User) -> None:
     done = owner.run("serve", "--backend", "nvidia", "--exec", *ANSWER)
-    assert done.code == 3
-    assert "cpu-tuned: nvidia was requested, this is cpu" in done.stderr
+    assert done.code == 7
+    assert "  b1 has no build for nvidia on linux-amd64\n" in done.stderr
+    assert "[y/N]" not in done.stderr
 
 
 def test_a_unit_keeps_the_backend(owner: User) -> None:

@@ -15,9 +15,10 @@ from support.release_server import NAME
 from support.stored import make_receipt
 
 from tsuku_llm.backends import AMD, INTEL, NVIDIA
-from tsuku_llm.errors import NotInstalled, SelectionError, UnknownRequest
+from tsuku_llm.errors import NotInstalled, UnknownRequest
 from tsuku_llm.operations.fallback import LARGE, wanted_version
 from tsuku_llm.operations.install import install
+from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.which import meets
 from tsuku_llm.snapshot import ReplayHost
@@ -181,9 +182,18 @@ def test_a_backend_that_does_not_fit_is_refused_with_its_reason(
 ) -> None:
     home = tmp_path / "home"
     installed_in(home, shop, "cpu")
+    publish(shop, "b1", before={"vulkan": shop.variant(shop.packed("v"), backend="vulkan")})
     user = Asked()
-    with pytest.raises(SelectionError, match="no variant fits"):
-        wanted(shop, home, "metal", ask=user)
+    session = shop.session(home, backend="vulkan", ask=user, host=ReplayHost.load(BARE))
+    refresh(session)
+    with pytest.raises(NotInstalled) as caught:
+        wanted_version(session)
+    assert caught.value.message == "the backend vulkan is requested, and cpu is installed"
+    assert caught.value.facts == ("vulkan: the Vulkan loader is not installed",)
+    assert str(caught.value.hint).endswith(": tsuku-llm doctor --backend vulkan")
+    with pytest.raises(NotInstalled) as caught:
+        wanted(shop, home, "hip", ask=user)
+    assert caught.value.facts == ("b1 has no build for rocm on linux-amd64",)
     assert user.questions == []
 
 
@@ -258,6 +268,7 @@ def test_a_receipt_of_an_older_program_meets_no_maker() -> None:
 
 # --- the same build for the GPUs of another maker --------------------------------------------
 
+BARE = Path(__file__).parents[1] / "snapshots" / "container-without-gpus.json"
 HYBRID = Path(__file__).parents[1] / "snapshots" / "hybrid-intel-and-nvidia.json"
 BOTH = (
     "out Available devices:",

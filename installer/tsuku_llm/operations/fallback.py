@@ -19,6 +19,7 @@ from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:  # types that a start that succeeds does without
     from tsuku_llm.launch.report import FallenBack
+    from tsuku_llm.operations.choice import Choice
 
 LARGE = 100_000_000
 """Bytes of a download that a start never makes without asking, also with ``auto``.
@@ -32,9 +33,9 @@ def wanted_version(session: Session) -> Installed:
     """Return the version to start: the active one, or one that has the requested backend.
 
     If no installed version has that backend, offer to install it; the active version stays active.
-    Raises ``NotInstalled`` if the user cannot be asked or says no, and ``SelectionError`` if no
-    variant with this backend fits the machine. After a yes, raises ``GateFailed``, ``Revoked``, and
-    the errors of ``fetch``, ``archive`` and ``store``.
+    Raises ``NotInstalled`` if the user cannot be asked, says no, or if no variant with this backend
+    fits the machine, and ``UnknownRequest`` if there is no such backend. After a yes, raises
+    ``GateFailed``, ``Revoked``, and the errors of ``fetch``, ``archive`` and ``store``.
     """
     try:
         return requested_version(session.reader, session)
@@ -49,7 +50,8 @@ def wanted_version(session: Session) -> Installed:
 
     active = session.reader.active()
     choice = choose_like(session, active)
-    _ = choice.selection.selected  # raises with every reason if nothing fits
+    if not choice.selection.compatible:
+        raise _not_available(missing, choice) from missing
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         name, size = candidate.variant.name, candidate.variant.download_size
@@ -68,6 +70,25 @@ def wanted_version(session: Session) -> Installed:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
     raise first or missing
+
+
+def _not_available(missing: NotInstalled, choice: Choice) -> NotInstalled:
+    """Return the error for a request that an install could not meet either, with the reasons."""
+    requested, release = choice.selection.requested, choice.release.release
+    rejected = choice.selection.rejected
+    facts = [
+        f"{each.variant.name}: {each.reason.text}"
+        for each in rejected
+        if each.reason.slug != "not-requested"
+    ]
+    if facts:
+        hint = f"see what keeps it from running here: tsuku-llm doctor --backend {requested}"
+        return NotInstalled(missing.message, facts=tuple(facts), hint=hint)
+    return NotInstalled(
+        missing.message,
+        facts=(f"{release} has no build for {requested} on {choice.hardware.platform}",),
+        hint="see what fits this machine: tsuku-llm backends",
+    )
 
 
 class FailedStarts(NamedTuple):
