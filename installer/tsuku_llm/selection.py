@@ -144,7 +144,7 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         else:
             rejected.append(Rejection(variant, reason))
     prefer = request.prefer
-    # Who names a maker wants its own interface, unless an order of backends says otherwise.
+    # A user who names a maker wants its own interface, unless an order of backends says otherwise.
     if vendor is not None and isinstance(prefer, str):
         prefer = (*backends_of(requested), *platform.preference.get(prefer, ()))
     order = _preference(platform, prefer)

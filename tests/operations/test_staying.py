@@ -171,6 +171,15 @@ def test_a_hold_without_anything_installed_holds_nothing(shop: Shop, home: Path)
     assert install(shop.own(home, hold=True)).choice.release.release == "b2"
 
 
+def test_a_hold_does_not_stop_the_repair_of_a_damaged_pointer(shop: Shop, home: Path) -> None:
+    install(shop.own(home), release="b1")
+    (home / "llm" / "active.json").write_text("{")
+    session = shop.own(home, hold=True, min_age=1)
+    install(session)
+    assert active(session) == "b2"
+    assert any(note.startswith("llm.hold holds nothing: ") for note in notes(session))
+
+
 def test_a_flag_or_a_named_release_ends_a_hold(shop: Shop, home: Path) -> None:
     install(shop.own(home), release="b1")
     assert explain(shop.own(home, hold=True), release="b2").release.release == "b2"

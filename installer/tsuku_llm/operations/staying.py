@@ -15,17 +15,8 @@ from tsuku_llm.operations.session import Session
 
 if TYPE_CHECKING:
     from tsuku_llm.manifest import ReleaseEntry
-    from tsuku_llm.store.receipt import Receipt
 
 HOLD, RELEASE, MIN_AGE = "llm.hold", "llm.release", "llm.min_age"
-
-
-def active_receipt(session: Session) -> Receipt | None:
-    """Return the receipt of the active version; None if there is none that can be read."""
-    with suppress(StoreError):
-        active = session.reader.active()
-        return active.receipt if active else None
-    return None
 
 
 def staying(session: Session) -> Session:
@@ -37,8 +28,16 @@ def staying(session: Session) -> Session:
     settings = session.settings
     if not settings.hold or settings.release:
         return session
-    active = active_receipt(session)
-    if active is None or settings.repository not in {None, active.repository}:
+    try:
+        installed = session.reader.active()
+    except StoreError as error:
+        # An install is what repairs this, so it must go on.
+        session.user.note(f"{HOLD} holds nothing: {error.message}")
+        return session
+    if installed is None:
+        return session
+    active = installed.receipt
+    if settings.repository not in {None, active.repository}:
         return session
     return session.with_settings(
         release=active.release, repository=active.repository, channel=active.channel
@@ -73,8 +72,11 @@ def old_enough(
     days = session.settings.min_age
     if not days:
         return list(entries), []
-    active = active_receipt(session)
-    here = active.release if active and active.repository == repository else None
+    here = None
+    with suppress(StoreError):  # an install is what repairs an active version that is unreadable
+        active = session.reader.active()
+        if active and active.receipt.repository == repository:
+            here = active.receipt.release
     allowed: list[ReleaseEntry] = []
     young: list[ReleaseEntry] = []
     for entry in entries:
