@@ -50,7 +50,16 @@ library wraps its exceptions, always with ``from``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the hint for a name that does not exist: the most similar one, or ``otherwise``."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+    near = get_close_matches(word.lower(), tuple(known), 1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 class TsukuError(Exception):

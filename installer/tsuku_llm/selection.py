@@ -6,13 +6,22 @@ Pure: no host, no files, no network.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from tsuku_llm.backends import NAMES, TABLE, facts_of
+from tsuku_llm.backends import (
+    REQUESTS,
+    TABLE,
+    VENDORS,
+    WORDS,
+    backend_of_api,
+    backends_of,
+    facts_of,
+    meaning,
+)
 from tsuku_llm.cards import CPU_RANK, device_ranks
-from tsuku_llm.errors import SelectionError, UnknownRequest
+from tsuku_llm.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.fitting import (
     BY_CARD,
     BY_DRIVER,
@@ -23,8 +32,6 @@ from tsuku_llm.fitting import (
 )
 from tsuku_llm.hardware import Gpu, Hardware
 from tsuku_llm.manifest import Platform, Release, Variant
-
-REQUESTS: tuple[str, ...] = ("auto", "gpu", *NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The user's request: a word of ``REQUESTS`` or a variant's name.
+    """The user's request: a variant's name, or a word that ``meaning`` turns into a request.
 
     ``prefer`` is a policy name of the manifest or the user's own order of backends.
     """
@@ -120,13 +127,21 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     neither a backend nor a variant.
     """
     platform = platform_of(release, hardware)
-    require_known(request.backend, (variant.name for variant in platform.variants))
+    names = tuple(variant.name for variant in platform.variants)
+    requested = known_request(request.backend, names)
+    # A variant may have the name of a maker: then its name counts.
+    vendor = None if requested in names else VENDORS.get(requested)
     usable: dict[str, tuple[Gpu, ...]] = {}
     rejected: list[Rejection] = []
     for variant in platform.variants:
-        reason = not_requested(variant, request.backend) or why_not(variant, hardware)
+        reason = not_requested(variant, requested, vendor) or why_not(variant, hardware)
+        considered = hardware
+        # First the machine's own reason, such as a missing driver; then the maker of the GPUs.
+        if reason is None and vendor is not None:
+            considered = _only_of(vendor, hardware)
+            reason = _no_device_of(requested, variant, considered) or why_not(variant, considered)
         if reason is None:
-            usable[variant.name] = usable_gpus(variant, hardware)
+            usable[variant.name] = usable_gpus(variant, considered)
         else:
             rejected.append(Rejection(variant, reason))
     # One order for all variants, so that a device has the same rank whichever driver lists it.
@@ -136,7 +151,11 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         for variant in platform.variants
         if variant.name in usable
     ]
-    order = _preference(platform, request.prefer)
+    prefer = request.prefer
+    # A user who names a maker wants its own interface, unless an order of backends says otherwise.
+    if vendor is not None and isinstance(prefer, str):
+        prefer = (*backends_of(requested), *platform.preference.get(prefer, ()))
+    order = _preference(platform, prefer)
     positions = {variant.name: index for index, variant in enumerate(platform.variants)}
 
     def rank(pair: tuple[Variant, Gpu | None]) -> tuple[tuple[int, int], int, bool, Version, int]:
@@ -155,9 +174,9 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
 
     fitting.sort(key=rank)
     # A request for one backend leaves the devices of the others out on purpose.
-    any_gpu = bool(fitting) and request.backend in ("auto", "gpu")
+    any_gpu = bool(fitting) and requested in ("auto", "gpu")
     return Selection(
-        requested=request.backend,
+        requested=requested,
         detected=detected(hardware),
         compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
         rejected=tuple(rejected),
@@ -204,18 +223,22 @@ def platform_of(release: Release, hardware: Hardware) -> Platform:
         ) from None
 
 
-def require_known(backend: str, variants: Iterable[str]) -> None:
-    """Check that a request is a backend or one of these variants.
+def known_request(word: str, variants: Iterable[str]) -> str:
+    """Return the variant that has this name, or the word of ``REQUESTS`` that is meant.
 
-    Raises ``UnknownRequest`` if it is neither.
+    A variant's name comes first. Raises ``UnknownRequest`` if the word is neither.
     """
     names = tuple(variants)
-    if backend not in REQUESTS and backend not in names:
-        raise UnknownRequest(
-            f"there is no backend or variant {backend!r}",
-            facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
-            hint="tsuku-llm config set llm.backend auto",
-        )
+    if word.lower() in names:
+        return word.lower()
+    known = meaning(word)
+    if known in REQUESTS:
+        return known
+    raise UnknownRequest(
+        f"there is no backend or variant {word!r}",
+        facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
+        hint=did_you_mean(word, (*REQUESTS, *WORDS, *names), "name one of these, or auto"),
+    )
 
 
 def detected(hardware: Hardware) -> tuple[str, ...]:
@@ -227,11 +250,16 @@ def detected(hardware: Hardware) -> tuple[str, ...]:
     )
 
 
-def not_requested(variant: Variant, backend: str) -> Reason | None:
-    """Tell why the user's request excludes a variant on any machine; None if it does not."""
+def not_requested(variant: Variant, backend: str, vendor: int | None = None) -> Reason | None:
+    """Tell why the user's request excludes a variant on any machine; None if it does not.
+
+    ``vendor`` is set if ``backend`` is the name of a maker of GPUs.
+    """
     if backend in ("auto", variant.backend, variant.name):
         return None
-    if backend == "gpu" and variant.backend != "cpu":
+    if variant.backend != "cpu" and (
+        backend == "gpu" or vendor in facts_of(variant.backend).vendors
+    ):
         return None
     return Reason("not-requested", f"{backend} was requested, this is {variant.backend}")
 
@@ -265,6 +293,33 @@ def _unchecked_toolkit(variant: Variant, hardware: Hardware) -> Version:
     if cuda is None or hardware.api(facts_of(variant.backend).api).version is not None:
         return Version("0")
     return Version(cuda.toolkit)
+
+
+def _only_of(vendor: int, hardware: Hardware) -> Hardware:
+    """Return the machine as if it had only the GPUs of this maker."""
+    return replace(
+        hardware,
+        apis=tuple(
+            replace(api, gpus=tuple(gpu for gpu in api.gpus if is_made_by(vendor, api.name, gpu)))
+            for api in hardware.apis
+        ),
+    )
+
+
+def is_made_by(vendor: int, api: str, gpu: Gpu) -> bool:
+    """Tell whether a device that this API lists is of this maker."""
+    if gpu.vendor_id is not None:
+        return gpu.vendor_id == vendor
+    # The interface of one maker lists no other devices.
+    backend = backend_of_api(api)
+    return backend is not None and backend.vendors == {vendor}
+
+
+def _no_device_of(word: str, variant: Variant, hardware: Hardware) -> Reason | None:
+    row = facts_of(variant.backend)
+    if hardware.api(row.api).hardware_gpus:
+        return None
+    return Reason("not-requested", f"{word} was requested, {row.api_label} lists no such GPU")
 
 
 def _preference(platform: Platform, prefer: str | tuple[str, ...]) -> Callable[[Variant], int]:

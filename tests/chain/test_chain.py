@@ -52,6 +52,14 @@ def examined(
     return diagnose(subject, hardware, selection, installed, listed)
 
 
+@pytest.mark.parametrize(
+    ("word", "backend"),
+    [("HIP", "rocm"), ("nvidia", "cuda"), ("AMD", "rocm"), ("CUDA-12.8", "cuda")],
+)
+def test_the_words_of_a_request_name_the_backend_to_examine(word: str, backend: str) -> None:
+    assert examined(requested=word, active=("vulkan", "vulkan")).subject.backend == backend
+
+
 def link(chain: Chain, stage: Stage) -> Link:
     return next(each for each in chain.links if each.stage is stage)
 

@@ -79,12 +79,13 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "update_notice": frozenset({"session"}),
     "temporary": frozenset(),
     "revocation": frozenset({"session"}),
+    "staying": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
-    "choice": frozenset({"revocation", "session"}),
+    "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "doctor": frozenset({"choice", "revocation", "session", "which"}),
-    "explain": frozenset({"choice", "session"}),
+    "explain": frozenset({"choice", "session", "staying"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -97,7 +98,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "build_version": frozenset({"choice", "reuse", "session", "temporary"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
     "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
-    | {"temporary"},
+    | {"staying", "temporary", "which"},
     "maintenance": frozenset({"revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
     "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
@@ -106,7 +107,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"state_notes", "temporary", "update_notice", "which"},
     "tools": frozenset({"credentials", "revocation", "session", "which"}),
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
-    | {"temporary", "update_notice"},
+    | {"staying", "temporary", "update_notice"},
 }
 
 

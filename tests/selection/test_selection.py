@@ -19,15 +19,15 @@ from support.machines import (
     vulkan,
 )
 
-from tsuku_llm.backends import POLICIES
+from tsuku_llm.backends import AMD, INTEL, NVIDIA, POLICIES, REQUESTS, VENDORS
 from tsuku_llm.errors import SelectionError, UnknownRequest
 from tsuku_llm.fitting import sass_serves, why_not
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.manifest import Release
 from tsuku_llm.selection import (
-    REQUESTS,
     Request,
     Selection,
+    is_made_by,
     select,
 )
 
@@ -298,7 +298,7 @@ def test_backend_gpu_is_a_gpu_or_an_error_with_every_reason() -> None:
     assert len(caught.value.facts) == 5
 
 
-@pytest.mark.parametrize("word", ["quantum", "", "cuda-99", "CPU"])
+@pytest.mark.parametrize("word", ["quantum", "", "cuda-99"])
 def test_an_unknown_request_lists_the_known_ones(word: str) -> None:
     with pytest.raises(UnknownRequest) as caught:
         choose(machine(), word)
@@ -354,6 +354,104 @@ def test_a_named_problem_is_the_reason() -> None:
     assert reason(choose(machine(api)), "cuda-12.8") == "reboot-needed"
 
 
+# --- the words that users bring along ----------------------------------------------------
+
+RADEON = Gpu("vulkan", 0, "RX 7900", GpuKind.DISCRETE, 24 << 30, AMD, api_version="1.3")
+GEFORCE = Gpu("vulkan", 1, "RTX 3060", GpuKind.DISCRETE, 12 << 30, NVIDIA, api_version="1.3")
+ARC = Gpu("vulkan", 2, "Arc A380", GpuKind.DISCRETE, 6 << 30, INTEL, api_version="1.3")
+LLVMPIPE = Gpu("vulkan", 3, "llvmpipe", GpuKind.SOFTWARE, vendor_id=0x10005, api_version="1.3")
+
+
+def listed(*gpus: Gpu) -> Api:
+    return Api("vulkan", ApiState.OK, "libvulkan.so.1", "1.3", gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("word", "same"),
+    [
+        ("hip", "rocm"),
+        ("HIP", "rocm"),
+        ("oneAPI", "sycl"),
+        ("level_zero", "sycl"),
+        ("OCL", "opencl"),
+        ("npu", "openvino"),
+        ("Apple", "metal"),
+        ("Vulkan", "vulkan"),
+        ("CUDA-12.8", "cuda-12.8"),
+        ("GPU", "gpu"),
+        ("Auto", "auto"),
+        ("NVIDIA", "nvidia"),
+    ],
+)
+def test_another_name_of_a_backend_asks_for_that_backend(word: str, same: str) -> None:
+    hardware = machine(cuda(), vulkan(), rocm("gfx1100"))
+    selection = choose(hardware, word)
+    assert selection == choose(hardware, same)
+    assert selection.requested == same
+
+
+@pytest.mark.parametrize(
+    ("word", "best", "gpu"),
+    [
+        ("nvidia", ["cuda-13.4", "cuda-12.8", "vulkan"], GEFORCE),
+        ("amd", ["rocm-10.0", "vulkan"], RADEON),
+        ("intel", ["vulkan"], ARC),
+    ],
+)
+def test_a_maker_means_its_gpus_and_its_own_interface_first(
+    word: str, best: list[str], gpu: Gpu
+) -> None:
+    hardware = machine(cuda(), rocm("gfx1100"), listed(RADEON, GEFORCE, ARC))
+    selection = choose(hardware, word)
+    assert names(selection) == best
+    (through_vulkan,) = (each for each in selection.compatible if each.variant.name == "vulkan")
+    assert through_vulkan.gpu == gpu
+
+
+def test_the_users_own_order_counts_for_a_maker_too() -> None:
+    hardware = machine(cuda(), listed(GEFORCE))
+    selection = select(release(), hardware, Request("nvidia", ("vulkan", "cuda")))
+    assert names(selection) == ["vulkan", "cuda-13.4", "cuda-12.8"]
+
+
+def test_a_maker_without_a_gpu_here_gets_no_other_makers_gpu() -> None:
+    selection = choose(machine(listed(RADEON, LLVMPIPE)), "nvidia")
+    assert names(selection) == []
+    reasons = {each.variant.name: each.reason for each in selection.rejected}
+    assert reasons["vulkan"].text == "nvidia was requested, the Vulkan loader lists no such GPU"
+    assert reasons["cpu"].slug == "not-requested"
+    assert reasons["rocm-10.0"].slug == "not-requested"
+
+
+def test_a_machines_own_reason_comes_before_the_maker() -> None:
+    selection = choose(machine(), "amd")
+    assert reason(selection, "vulkan") == "api-not-asked"
+    old = dataclasses.replace(GEFORCE, api_version="1.0")
+    selection = choose(machine(listed(RADEON, old)), "nvidia")
+    assert reason(selection, "vulkan") == "vulkan"
+
+
+def test_an_interface_of_one_maker_needs_no_number_of_the_pci_bus() -> None:
+    assert names(choose(machine(cuda(), vulkan()), "nvidia")) == ["cuda-13.4", "cuda-12.8"]
+
+
+@pytest.mark.parametrize("word", ["nvidia", "hip"])
+def test_a_variant_of_that_name_is_what_its_name_asks_for(word: str) -> None:
+    variants = {**linux_variants(), word: variant("vulkan", {"vulkan": "1.2"})}
+    hardware = machine(cuda(), rocm("gfx1100"), listed(RADEON))
+    assert names(select(release(variants), hardware, Request(word.upper()))) == [word]
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("cudda", "cuda"), ("vulcan", "vulkan"), ("nvida", "nvidia"), ("onapi", "oneapi")],
+)
+def test_a_mistyped_word_gets_the_most_similar_one(word: str, near: str) -> None:
+    with pytest.raises(UnknownRequest) as caught:
+        choose(machine(), word)
+    assert caught.value.hint == f"did you mean {near}?"
+
+
 # --- properties ------------------------------------------------------------------------
 
 capabilities = st.sampled_from(
@@ -391,6 +489,25 @@ def test_every_variant_is_either_ranked_or_has_one_reason(
     )
     assert all(each.reason.slug and each.reason.text for each in selection.rejected)
     assert selection == choose(hardware, backend, prefer)
+
+
+@given(
+    st.lists(st.sampled_from([RADEON, GEFORCE, ARC, LLVMPIPE]), unique=True),
+    st.sampled_from([(), (cuda(),), (rocm("gfx1100"),), (cuda(), rocm("gfx803"))]),
+    st.sampled_from([*VENDORS]),
+    st.sampled_from([*POLICIES, ("cpu", "vulkan"), ("rocm", "cuda", "vulkan")]),
+)
+def test_a_maker_gets_its_own_gpus_only_and_what_any_gpu_would_get(
+    gpus: list[Gpu], others: tuple[Api, ...], word: str, prefer: str | tuple[str, ...]
+) -> None:
+    hardware = machine(listed(*gpus), *others)
+    selection = select(release(), hardware, Request(word, prefer))
+    for each in selection.compatible:
+        assert each.gpu
+        assert is_made_by(VENDORS[word], each.gpu.api, each.gpu)
+    assert {*names(selection)} <= {*names(choose(hardware, "gpu"))}
+    of_all = {name for vendor in VENDORS for name in names(choose(hardware, vendor))}
+    assert of_all == {*names(choose(hardware, "gpu"))}
 
 
 @given(machines, st.randoms(use_true_random=False), st.sampled_from(POLICIES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tsuku_llm.backends import NAMES, facts_of
+from tsuku_llm.backends import NAMES, VENDORS, backends_of, facts_of, meaning
 from tsuku_llm.errors import SelectionError, TsukuError
 from tsuku_llm.hardware import Api, Gpu, Hardware, Problem
 from tsuku_llm.manifest import Variant
@@ -113,9 +113,10 @@ def subject_of(
     """
     # A variant that the user names counts as it is.
     named = {variant.name: variant for variant in selection.variants}
-    if requested in named:
+    if requested.lower() in named:
+        requested = requested.lower()
         return _of(requested, named[requested], hardware)
-    backend = _backend(requested, selection, hardware, active)
+    backend = _backend(meaning(requested), selection, hardware, active)
     variant = selection.nearest(backend)
     # Among the backend's variants, the installed one is the one to examine.
     if active and active[0] == backend:
@@ -136,6 +137,12 @@ def _backend(
     if requested == "auto" and not selection.compatible:
         names = [each.backend for each in selection.variants]
         return "cpu" if "cpu" in names else names[0]
+    if requested in VENDORS:
+        # A maker's own interface is the one to examine, as far as there is a build for it.
+        offered = {variant.backend for variant in selection.variants}
+        own = [backend for backend in backends_of(requested) if backend in offered]
+        if own:
+            return own[0]
     # A CPU build in use does not tell which GPU backend to examine.
     if active and active[0] != "cpu":
         return active[0]

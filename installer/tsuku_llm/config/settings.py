@@ -31,16 +31,19 @@ class Setting(NamedTuple):
 class Settings(NamedTuple):
     """The values that operations use; each has the name of its key in ``[llm]``.
 
-    ``channel`` and ``repository`` are None if the user named none: then an operation may choose.
-    ``prefer`` is a policy of the manifest, or backends in order of preference. The timeouts are in
-    seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``chosen`` are the keys that
-    the user set.
+    ``channel``, ``release`` and ``repository`` are None if the user named none: then an operation
+    may choose. ``prefer`` is a policy of the manifest, or backends in order of preference. The
+    timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``min_age``
+    is in days. ``chosen`` are the keys that the user set.
     """
 
     backend: str
     prefer: str | tuple[str, ...]
     fallback: str
     channel: str | None
+    release: str | None
+    hold: bool
+    min_age: int
     repository: str | None
     repository_url: str | None
     mirror: tuple[str, ...]

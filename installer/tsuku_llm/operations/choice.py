@@ -16,15 +16,10 @@ from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.revocation import note_others, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
+from tsuku_llm.operations.staying import MIN_AGE, keeper, old_enough, way_to_leave
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import (
-    Candidate,
-    Request,
-    Selection,
-    require_known,
-    select,
-)
+from tsuku_llm.selection import Candidate, Request, Selection, known_request, select
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import version_id
 
@@ -35,7 +30,8 @@ class Choice:
 
     ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
     this release was revoked. ``avoided`` are the revoked releases of the channel that were not
-    taken.
+    taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
+    ``llm.min_age`` left out, newest first.
     """
 
     catalog: Catalog
@@ -46,6 +42,8 @@ class Choice:
     selection: Selection
     revocation: Revocation | None = None
     avoided: tuple[Revocation, ...] = ()
+    kept_by: str | None = None
+    young: tuple[str, ...] = ()
 
     def line(self, candidate: Candidate | None) -> str:
         """Return the line of the decision, which every start prints and the receipt keeps."""
@@ -81,24 +79,35 @@ def choose(
 ) -> Choice:
     """Decide, without a network, what would be installed.
 
-    ``release`` names a release ("b11429", "v0.6.0"). Without it, this takes the newest release that
-    has a variant for this machine and request, from ``channel``, the session's channel, or
-    ``stable``. If none has such a variant, it takes the newest release. A revoked release is taken
-    only by its name. A release that cannot be read is left out with a note.
+    ``release`` names a release ("b11429", "v0.6.0"), and so does the setting. Without both, this
+    takes the newest release that has a variant for this machine and request, from ``channel``, the
+    session's channel, or ``stable``. If none has such a variant, it takes the newest release. A
+    revoked release, and one that is younger than ``llm.min_age``, is taken only by its name. A
+    release that cannot be read is left out with a note.
 
     Raises ``UnknownRequest`` for names that do not exist, and ``Revoked`` if all releases of the
-    channel are revoked, or the named one was revoked and dropped. Raises ``TrustError`` for
-    metadata that does not verify, and for a release file that cannot be read if it is named or the
-    only one.
+    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if all
+    others are younger than ``llm.min_age``. Raises ``TrustError`` for metadata that does not
+    verify, and for a release file that cannot be read if it is named or the only one.
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
-    if release:
-        entry = _named(catalog, release)
+    kept_by = keeper(session) if release is None else None
+    if release := release or session.settings.release:
+        try:
+            entry = _named(catalog, release)
+        except UnknownRequest as error:
+            if kept_by:
+                error.hint = f"{kept_by} names it; {way_to_leave(session)}"
+            raise
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
-        return _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
+        if kept_by:
+            _tell_newer(session, catalog, named, entry, kept_by)
+        choice = _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
+        return replace(choice, kept_by=kept_by)
     channel = channel or session.settings.channel or DEFAULT_CHANNEL
     entries, avoided = _not_revoked(session, catalog, channel)
+    entries, young = _not_young(session, catalog, channel, entries)
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
     for found in catalog.readable(entries, session.user.note):
@@ -110,11 +119,22 @@ def choose(
                     newer = ", ".join(each.release for each, _ in read)
                     taken = found[0].release
                     session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
-                return replace(choice, avoided=avoided)
+                return replace(choice, avoided=avoided, young=young)
         read.append(found)
     # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
-    return replace(choice, avoided=avoided)
+    return replace(choice, avoided=avoided, young=young)
+
+
+def _tell_newer(
+    session: Session, catalog: Catalog, channel: str, kept: ReleaseEntry, kept_by: str
+) -> None:
+    """Print that a setting keeps the user from a newer release of the channel."""
+    entries = (each for each in catalog.entries if channel in each.channels)
+    newest = next((each for each in entries if catalog.revocation(each) is None), kept)
+    if newest.sequence > kept.sequence:
+        told = f"{newest.release} is there, and {kept_by} keeps {kept.release}"
+        session.user.note(f"{told}; {way_to_leave(session)}")
 
 
 def required(session: Session, choice: Choice) -> Candidate:
@@ -178,8 +198,8 @@ def choose_like(
     """Compare the variants of an installed release, or of the newest if that one is gone."""
     if installed is None:
         return choose(session, catalog=catalog, hardware=hardware)
-    # The settings may name another channel by now; the release belongs to this one, and without a
-    # setting also to this repository.
+    # The settings may name another channel by now; the release belongs to this one. It also belongs
+    # to its repository, unless the user names another one.
     receipt, settings = installed.receipt, session.settings
     session = session.with_settings(
         channel=receipt.channel, repository=settings.repository or receipt.repository
@@ -238,6 +258,30 @@ def _not_revoked(
             f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel",
         )
     return tuple(entry for entry in entries if entry.release not in bad), tuple(bad.values())
+
+
+def _not_young(
+    session: Session, catalog: Catalog, channel: str, entries: tuple[ReleaseEntry, ...]
+) -> tuple[tuple[ReleaseEntry, ...], tuple[str, ...]]:
+    """Return the releases that ``llm.min_age`` allows, and the names of the others.
+
+    Raises ``SelectionError`` if it allows none.
+    """
+    allowed, young = old_enough(session, catalog.repository.name, entries)
+    days = session.settings.min_age
+    if young and not allowed:
+        name = catalog.repository.name
+        where = "" if name == OFFICIAL else f" --repository {name}"
+        raise SelectionError(
+            f"every release of channel {channel} is younger than {days} days ({MIN_AGE})",
+            facts=tuple(f"{each.release}: published {each.published}" for each in young),
+            hint=f"to take the newest: tsuku-llm install --release {young[0].release}{where}",
+        )
+    for each in young:
+        session.user.note(
+            f"{each.release} was published {each.published}, and {MIN_AGE} is {days}; it is skipped"
+        )
+    return tuple(allowed), tuple(each.release for each in young)
 
 
 def _compared(
@@ -324,4 +368,4 @@ def check_backend(session: Session, backend: str) -> None:
     releases = catalog.readable(catalog.entries, session.user.note)
     found = (release.platforms.get(platform) for _, release in releases)
     names = {variant.name for each in found if each for variant in each.variants}
-    require_known(backend, sorted(names))
+    known_request(backend, sorted(names))

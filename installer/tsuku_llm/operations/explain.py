@@ -8,6 +8,7 @@ from pathlib import Path
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.choice import Choice, choose, version_of
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.staying import staying
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
@@ -38,6 +39,8 @@ def explain(
     Raises ``SnapshotError`` for a file that is not a recording.
     """
     hardware = probe(ReplayHost.load(hardware_file)) if hardware_file else None
+    if release is None:
+        session = staying(session)
     return choose(session, release=release, hardware=hardware)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tsuku_llm.backends import VENDORS
 from tsuku_llm.errors import (
     DownloadError,
     GateFailed,
@@ -31,7 +32,9 @@ from tsuku_llm.operations.choice import (
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.revocation import note_metadata_status
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
+from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.temporary import hiding, over, told_over, withheld
+from tsuku_llm.operations.which import meets
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
@@ -61,6 +64,8 @@ def install(
 ) -> InstallReport:
     """Choose, download, verify, unpack, try and commit the best variant, and make it active.
 
+    ``release`` comes before the settings ``llm.release`` and ``llm.hold``.
+
     First this asks the repository for newer metadata, if that is due (see ``refresh``). If the
     release host cannot be reached, and the user named neither a channel nor a release, the channel
     of the package index is used, with a note. ``dry_run`` stops after the choice and uses no
@@ -72,6 +77,8 @@ def install(
     errors of ``fetch``, ``archive`` and ``store``. After an error, the versions installed before
     are unchanged.
     """
+    if release is None:
+        session = staying(session)
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
     refuse_revoked(session, choice)
@@ -91,7 +98,7 @@ def install(
         return install_choice(session, choice, force=force)
     except (HostUnreachable, ProxyError, TlsError) as error:
         # The user asked for exactly this: a build from elsewhere would be a surprise.
-        if session.settings.channel or release:
+        if session.settings.channel or session.settings.release or release:
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)
@@ -175,7 +182,7 @@ def _unchanged(store: Store, choice: Choice, failed: Mapping[str, str]) -> Insta
         if candidate.variant.name in failed:
             continue
         version = version_of(choice.release.release, candidate.variant)
-        installed = _intact(store, version) if _active_id(store) == version else None
+        installed = _intact(store, version, choice) if _active_id(store) == version else None
         # The best variant that may start is not the active one: there is something to install.
         if installed is None or installed.receipt.repository != choice.catalog.repository.name:
             return None
@@ -238,7 +245,7 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
         with suppress(TsukuError):
             found = store.find(builder.id)
             before = found.receipt if found else None
-        installed = None if force else _intact(store, builder.id)
+        installed = None if force else _intact(store, builder.id, choice)
         outcome = "unchanged" if installed and active == builder.id else "installed"
         if installed is None:
             installed = builder.build()
@@ -329,7 +336,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     builder = VersionBuilder(session, store, choice, candidate, passed_over(choice, candidate, {}))
     # Another process may be building the same version: one builds it, the other finds it here.
     with store.lock(builder.id):
-        installed = _intact(store, builder.id) or builder.build()
+        installed = _intact(store, builder.id, choice) or builder.build()
     store.drop_downloads(installed.receipt.digests)
     return installed
 
@@ -342,11 +349,19 @@ def _active_id(store: Store) -> str | None:
     return None
 
 
-def _intact(store: Store, version: str) -> Installed | None:
-    """Return the version if it is installed and undamaged, else None."""
+def _intact(store: Store, version: str, choice: Choice) -> Installed | None:
+    """Return the version if it is installed and undamaged, else None.
+
+    None as well if it was installed for the GPUs of a maker that is not requested now, or the other
+    way round: the receipt names other devices then.
+    """
+    requested = choice.selection.requested
     with suppress(TsukuError):
         installed = store.find(version)
         if installed:
+            before = installed.receipt.requested
+            if not meets(installed.receipt, requested) or before in {*VENDORS} - {requested}:
+                return None
             store.check(installed)
             return installed
     return None

@@ -28,12 +28,17 @@ from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.operations.device_check import Check, check_devices, explain
-from tsuku_llm.operations.fallback import next_version, note_served, remembered
+from tsuku_llm.operations.fallback import (
+    next_version,
+    note_served,
+    remembered,
+    wanted_version,
+)
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.temporary import withheld
-from tsuku_llm.operations.which import become, build_of, requested_version
+from tsuku_llm.operations.which import become, build_of
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -75,8 +80,8 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     it. The server holds its version as long as it lives, so that other processes cannot remove it.
     If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows.
 
-    Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError``, ``GpuLost`` and,
-    with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``.
+    Raises the errors of ``wanted_version``, ``TamperedInstall``, ``Revoked``, ``LaunchError``,
+    ``GpuLost`` and, with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``.
     """
     # Now: a server in the background leaves this folder once it serves, and may be started again.
     cwd = working_folder()
@@ -128,13 +133,13 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
 
 
 def _preferred(session: Session, notes: StateNotes) -> Installed:
-    """Return the requested version, or the better one that only a temporary state kept away."""
-    requested = requested_version(session.reader, session)
-    if states := withheld(requested.receipt, session.settings.backend):
+    """Return the wanted version, or the better one that only a temporary state kept away."""
+    wanted = wanted_version(session)
+    if states := withheld(wanted.receipt, session.settings.backend):
         from tsuku_llm.operations.recovery import recovered  # noqa: PLC0415 - only then
 
-        return recovered(session, notes, requested, states)
-    return requested
+        return recovered(session, notes, wanted, states)
+    return wanted
 
 
 class _Restarts:

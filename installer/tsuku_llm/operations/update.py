@@ -16,9 +16,11 @@ from tsuku_llm.errors import (
 from tsuku_llm.operations.choice import (
     Choice,
     choose,
+    refuse_revoked,
     require_lasting,
     tell_temporary,
     version_of,
+    way_out,
 )
 from tsuku_llm.operations.install import (
     InstallReport,
@@ -32,6 +34,7 @@ from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.reuse import Space, to_download
 from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.temporary import Withheld, over, told_over, withheld
 from tsuku_llm.operations.update_notice import Offer, keep_offer
 from tsuku_llm.revocations import Revocation
@@ -119,6 +122,10 @@ class UpdateReport:
         """How to leave a revoked release without a newer one; an update never goes back."""
         if not self.revocation or self.newer:
             return None
+        choice = self.choice
+        # A setting keeps the user here, so the way out may also be a newer release.
+        if choice.kept_by or choice.young:
+            return way_out(choice.catalog, [choice.channel])
         return f"go back: tsuku-llm install --release {self.choice.release.release}"
 
 
@@ -126,6 +133,7 @@ def check_update(session: Session) -> UpdateReport:
     """Fetch the repository's metadata and compare its newest release with the installed one.
 
     Repository, channel and backend are those of the active version, unless the user names others.
+    With ``llm.release`` or ``llm.hold`` that release counts as the newest.
     The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
     ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.
     """
@@ -138,6 +146,7 @@ def check_update(session: Session) -> UpdateReport:
         channel=settings.channel or active.receipt.channel,
         backend=settings.backend if "backend" in settings.chosen else active.receipt.requested,
     )
+    session = staying(session)
     choice = choose(session, catalog=refresh(session))
     newer = choice.sequence > active.receipt.sequence
     states = withheld(active.receipt, session.settings.backend)
@@ -192,6 +201,8 @@ def update(session: Session) -> InstallReport | UpToDate:
     report = check_update(session)
     choice, active = report.choice, report.installed
     if report.newer or (report.over and not report.revocation):
+        # The setting may name a revoked release.
+        refuse_revoked(session, choice)
         if report.newer:
             require_lasting(session, choice, active)
         tell_temporary(session, choice)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from tsuku_llm.errors import NotInstalled
+from tsuku_llm.errors import NotInstalled, did_you_mean
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.session import Session
@@ -45,9 +45,11 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
     active, backend = reader.active(), session.settings.backend
     if active and meets(active.receipt, backend):
         return active
-    for installed in reader.installed():
-        if meets(installed.receipt, backend):
-            return installed
+    suitable = [each for each in reader.installed() if meets(each.receipt, backend)]
+    if suitable:
+        # The release in use first: the user asked for another backend, and not for another release.
+        release = active.receipt.release if active else None
+        return max(suitable, key=lambda each: _newest_of(each, release))
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     # The variable wins over the file, so only its change would be seen.
@@ -60,10 +62,31 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
 
 
 def meets(receipt: Receipt, backend: str) -> bool:
-    """Return whether an installed variant is what the request asks for."""
+    """Return whether an installed variant is what the request asks for.
+
+    A build for GPUs of several makers meets the name of one of them if it was installed for it, or
+    if its interface listed no other GPUs then.
+    """
+    if backend in ("auto", receipt.backend, receipt.variant):
+        return True
+    from tsuku_llm.backends import VENDORS, backends_of, facts_of, meaning  # noqa: PLC0415 - rare
+
+    backend = meaning(backend)
     if backend == "gpu":
         return receipt.backend != "cpu"
-    return backend in ("auto", receipt.backend, receipt.variant)
+    if backend not in VENDORS:
+        return backend == receipt.backend
+    if receipt.requested == backend or receipt.backend in backends_of(backend):
+        return True
+    api = facts_of(receipt.backend).api
+    makers = {
+        gpu.get("vendor_id")
+        for each in receipt.hardware.get("apis", ())
+        if each.get("name") == api
+        for gpu in each.get("gpus", ())
+        if gpu.get("kind") != "software"
+    }
+    return makers == {VENDORS[backend]}
 
 
 def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
@@ -102,7 +125,7 @@ def tool_of(receipt: Receipt, name: str) -> str:
     raise NotInstalled(
         f"{receipt.variant} of {receipt.release} has no tool {name}",
         facts=tuple(f"tool: {each}" for each in tools),
-        hint="run one of these: tsuku-llm run TOOL -- ARGUMENTS",
+        hint=did_you_mean(name, tools, "run one of these: tsuku-llm run TOOL -- ARGUMENTS"),
     )
 
 
@@ -124,8 +147,9 @@ def tools_of(receipt: Receipt) -> Mapping[str, str]:
 def installed_variant(reader: StoreReader, variant: str, release: str) -> Installed | None:
     """Return the newest installed version of a variant; a version of ``release`` comes first."""
     found = [each for each in reader.installed() if each.receipt.variant == variant]
+    return max(found, key=lambda each: _newest_of(each, release), default=None)
 
-    def order(each: Installed) -> tuple[bool, int]:
-        return each.receipt.release == release, each.receipt.sequence
 
-    return max(found, key=order, default=None)
+def _newest_of(installed: Installed, release: str | None) -> tuple[bool, int]:
+    """Return the key that orders versions by age, with those of ``release`` last."""
+    return installed.receipt.release == release, installed.receipt.sequence

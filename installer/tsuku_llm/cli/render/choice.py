@@ -33,6 +33,8 @@ def head(choice: Choice) -> dict[str, Any]:
         "revocation": choice.revocation and revocation_data(choice.revocation),
         "avoided": [revocation_data(each) for each in choice.avoided],
         "channel": choice.channel,
+        "kept_by": choice.kept_by,
+        "young": list(choice.young),
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
     }

@@ -201,6 +201,8 @@ def update_data(report: UpdateReport) -> dict[str, Any]:
             "repository": report.choice.catalog.repository.name,
             "unattested": release.unattested,
         },
+        "kept_by": report.choice.kept_by,
+        "young": list(report.choice.young),
         "available": report.newer,
         "variant": candidate.variant.name if candidate else None,
         "download_size": candidate.variant.download_size if candidate else None,
@@ -224,14 +226,20 @@ def update_lines(report: UpdateReport) -> tuple[str, ...]:
             f"{origin(receipt.publisher, receipt.repository)}"
         ),
         *unattested(receipt.unattested),
-        (
-            f"newest in channel {report.choice.channel}: {newest}, "
-            f"{origin(release.publisher, repository)}"
-        ),
+        f"{_sought(report)}: {newest}, {origin(release.publisher, repository)}",
         *unattested(release.unattested),
         *_revoked(report),
         *_verdict(report),
     )
+
+
+def _sought(report: UpdateReport) -> str:
+    """Say what the other release is: the newest that may be taken, or the one that is named."""
+    choice = report.choice
+    if choice.kept_by:
+        return f"named by {choice.kept_by}"
+    newest = "newest that is old enough" if choice.young else "newest"
+    return f"{newest} in channel {choice.channel}"
 
 
 def _revoked(report: UpdateReport) -> tuple[str, ...]:
