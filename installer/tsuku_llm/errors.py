@@ -41,7 +41,7 @@ TsukuError
 ├── SilentCpu             8  silent-cpu
 ├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
 ├── GpuLost               8  gpu-lost         (after it served; or it hangs)
-├── SystemLimitReached    9  system-limit     (processes, threads, open files, memory)
+├── SystemLimitReached    7  system-limit     (processes, threads, open files, memory)
 └── Interrupted         130  interrupted
 
 The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
@@ -338,7 +338,7 @@ class SystemLimitReached(TsukuError):
     """A process, thread, open file or piece of memory that the system does not allow."""
 
     slug = "system-limit"
-    exit_code = 9
+    exit_code = 7
 
 
 class Interrupted(TsukuError):

@@ -232,7 +232,7 @@ def test_a_limit_of_the_system_is_no_bug(
 ) -> None:
     raising(error)
     result = program("config")
-    assert result.code == 9
+    assert result.code == 7
     first, hint = result.stderr.splitlines()
     assert first.startswith("error[system-limit]: ")
     assert words in first

@@ -256,5 +256,5 @@ def test_a_limit_of_the_system_is_no_fault_of_the_build(
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(SystemLimitReached) as caught:
         gate(build, ENVIRON)
-    assert caught.value.exit_code == 9
+    assert caught.value.exit_code == 7
     assert caught.value.hint
