@@ -11,7 +11,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import StoreError
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, way_to_undo
 
 if TYPE_CHECKING:
     from tsuku_llm.manifest import ReleaseEntry
@@ -54,12 +54,8 @@ def keeper(session: Session) -> str | None:
 def way_to_leave(session: Session) -> str:
     """Return the hint that ends what ``keeper`` names."""
     name = keeper(session) or RELEASE
-    # The environment comes before the file, so a change of the file would not help.
-    variable = f"TSUKU_{name.upper().replace('.', '_')}"
-    if session.machine.environ.get(variable):
-        return f"to take the newest release: unset {variable}"
-    command = "unset llm.release" if name == RELEASE else "set llm.hold false"
-    return f"to take the newest release: tsuku-llm config {command}"
+    command = f"unset {RELEASE}" if name == RELEASE else f"set {HOLD} false"
+    return f"to take the newest release: {way_to_undo(session, name, command)}"
 
 
 def old_enough(

@@ -10,13 +10,10 @@ from pathlib import Path, PurePosixPath
 from tsuku_llm.errors import NotInstalled, did_you_mean
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.replace_process import replace_process
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, way_to_undo
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
-
-BACKEND_VARIABLE = "TSUKU_LLM_BACKEND"
-"""The variable of the setting ``llm.backend``."""
 
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
@@ -52,12 +49,11 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
         return max(suitable, key=lambda each: _newest_of(each, release))
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
-    # The variable wins over the file, so only its change would be seen.
-    variable = session.machine.environ.get(BACKEND_VARIABLE) == backend
-    undo = f"unset {BACKEND_VARIABLE}" if variable else "tsuku-llm config set llm.backend auto"
+    undo = way_to_undo(session, "llm.backend", "set llm.backend auto")
+    use = f"; or use what is installed: {undo}" if undo else ""
     raise NotInstalled(
         f"the backend {backend} is requested, and {active.receipt.variant} is installed",
-        hint=f"run: tsuku-llm install --backend {backend}; or use what is installed: {undo}",
+        hint=f"run: tsuku-llm install --backend {backend}{use}",
     )
 
 
