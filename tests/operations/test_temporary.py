@@ -58,7 +58,10 @@ def test_a_named_backend_is_no_temporary_choice() -> None:
     receipt = chosen_on(machines.machine(broken("cuda", REBOOT)))
     assert withheld(receipt, "cpu") == ()
     assert withheld(receipt._replace(requested="cpu"), "auto") == ()
+    assert withheld(receipt._replace(requested="cuda"), "cuda") == ()
     assert withheld(receipt._replace(requested="gpu"), "auto")
+    # The maker of a GPU is not a backend: the machine chooses among the maker's.
+    assert withheld(receipt._replace(requested="nvidia"), "nvidia")
 
 
 def test_a_driver_that_no_variant_wanted_kept_nothing_away() -> None:

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from tsuku_llm.hardware import Hardware
     from tsuku_llm.store.receipt import Receipt
 
-_OPEN_REQUESTS = {"auto", "gpu"}
-"""The requests that leave the choice of a backend to the machine."""
-
 
 class Withheld(NamedTuple):
     """A temporary state for which an install did without a GPU.
@@ -36,9 +33,9 @@ class Withheld(NamedTuple):
 def withheld(receipt: Receipt, requested: str) -> tuple[Withheld, ...]:
     """Return the temporary states in which a version was chosen.
 
-    There are none if the user named its backend, or names one now (``requested``).
+    There are none if the user named a backend for it, or names one now (``requested``).
     """
-    if not {receipt.requested, requested} <= _OPEN_REQUESTS:
+    if not (_is_open(receipt.requested) and _is_open(requested)):
         return ()
     found = tuple(_problems(receipt.hardware, receipt.reasons))
     if receipt.backend == "cpu":
@@ -46,6 +43,15 @@ def withheld(receipt: Receipt, requested: str) -> tuple[Withheld, ...]:
     # With a GPU's build, a variable may choose among several GPUs: that is not a temporary state.
     # And another driver that hangs is not worth a wait at the start of a build that works.
     return tuple(each for each in found if not each.waits)
+
+
+def _is_open(request: str) -> bool:
+    """Tell whether a request leaves the choice of a backend to the machine."""
+    if request in ("auto", "gpu"):
+        return True
+    from tsuku_llm.backends import VENDORS  # noqa: PLC0415 - most requests are "auto"
+
+    return request in VENDORS
 
 
 def _problems(hardware: Mapping[str, Any], reasons: Mapping[str, str]) -> Iterator[Withheld]:
