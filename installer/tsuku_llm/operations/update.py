@@ -87,7 +87,9 @@ class UpdateReport:
     ``newer`` says whether ``choice.release`` is newer than the installed one; an older release is
     never offered. ``revocation`` is about the installed release. ``download`` is in bytes, without
     what an earlier run left; None if the manifest does not say. ``changes`` are the variants that
-    fit in only one of the two releases.
+    fit in only one of the two releases. ``better`` is the variant of the installed release that
+    would be chosen now, if that is another one, and ``over`` the temporary states that kept the
+    last install from it.
     """
 
     installed: Installed
