@@ -142,16 +142,19 @@ def required(session: Session, choice: Choice) -> Candidate:
 
     Raises ``SelectionError`` with every reason, and with the one thing that helps on this machine.
     """
-    selection = choice.selection
     try:
-        return selection.selected
+        return choice.selection.selected
     except SelectionError as error:
-        everything = select(
-            choice.release, choice.hardware, Request(prefer=session.settings.prefer)
-        )
-        elsewhere = _elsewhere(session, choice)
-        error.hint = remedy(selection.requested, everything, choice.hardware, elsewhere)
+        error.hint = what_helps(session, choice)
         raise
+
+
+def what_helps(session: Session, choice: Choice) -> str:
+    """Say the one thing that helps on this machine if no variant of a choice fits."""
+    hardware, request = choice.hardware, Request(prefer=session.settings.prefer)
+    everything = select(choice.release, hardware, request)
+    elsewhere = _elsewhere(session, choice)
+    return remedy(choice.selection.requested, everything, hardware, elsewhere)
 
 
 def _elsewhere(session: Session, choice: Choice) -> str:

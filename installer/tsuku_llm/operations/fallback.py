@@ -45,13 +45,14 @@ def wanted_version(session: Session) -> Installed:
             raise
         missing = error
     # Only a start that lacks its build needs these: they load the manifest and ask the drivers.
-    from tsuku_llm.operations.choice import choose_like  # noqa: PLC0415
+    from tsuku_llm.operations.choice import choose_like, what_helps  # noqa: PLC0415
     from tsuku_llm.operations.install import install, install_beside  # noqa: PLC0415
 
     active = session.reader.active()
     choice = choose_like(session, active)
     if not choice.selection.compatible:
-        raise _not_available(missing, choice) from missing
+        hint = what_helps(session, choice)
+        raise NotInstalled(missing.message, facts=_why_none(choice), hint=hint) from missing
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         name, size = candidate.variant.name, candidate.variant.download_size
@@ -72,23 +73,14 @@ def wanted_version(session: Session) -> Installed:
     raise first or missing
 
 
-def _not_available(missing: NotInstalled, choice: Choice) -> NotInstalled:
-    """Return the error for a request that an install could not meet either, with the reasons."""
-    requested, release = choice.selection.requested, choice.release.release
-    rejected = choice.selection.rejected
-    facts = [
-        f"{each.variant.name}: {each.reason.text}"
-        for each in rejected
-        if each.reason.slug != "not-requested"
-    ]
-    if facts:
-        hint = f"see what keeps it from running here: tsuku-llm doctor --backend {requested}"
-        return NotInstalled(missing.message, facts=tuple(facts), hint=hint)
-    return NotInstalled(
-        missing.message,
-        facts=(f"{release} has no build for {requested} on {choice.hardware.platform}",),
-        hint="see what fits this machine: tsuku-llm backends",
+def _why_none(choice: Choice) -> tuple[str, ...]:
+    """Return why an install could not meet the request either."""
+    reasons = (each for each in choice.selection.rejected if each.reason.slug != "not-requested")
+    platform = choice.hardware.platform
+    nothing = (
+        f"{choice.release.release} has no build for {choice.selection.requested} on {platform}"
     )
+    return tuple(f"{each.variant.name}: {each.reason.text}" for each in reasons) or (nothing,)
 
 
 class FailedStarts(NamedTuple):
