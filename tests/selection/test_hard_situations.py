@@ -714,6 +714,15 @@ def test_an_older_rocm_than_the_builds_is_refused_before_any_download(
     assert found.refused["rocm-10.0"] == "rocm-runtime"
 
 
+def test_an_integrated_gpu_without_16_bit_storage_is_not_offered_vulkan(
+    stubs: StubDrivers, root: Path
+) -> None:
+    found = seen(stubs.only("vulkan", root=root, vulkan_type=1, vulkan_storage16=0))
+    assert found.detected == {"cpu", "vulkan"}
+    assert found.fitting == ["cpu"]
+    assert found.refused["vulkan"] == "vulkan-16bit-storage"
+
+
 # --- drivers that misbehave, and the rest of the machine -----------------------------------------
 
 ALL = ("cuda", "nvml", "vulkan", "level_zero", "hip", "opencl")
