@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 from support import machines
 
-from tsuku_llm.backends import NAMES, facts_of
+from tsuku_llm.backends import REQUESTS, VENDORS, facts_of
 from tsuku_llm.chain.judging import NOTHING, diagnose
 from tsuku_llm.chain.links import Chain, subject_of
 from tsuku_llm.chain.remedy import remedy
 from tsuku_llm.errors import NotInstalled
+from tsuku_llm.fitting import system_obstacle
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Libc
 from tsuku_llm.manifest import parse_release
 from tsuku_llm.packages import command_for, family_of
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import Request, Selection, not_requested, select, system_obstacle
+from tsuku_llm.selection import Request, Selection, not_requested, select
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.trust import VerifiedBytes
 
@@ -49,7 +50,7 @@ def seen(path: Path) -> tuple[Hardware, Selection]:
 
 def requests(everything: Selection) -> tuple[str, ...]:
     """Everything that a user may ask for on the machine's platform."""
-    return ("auto", "gpu", *NAMES, *(each.name for each in everything.variants))
+    return (*REQUESTS, *(each.name for each in everything.variants))
 
 
 def repaired_drivers(hardware: Hardware) -> Hardware:
@@ -109,7 +110,8 @@ def test_where_nothing_fits_the_hint_leads_somewhere(path: Path) -> None:
             continue
         hint = remedy(request, everything, hardware, "")
         subject = subject_of(request, everything, hardware, None)
-        assert subject.variant is None or not_requested(subject.variant, request) is None
+        examined, vendor = subject.variant, VENDORS.get(request)
+        assert examined is None or not_requested(examined, request, vendor) is None, path.stem
         chain = diagnose(subject, hardware, everything, NotInstalled(""), None)
         told = f"{path.stem}, {request}: {hint}"
         assert "config set" not in hint, told
