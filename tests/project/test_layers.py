@@ -84,7 +84,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
-    "doctor": frozenset({"choice", "revocation", "session", "which"}),
+    "doctor": frozenset({"choice", "revocation", "session", "staying", "which"}),
     "explain": frozenset({"choice", "session", "staying"}),
     "reuse": frozenset(),
     "service": frozenset(),

@@ -14,6 +14,7 @@ from tsuku_llm.operations import revocation
 from tsuku_llm.operations.choice import Choice, choose, choose_like
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.which import build_of, meets, requested_version
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
@@ -84,7 +85,7 @@ def _choice(session: Session, in_use: Installed | None) -> Choice:
     try:
         # Another channel, or a backend that is not installed: what an install would take.
         if like.settings.channel != receipt.channel or not meets(receipt, settings.backend):
-            return choose(like)
+            return choose(staying(like))
         return choose_like(like, in_use)
     except (UnknownRequest, TrustError) as error:
         if settings.repository or settings.channel:

@@ -31,7 +31,7 @@ from tsuku_llm.errors import (
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.revocation import note_metadata_status, note_others
-from tsuku_llm.operations.session import Session, repository_of
+from tsuku_llm.operations.session import Session, repository_of, way_to_undo
 
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
@@ -90,7 +90,8 @@ def _elsewhere(session: Session, repository: Repository) -> str:
     """Name the setting that moves a repository; ``llm.mirror`` is about archives only."""
     name = repository.name
     if name == OFFICIAL and session.settings.repository_url:
-        return "or ask the publisher's own address: tsuku-llm config unset llm.repository_url"
+        undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
+        return f"or ask the publisher's own address: {undo}"
     if name == OFFICIAL:
         return "or name a copy of it: tsuku-llm config set llm.repository_url URL"
     return (
