@@ -37,6 +37,15 @@ def on(shop: FolderShop, home: Path, machine: Path, **changes: object) -> Sessio
     return changed(shop.session(home), host=ReplayHost.load(machine), **changes)
 
 
+def riscv(folder: Path) -> Path:
+    """A machine with another processor than the builds are for."""
+    recording = json.loads(WITHOUT_GPU.read_text())
+    recording["system"]["machine"] = "riscv64"
+    machine = folder / "riscv.json"
+    machine.write_text(json.dumps(recording))
+    return machine
+
+
 def followed(session: Session, hint: str) -> str:
     """Run the last command of a hint as a plan, and return the variant that it would install."""
     words = shlex.split(hint.rsplit("tsuku-llm install", maxsplit=1)[1])
@@ -109,16 +118,27 @@ def test_a_revoked_release_is_not_offered(folder_shop: FolderShop, tmp_path: Pat
     assert "b1" not in hint_of(session)
 
 
+def test_a_release_for_the_platform_is_offered_with_its_repository(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    build = folder_shop.variant(folder_shop.packed("b1-cpu"))
+    platform = {"default": "cpu", "preference": {}, "variants": {"cpu": build}}
+    document = release_document("b1", platforms={"linux-riscv64": platform})
+    folder_shop.simulator.publish(document, channels=("stable",))
+    publish(folder_shop, "b2", "cpu")
+    session = on(folder_shop, tmp_path / "home", riscv(tmp_path))
+    with pytest.raises(UnknownRequest) as caught:
+        install(session, release="b2", dry_run=True)
+    assert caught.value.hint == f"tsuku-llm install --release b1 --repository {NAME}"
+    assert followed(session, caught.value.hint) == "cpu"
+
+
 def test_a_platform_without_builds_is_told_that_nothing_helps(
     folder_shop: FolderShop, tmp_path: Path
 ) -> None:
     publish(folder_shop, "b1", "cpu")
-    recording = json.loads(WITHOUT_GPU.read_text())
-    recording["system"]["machine"] = "riscv64"
-    machine = tmp_path / "riscv.json"
-    machine.write_text(json.dumps(recording))
     with pytest.raises(UnknownRequest) as caught:
-        install(on(folder_shop, tmp_path / "home", machine), dry_run=True)
+        install(on(folder_shop, tmp_path / "home", riscv(tmp_path)), dry_run=True)
     assert caught.value.hint == (
         f"nothing here changes that: no release of {NAME} is for linux-riscv64"
     )

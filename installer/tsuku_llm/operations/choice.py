@@ -175,10 +175,8 @@ def _elsewhere(session: Session, choice: Choice) -> str:
                 if other.selection.compatible:
                     backend = other.selection.requested
                     asked = "" if backend == "auto" else f" --backend {backend}"
-                    name = catalog.repository.name
-                    where = "" if name == OFFICIAL else f" --repository {name}"
-                    words = f"--release {entry.release} --channel {channel}{asked}{where}"
-                    return f"tsuku-llm install {words}"
+                    words = f"--release {entry.release} --channel {channel}{asked}"
+                    return f"tsuku-llm install {words}{_repository_flag(catalog)}"
     return ""
 
 
@@ -221,13 +219,17 @@ def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
     # Entries are sorted, the newest first.
     for entry in catalog.entries:
         if wanted & set(entry.channels) and catalog.revocation(entry) is None:
-            name = catalog.repository.name
-            where = "" if name == OFFICIAL else f" --repository {name}"
             return (
                 f"take {entry.release}, the newest that is not revoked: "
-                f"tsuku-llm install --release {entry.release}{where}"
+                f"tsuku-llm install --release {entry.release}{_repository_flag(catalog)}"
             )
     return "no other release of its channel can be used: wait for the next one, tsuku-llm update"
+
+
+def _repository_flag(catalog: Catalog) -> str:
+    """Return the words that a command needs for this repository; none for the official one."""
+    name = catalog.repository.name
+    return "" if name == OFFICIAL else f" --repository {name}"
 
 
 def _named(catalog: Catalog, release: str) -> ReleaseEntry:
@@ -273,12 +275,11 @@ def _not_young(
     allowed, young = old_enough(session, catalog.repository.name, entries)
     days = session.settings.min_age
     if young and not allowed:
-        name = catalog.repository.name
-        where = "" if name == OFFICIAL else f" --repository {name}"
+        newest = f"--release {young[0].release}{_repository_flag(catalog)}"
         raise SelectionError(
             f"every release of channel {channel} is younger than {days} days ({MIN_AGE})",
             facts=tuple(f"{each.release}: published {each.published}" for each in young),
-            hint=f"to take the newest: tsuku-llm install --release {young[0].release}{where}",
+            hint=f"to take the newest: tsuku-llm install {newest}",
         )
     for each in young:
         session.user.note(
@@ -311,7 +312,7 @@ def _platform_hint(catalog: Catalog, platform: str) -> str:
     for entry in catalog.entries:
         with suppress(TrustError, StoreError):
             if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
-                return f"tsuku-llm install --release {entry.release}"
+                return f"tsuku-llm install --release {entry.release}{_repository_flag(catalog)}"
     return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
 
 
