@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import machines
 
-from tsuku_llm.backends import REQUESTS, VENDORS, facts_of
+from tsuku_llm.backends import NAMES, facts_of
 from tsuku_llm.chain.judging import NOTHING, diagnose
 from tsuku_llm.chain.links import Chain, subject_of
 from tsuku_llm.chain.remedy import remedy
@@ -50,7 +50,7 @@ def seen(path: Path) -> tuple[Hardware, Selection]:
 
 def requests(everything: Selection) -> tuple[str, ...]:
     """Everything that a user may ask for on the machine's platform."""
-    return (*REQUESTS, *(each.name for each in everything.variants))
+    return ("auto", "gpu", *NAMES, *(each.name for each in everything.variants))
 
 
 def repaired_drivers(hardware: Hardware) -> Hardware:
@@ -110,10 +110,11 @@ def test_where_nothing_fits_the_hint_leads_somewhere(path: Path) -> None:
             continue
         hint = remedy(request, everything, hardware, "")
         subject = subject_of(request, everything, hardware, None)
-        examined, vendor = subject.variant, VENDORS.get(request)
-        assert examined is None or not_requested(examined, request, vendor) is None, path.stem
+        assert subject.variant is None or not_requested(subject.variant, request) is None
         chain = diagnose(subject, hardware, everything, NotInstalled(""), None)
         told = f"{path.stem}, {request}: {hint}"
+        # A driver that was too slow may get more time than it had.
+        hint = hint.replace("tsuku-llm config set llm.probe_timeout 60s", "more time")
         assert "config set" not in hint, told
         assert "--available" not in hint, told
         offered = re.findall(r"tsuku-llm install --backend (\S+?)(?:;|$)", hint)

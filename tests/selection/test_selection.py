@@ -356,8 +356,9 @@ def test_a_named_problem_is_the_reason() -> None:
 
 # --- the words that users bring along ----------------------------------------------------
 
-RADEON = Gpu("vulkan", 0, "RX 7900", GpuKind.DISCRETE, 24 << 30, AMD, api_version="1.3")
-GEFORCE = Gpu("vulkan", 1, "RTX 3060", GpuKind.DISCRETE, 12 << 30, NVIDIA, api_version="1.3")
+# The same cards as those of ``rocm`` and ``cuda``, with the same memory.
+RADEON = Gpu("vulkan", 0, "RX 7800", GpuKind.DISCRETE, 16 << 30, AMD, api_version="1.3")
+GEFORCE = Gpu("vulkan", 1, "RTX 3090", GpuKind.DISCRETE, 24 << 30, NVIDIA, api_version="1.3")
 ARC = Gpu("vulkan", 2, "Arc A380", GpuKind.DISCRETE, 6 << 30, INTEL, api_version="1.3")
 LLVMPIPE = Gpu("vulkan", 3, "llvmpipe", GpuKind.SOFTWARE, vendor_id=0x10005, api_version="1.3")
 

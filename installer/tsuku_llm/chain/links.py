@@ -138,7 +138,11 @@ def _backend(
         names = [each.backend for each in selection.variants]
         return "cpu" if "cpu" in names else names[0]
     if requested in VENDORS:
-        return _of_maker(requested, selection)
+        # A maker's own interface is the one to examine, as far as there is a build for it.
+        offered = {variant.backend for variant in selection.variants}
+        own = [backend for backend in backends_of(requested) if backend in offered]
+        if own:
+            return own[0]
     # A CPU build in use does not tell which GPU backend to examine.
     if active and active[0] != "cpu":
         return active[0]
@@ -146,17 +150,6 @@ def _backend(
     best = next((backend for backend in fitting if backend != "cpu"), None)
     # Without GPU builds for this platform: "gpu" if the user asks for one, else "cpu".
     return best or _most_promising(selection, hardware) or ("gpu" if requested == "gpu" else "cpu")
-
-
-def _of_maker(word: str, selection: Selection) -> str:
-    """Return the backend to examine for a maker's GPUs: the maker's own interface comes first.
-
-    Without a build for it, the best one that uses such GPUs.
-    """
-    own, vendor = backends_of(word), VENDORS[word]
-    offered = [each.backend for each in selection.variants if each.backend != "cpu"]
-    usable = [backend for backend in offered if vendor in facts_of(backend).vendors]
-    return next((backend for backend in (*own, *usable) if backend in usable), own[0])
 
 
 def _most_promising(selection: Selection, hardware: Hardware) -> str | None:
