@@ -100,7 +100,7 @@ def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
 
 
 def test_every_key_has_its_place_in_the_settings(paths: Paths) -> None:
-    assert {*Settings._fields} == {*(key.key for key in KEYS), "chosen"}
+    assert {*Settings._fields} == {*(key.key for key in KEYS), "chosen", "flags"}
     chosen = load(paths, {}, {"llm.backend": "cpu"}).settings.chosen
     assert chosen == {"backend"}
 
