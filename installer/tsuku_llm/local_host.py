@@ -105,11 +105,20 @@ class LocalHost:
         command += [program.module, self._root, str(limit)]
         start = functools.partial(_start, command, environ, scratch)
         first = _started(start, questions) if questions else None
-        # Import these only now: the child starts in the meantime.
-        from tsuku_llm.driver_child import Asking, Child  # noqa: PLC0415
+        try:
+            # Import these only now: the child starts in the meantime.
+            from tsuku_llm.driver_child import Asking, Child  # noqa: PLC0415
 
-        child = Child(start, limit, first)
-        return Asking(child, functools.partial(_ask_in, scratch, child, questions), self._tell)
+            child = Child(start, limit, first)
+            return Asking(child, functools.partial(_ask_in, scratch, child, questions), self._tell)
+        except BaseException:
+            # An interrupt, before anybody else knows of the child: it may hang in a driver already.
+            from tsuku_llm.driver_child import Child  # noqa: PLC0415
+
+            Child(start, limit, first).cancel()
+            if scratch:
+                _remove(scratch)
+            raise
 
 
 _START = (
