@@ -22,6 +22,12 @@ POLICIES: tuple[str, ...] = get_args(Policy)
 # The vendor numbers of the PCI bus.
 NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
 
+VENDORS: Mapping[str, int] = {"nvidia": NVIDIA, "amd": AMD, "intel": INTEL}
+"""The makers of GPUs that a user may request instead of a backend."""
+
+REQUESTS: tuple[str, ...] = ("auto", "gpu", *VENDORS, *NAMES)
+"""The words for a request, besides the names of variants; ``meaning`` knows others for them."""
+
 VENDOR_DRIVER = "install the GPU's driver from its vendor"
 
 _COMPANION = "the CUDA companion archive is missing: tsuku-llm install --force"
@@ -32,8 +38,10 @@ class BackendFacts(NamedTuple):
     """A row: a backend of ggml, with the driver API that it needs.
 
     ``api`` is the name of that API in ``Hardware``, empty for the CPU, and ``api_label`` its name
-    in messages. ``api_fix`` says how to install it on Linux. ``vendors`` are the makers of the
-    adapters that the backend can use, as numbers of the PCI bus.
+    in messages. ``words`` are other names that users bring along. ``api_fix`` says how to install
+    the API on Linux, and ``api_libraries`` which libraries a package manager may have for it, by
+    the vendor of the adapter. ``vendors`` are the makers of the adapters that the backend can use,
+    as numbers of the PCI bus.
 
     ``device_prefixes`` are the beginnings of ggml's names for the devices, in lower case
     ("CUDA0", "MTL0"). ``plugin`` is the part of the plugin's file name after "ggml-".
@@ -54,7 +62,9 @@ class BackendFacts(NamedTuple):
     name: str
     api: str = ""
     api_label: str = ""
+    words: tuple[str, ...] = ()
     api_fix: str = VENDOR_DRIVER
+    api_libraries: Mapping[int, tuple[str, ...]] = {}
     vendors: frozenset[int] = frozenset({NVIDIA, AMD, INTEL})
     device_prefixes: tuple[str, ...] = ()
     plugin: str = ""
@@ -72,6 +82,7 @@ TABLE = (
         "cuda",
         api="cuda",
         api_label="the NVIDIA driver (CUDA)",
+        words=("cublas",),
         api_fix="install the NVIDIA driver (the CUDA toolkit is not needed)",
         vendors=frozenset({NVIDIA}),
         device_prefixes=("cuda",),
@@ -90,6 +101,7 @@ TABLE = (
         "rocm",
         api="rocm",
         api_label="the ROCm runtime (HIP)",
+        words=("hip", "hipblas"),
         api_fix="install ROCm's runtime",
         vendors=frozenset({AMD}),
         device_prefixes=("rocm", "hip"),
@@ -103,7 +115,8 @@ TABLE = (
         "sycl",
         api="level_zero",
         api_label="the Level Zero loader",
-        api_fix="install Intel's compute runtime and the Level Zero loader (libze1)",
+        words=("oneapi", "level-zero", "level_zero"),
+        api_fix="install Intel's compute runtime and the Level Zero loader",
         vendors=frozenset({INTEL}),
         device_prefixes=("sycl",),
         plugin="sycl",
@@ -123,8 +136,13 @@ TABLE = (
         "vulkan",
         api="vulkan",
         api_label="the Vulkan loader",
-        api_fix="sudo apt install libvulkan1 mesa-vulkan-drivers "
-        "(NVIDIA: libvulkan1 and its driver)",
+        words=("vk",),
+        api_fix="install the Vulkan loader (libvulkan.so.1) and the GPU's Vulkan driver",
+        api_libraries={
+            AMD: ("libvulkan.so.1", "vulkan-driver-amd"),
+            INTEL: ("libvulkan.so.1", "vulkan-driver-intel"),
+            NVIDIA: ("libvulkan.so.1",),
+        },
         device_prefixes=("vulkan",),
         plugin="vulkan",
         driver_memory=40 << 20,
@@ -134,15 +152,17 @@ TABLE = (
             "VK_ICD_FILENAMES",
             "VK_DRIVER_FILES",
             "VK_LOADER_DRIVERS_DISABLE",
+            "VK_LOADER_DRIVERS_SELECT",
             "MESA_VK_DEVICE_SELECT",
         ),
-        first_look="check that vulkaninfo --summary lists the GPU (package vulkan-tools)",
+        first_look="check that vulkaninfo --summary lists the GPU",
         packages={
             "libvulkan": {
                 "debian": "libvulkan1",
                 "fedora": "vulkan-loader",
                 "arch": "vulkan-icd-loader",
                 "suse": "libvulkan1",
+                "alpine": "vulkan-loader",
             }
         },
         caches=("nvidia-gl", "mesa"),
@@ -151,7 +171,9 @@ TABLE = (
         "opencl",
         api="opencl",
         api_label="the OpenCL loader",
-        api_fix="install the OpenCL loader (ocl-icd-libopencl1) and the GPU's OpenCL driver",
+        words=("ocl",),
+        api_fix="install the OpenCL loader (libOpenCL.so.1) and the GPU's OpenCL driver",
+        api_libraries={INTEL: ("libOpenCL.so.1", "opencl-driver-intel")},
         device_prefixes=("gpuopencl", "opencl"),
         plugin="opencl",
         hiding_variables=("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE", "OCL_ICD_VENDORS"),
@@ -162,6 +184,7 @@ TABLE = (
                 "fedora": "ocl-icd",
                 "arch": "ocl-icd",
                 "suse": "libOpenCL1",
+                "alpine": "opencl-icd-loader",
             }
         },
         caches=("ggml-opencl", "nvidia-compute", "intel-neo", "amd-comgr", "mesa", "pocl"),
@@ -170,7 +193,18 @@ TABLE = (
         "openvino",
         api="openvino",
         api_label="OpenVINO's Intel driver",
-        api_fix="install Intel's OpenCL driver (intel-opencl-icd)",
+        # The only backend here that computes on a neural processor (NPU).
+        words=("npu", "ov"),
+        api_fix="install Intel's OpenCL driver",
+        api_libraries={INTEL: ("opencl-driver-intel",)},
+        packages={
+            "opencl-driver-intel": {
+                "debian": "intel-opencl-icd",
+                "fedora": "intel-compute-runtime",
+                "arch": "intel-compute-runtime",
+                "suse": "intel-opencl",
+            }
+        },
         vendors=frozenset({INTEL}),
         device_prefixes=("openvino",),
         plugin="openvino",
@@ -182,6 +216,8 @@ TABLE = (
         "metal",
         api="metal",
         api_label="Metal",
+        # Apple's GPUs have one backend, so the maker's name needs no rule of its own.
+        words=("apple", "mtl"),
         device_prefixes=("mtl", "metal"),
         plugin="metal",
         first_look="Metal needs a Mac with a GPU, and no virtual machine",
@@ -189,6 +225,9 @@ TABLE = (
 )
 
 _BY_NAME = {row.name: row for row in TABLE}
+_BY_WORD = {word: row.name for row in TABLE for word in row.words if word not in NAMES}
+WORDS: tuple[str, ...] = tuple(_BY_WORD)
+"""The other names of backends that ``meaning`` knows."""
 _BY_API = {row.api: row for row in TABLE if row.api}
 
 
@@ -200,3 +239,17 @@ def facts_of(name: str) -> BackendFacts:
 def backend_of_api(api: str) -> BackendFacts | None:
     """Return the row of the backend that needs this driver API."""
     return _BY_API.get(api)
+
+
+def meaning(word: str) -> str:
+    """Return our own word for one that users bring along: ``HIP`` means ``rocm``.
+
+    Any other word is returned in lower case.
+    """
+    word = word.lower()
+    return _BY_WORD.get(word, word)
+
+
+def backends_of(vendor: str) -> tuple[str, ...]:
+    """Return the backends that use GPUs of this maker only: its own interfaces."""
+    return tuple(row.name for row in TABLE if row.vendors == {VENDORS[vendor]})

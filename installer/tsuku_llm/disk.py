@@ -10,6 +10,8 @@ from pathlib import Path
 from tsuku_llm.errors import NoSpace, NotWritable, StoreError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# EAGAIN comes from a process that cannot be started: our files are never in non-blocking mode.
+_LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -62,6 +64,11 @@ def _disk_error(error: OSError, doing: str, folder: Path) -> StoreError:
             facts=facts,
             hint="make that folder yours and writable, or set TSUKU_HOME to one that is",
         )
+    if error.errno in _LIMITED:
+        from tsuku_llm import system_limits  # noqa: PLC0415 - few runs reach a limit
+
+        limit = system_limits.reached(error) or str(error)
+        return StoreError(limit, facts=facts, hint=system_limits.fix_of(limit) or "")
     return StoreError(
         "a file could not be read or written",
         facts=facts,

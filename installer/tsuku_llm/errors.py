@@ -42,6 +42,7 @@ TsukuError
 ├── SilentCpu             8  silent-cpu
 ├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
 ├── GpuLost               8  gpu-lost         (after it served; or it hangs)
+├── SystemLimitReached    7  system-limit     (processes, threads, open files, memory)
 └── Interrupted         130  interrupted
 
 The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
@@ -50,7 +51,16 @@ library wraps its exceptions, always with ``from``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the hint for a name that does not exist: the most similar one, or ``otherwise``."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+    near = get_close_matches(word.lower(), tuple(known), 1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 class TsukuError(Exception):
@@ -329,6 +339,13 @@ class GpuLost(TsukuError):
 
     slug = "gpu-lost"
     exit_code = 8
+
+
+class SystemLimitReached(TsukuError):
+    """A process, thread, open file or piece of memory that the system does not allow."""
+
+    slug = "system-limit"
+    exit_code = 7
 
 
 class Interrupted(TsukuError):

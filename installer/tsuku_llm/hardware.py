@@ -26,7 +26,10 @@ class ApiState(str, enum.Enum):
     FAILED = "failed"
     """Its library is installed, but did not load or returned an error."""
     TIMED_OUT = "timed-out"
+    """It did not answer within the limit: it is slow, or it hangs."""
     CRASHED = "crashed"
+    NOT_STARTED = "not-started"
+    """The child process that would have asked it could not be started."""
     NOT_ASKED = "not-asked"
     """It does not exist on this operating system."""
 
@@ -59,7 +62,9 @@ class Gpu:
 
     ``memory`` is in bytes, None if the API does not report it. ``index`` is the position in the
     API's own enumeration. ``compute_capability`` is NVIDIA's ("9.0"), ``gfx`` AMD's ("gfx1100"),
-    ``api_version`` the device's own version of the API.
+    ``api_version`` the device's own version of the API. ``storage_16bit`` tells whether a Vulkan
+    device has 16-bit values in storage buffers, without which ggml's backend passes it over; None
+    if it was not asked.
     """
 
     api: str
@@ -74,6 +79,7 @@ class Gpu:
     api_version: str | None = None
     driver: str | None = None
     uuid: str | None = None
+    storage_16bit: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ class Hardware:
     libstdc++ defines ("3.4.30"), None if unknown. ``vcruntime`` is the version of Windows' Visual
     C++ runtime, "0" if none is installed. ``evidence`` holds supporting facts (the devices on the
     PCI bus): they explain, and never decide. ``simulated`` names the snapshot if the machine is a
-    replayed one.
+    replayed one. ``packages`` is the family of the package manager (``packages.family_of``), "" if
+    it is not known, and ``container`` tells that this is a container.
     """
 
     os: str
@@ -142,6 +149,8 @@ class Hardware:
     problems: tuple[Problem, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     simulated: str | None = None
+    packages: str = ""
+    container: bool = False
 
     @property
     def platform(self) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from tsuku_llm.driver_child import Asking, Child, DriverAnswer, StartProcess
+    from tsuku_llm.driver_child import Asking, Child, DriverAnswer, StartProcess, Tell
 Raw = str | int | None
 
 
@@ -26,8 +26,8 @@ class ChildProgram:
 
     ``module`` must have ``main(root, limit, questions)`` and speak as ``driver_child`` describes.
     ``environment`` turns this process's environment into the child's. Its other arguments are a
-    private folder that lives as long as the question, and the prefix of every path ("" on a real
-    machine).
+    private folder that lives as long as the question (None if none can be made), and the prefix of
+    every path ("" on a real machine).
     """
 
     __slots__ = ("environment", "folder", "module")
@@ -36,7 +36,7 @@ class ChildProgram:
         self,
         folder: str | Path,
         module: str,
-        environment: Callable[[Mapping[str, str], str, str], Mapping[str, str]],
+        environment: Callable[[Mapping[str, str], str | None, str], Mapping[str, str]],
     ) -> None:
         self.folder = folder
         self.module = module
@@ -47,11 +47,20 @@ READ_LIMIT = 65536
 
 
 class LocalHost:
-    """This machine. ``root`` prefixes every path, ``environ`` replaces the environment."""
+    """This machine. ``root`` prefixes every path, ``environ`` replaces the environment.
+
+    ``tell`` is called for each question that is slow while its answer is waited for.
+    """
 
     name = None
 
-    def __init__(self, root: Path | None = None, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        self._tell = tell
         self._root = "" if root is None else str(root)
         self._environ = dict(os.environ if environ is None else environ)
 
@@ -89,18 +98,27 @@ class LocalHost:
 
     def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Asking:
         """Ask as ``Host`` describes: the child starts at once, and a thread listens to it."""
-        scratch = _scratch_folder()
+        scratch = _scratch_folder(self._environ)
         environ = program.environment(self._environ, scratch, self._root)
         # Isolated and without site-packages: no file of the user can change what the child runs.
         command = [sys.executable, "-I", "-S", "-E", "-c", _START, str(program.folder)]
         command += [program.module, self._root, str(limit)]
         start = functools.partial(_start, command, environ, scratch)
         first = _started(start, questions) if questions else None
-        # Import these only now: the child starts in the meantime.
-        from tsuku_llm.driver_child import Asking, Child  # noqa: PLC0415
+        try:
+            # Import these only now: the child starts in the meantime.
+            from tsuku_llm.driver_child import Asking, Child  # noqa: PLC0415
 
-        child = Child(start, limit, first)
-        return Asking(child, functools.partial(_ask_in, scratch, child, questions))
+            child = Child(start, limit, first)
+            return Asking(child, functools.partial(_ask_in, scratch, child, questions), self._tell)
+        except BaseException:
+            # An interrupt, before anybody else knows of the child: it may hang in a driver already.
+            from tsuku_llm.driver_child import Child  # noqa: PLC0415
+
+            Child(start, limit, first).cancel()
+            if scratch:
+                _remove(scratch)
+            raise
 
 
 _START = (
@@ -109,18 +127,31 @@ _START = (
 )
 
 
-def _scratch_folder() -> str:
-    """Make a private folder; ``tempfile`` would take longer to import than the question."""
-    folders = [os.environ.get(name) for name in ("TMPDIR", "TEMP")]
-    folder = next((folder for folder in folders if folder), "/tmp")  # noqa: S108
-    path = os.path.join(folder, f"tsuku-llm-{os.urandom(12).hex()}")  # noqa: PTH118
-    with contextlib.suppress(OSError):  # without the folder the child's start fails, see _started
-        os.mkdir(path, 0o700)  # noqa: PTH102
-    return path
+def _scratch_folder(environ: Mapping[str, str]) -> str | None:
+    """Make a private folder; return None if no folder for temporary files can be written.
+
+    ``tempfile`` has the same list of places, but takes longer to import than the question. Unlike
+    it, this leaves out the current folder: a command must not write into the user's project.
+    """
+    named = (environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    # A container with a read-only root may have only the last two, in memory.
+    usual = ("/tmp", "/var/tmp", environ.get("XDG_RUNTIME_DIR"), "/dev/shm")  # noqa: S108
+    name = f"tsuku-llm-{os.urandom(12).hex()}"
+    for folder in (*named, *usual):
+        # A relative path would depend on the current folder.
+        if folder and os.path.isabs(folder):  # noqa: PTH117
+            path = os.path.join(folder, name)  # noqa: PTH118
+            with contextlib.suppress(OSError):  # missing, read-only or full: try the next one
+                os.mkdir(path, 0o700)  # noqa: PTH102
+                return path
+    return None
 
 
 def _start(
-    command: Sequence[str], environ: Mapping[str, str], cwd: str, questions: Sequence[str]
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    scratch: str | None,
+    questions: Sequence[str],
 ) -> subprocess.Popen[bytes]:
     """Start a child in its own session, so that it can be killed with every process it started."""
     import subprocess  # noqa: PLC0415 - most commands start no child
@@ -130,7 +161,9 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,  # the child keeps it and gives drivers another stdout
         stderr=subprocess.DEVNULL,
-        cwd=cwd,
+        # Drivers may write core files and logs where they run. Without a folder of ours, the root
+        # folder is there on every system, and only the superuser can write to it.
+        cwd=scratch or os.path.abspath(os.sep),  # noqa: PTH100
         env=environ,
         start_new_session=True,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
@@ -144,12 +177,13 @@ def _started(start: StartProcess, questions: Sequence[str]) -> subprocess.Popen[
         return None
 
 
-def _ask_in(scratch: str, child: Child, questions: Sequence[str]) -> dict[str, DriverAnswer]:
+def _ask_in(scratch: str | None, child: Child, questions: Sequence[str]) -> dict[str, DriverAnswer]:
     try:
         return child.ask_all(questions)
     finally:
         # The last child has ended or was left behind; no other process uses the folder.
-        _remove(scratch)
+        if scratch:
+            _remove(scratch)
 
 
 def _remove(scratch: str) -> None:

@@ -1,22 +1,24 @@
 """The release files of the signed manifest: platform → variant → artifacts.
 
 This module has the types and one parser. The parser takes only ``VerifiedBytes``: unsigned data
-is never interpreted. Unknown fields are ignored, except inside ``requires``: an unknown key there
-is kept by name and makes the variant incompatible, because a requirement that cannot be checked
-is not met.
+is never interpreted. Unknown fields are ignored, except inside ``requires`` (see
+``requirements``). A variant with a backend, a format of archive or a kind of URL that this version
+does not know is kept: it counts as a variant with an unknown requirement. So a new word in one
+variant does not hide the rest of the release from programs of today.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, BinaryIO, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, BinaryIO, Literal, get_args
 
 import msgspec
 
-from tsuku_llm.backends import BackendName, Policy
+from tsuku_llm.backends import NAMES, POLICIES
 from tsuku_llm.errors import ManifestError
+from tsuku_llm.requirements import Bytes, Dotted, Requirements, read_requirements
 from tsuku_llm.safe_text import URL_USER
 from tsuku_llm.tree_entry import FileEntry, LinkEntry
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
@@ -31,79 +33,25 @@ ARCHIVES = 8
 """The most archives of one variant."""
 
 Format = Literal["tar.gz", "zip", "wheel"]
+FORMATS: tuple[str, ...] = get_args(Format)
+"""The formats of archives that this version can unpack."""
+
+_SCHEMES = ("https://", "pkg:pypi/")
+"""The beginnings of the URLs that this version can download from."""
 
 # The patterns end in \Z: "$" also matches before a final line feed.
-Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}\Z")]
-Architecture = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,2}\.[0-9]a?\Z")]
-CpuFeature = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]{2,32}\Z")]
-GfxTarget = Annotated[str, msgspec.Meta(pattern=r"^gfx[0-9a-f]{3,8}\Z")]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,63}\Z")]
 RelativePath = Annotated[str, msgspec.Meta(pattern=rf"^{RELATIVE_PATH}\Z", max_length=255)]
 RootFolder = Annotated[str, msgspec.Meta(pattern=rf"^(?:{RELATIVE_PATH})?\Z", max_length=255)]
 # A manifest is public, and URLs are printed and stored: a user or password in a URL is refused.
-_URL = rf"^(?!.*{URL_USER})(https://[!-~]+|pkg:pypi/[!-~]+)\Z"
+# Another scheme is a word of a newer version, except for those that are known and never allowed.
+_OTHER_SCHEME = r"(?!(?:https?|file|ftp):)[a-z][a-z0-9+.-]{1,31}:"
+_URL = rf"^(?!.*{URL_USER})(?:https://|{_OTHER_SCHEME})[!-~]+\Z"
 Url = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2000)]
 Publisher = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
-
-
-@dataclass(frozen=True, slots=True)
-class CudaRequirement:
-    """The contents of a CUDA build: device code per compute capability, and its toolkit.
-
-    ``sass`` entries run without compilation ("8.6", or "12.0a" for exactly that device). ``ptx``
-    entries are compiled on the user's machine, by a driver at least as new as ``toolkit``.
-    """
-
-    toolkit: Dotted
-    sass: tuple[Architecture, ...]
-    ptx: tuple[Architecture, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RocmRequirement:
-    """The targets of a ROCm build: ``gfx`` targets, and ``runtime``, the ROCm version line."""
-
-    runtime: Dotted
-    gfx: tuple[GfxTarget, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenclRequirement:
-    """The OpenCL device of a build: ``device`` must be a part of a usable device's name."""
-
-    device: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirements:
-    """The requirements of a variant on the machine. None means: not required.
-
-    ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are lowest
-    versions. ``x86_64_level`` is the level of the psABI. ``cpu_features`` are instruction sets
-    beyond that level, with the names of Linux' /proc/cpuinfo. ``vulkan`` is the lowest instance
-    and device version. ``level_zero`` and ``openvino`` require an Intel device. ``memory`` is in
-    bytes. ``unknown`` has the keys that this version cannot check.
-    """
-
-    glibc: Dotted | None = None
-    libstdcxx: Dotted | None = None
-    macos: Dotted | None = None
-    vcruntime: Dotted | None = None
-    x86_64_level: Annotated[int, msgspec.Meta(ge=1, le=4)] | None = None
-    cpu_features: Annotated[tuple[CpuFeature, ...], msgspec.Meta(max_length=64)] = ()
-    memory: Bytes | None = None
-    vulkan: Dotted | None = None
-    cuda: CudaRequirement | None = None
-    rocm: RocmRequirement | None = None
-    opencl: OpenclRequirement | None = None
-    level_zero: bool = False
-    openvino: bool = False
-    metal: bool = False
-    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +85,17 @@ class Measured:
 class Artifact:
     """One archive to download.
 
-    ``size`` is in bytes, None if upstream published none. ``root`` is the folder inside the
-    archive whose content is installed; "" means all of it. With ``pieces``, each piece can be
-    verified and used, or downloaded again, before the others have arrived. The list has exactly
-    one digest for each piece.
+    In every variant that can fit, this version knows ``format`` and the scheme of ``url``. ``size``
+    is in bytes, None if upstream published none. ``root`` is the folder inside the archive whose
+    content is installed; "" means all of it. With ``pieces``, each piece can be verified and used,
+    or downloaded again, before the others have arrived. The list has exactly one digest for each
+    piece.
     """
 
     url: str
     sha256: str
     size: int | None = None
-    format: Format
+    format: str
     root: str = ""
     files: tuple[FileEntry, ...] | None = None
     links: tuple[LinkEntry, ...] = ()
@@ -178,13 +127,14 @@ class Artifact:
 class Variant:
     """One build of a release for one platform.
 
+    ``backend`` may be a name that this version does not know; ``requires.unknown`` says so.
     ``server`` is the path of the executable in the installed tree. ``arguments`` always come
     before the user's arguments (``--device none`` for the CPU variant of a GPU build).
     """
 
-    name: Name
-    backend: BackendName
-    server: RelativePath
+    name: str
+    backend: str
+    server: str
     requires: Requirements
     artifacts: tuple[Artifact, ...]
     arguments: tuple[str, ...] = ()
@@ -261,7 +211,7 @@ class _Artifact:
     url: Url
     sha256: Sha256
     size: Bytes | None = None
-    format: Format
+    format: Name
     root: RootFolder = ""
     files: tuple[_File, ...] | None = None
     links: tuple[_Link, ...] = ()
@@ -270,9 +220,9 @@ class _Artifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variant:
-    backend: BackendName
+    backend: Name
     server: RelativePath
-    requires: dict[str, Any]
+    requires: Any
     artifacts: Annotated[tuple[_Artifact, ...], msgspec.Meta(min_length=1, max_length=ARCHIVES)]
     arguments: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
 
@@ -280,7 +230,7 @@ class _Variant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Platform:
     default: Name
-    preference: dict[Policy, tuple[BackendName, ...]]
+    preference: dict[Name, tuple[Name, ...]]
     variants: dict[Name, _Variant]
 
 
@@ -323,7 +273,8 @@ def parse_release(data: VerifiedBytes) -> Release:
     """Read one release file.
 
     Raises ``ManifestError`` for anything that is not a release file of format 1: wrong types,
-    repeated keys, floats, malformed digests or paths, a default that is not a variant.
+    repeated keys, floats, malformed digests or paths, a default that is not a variant. A word that
+    this version does not know makes one variant incompatible, and is no error.
     """
     try:
         return _release(decode_json(data))
@@ -345,12 +296,14 @@ def says_revoked(data: VerifiedBytes) -> bool:
 
 
 def require_release(document: object) -> None:
-    """Raise ``ManifestError`` unless this is the document of a release file.
+    """Raise ``ManifestError`` unless this version understands every word of a release file.
 
-    A publisher calls it before signing. A file to use goes through ``parse_release``, verified.
+    A publisher calls it before signing: an unknown word there is most likely a mistake. A file to
+    use goes through ``parse_release``, verified.
     """
     try:
-        _release(document)
+        for platform in _release(document).platforms.values():
+            _require_known(platform)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise _not_understood("a release file", error) from error
 
@@ -358,9 +311,14 @@ def require_release(document: object) -> None:
 def parse_artifact(document: object) -> Artifact:
     """Read the entry of one archive, for a publisher. Raises ``ManifestError``."""
     try:
-        return _artifact(msgspec.convert(document, _Artifact))
+        artifact = _artifact(msgspec.convert(document, _Artifact))
     except (msgspec.ValidationError, ValueError) as error:
         raise _not_understood("an archive", error) from error
+    if artifact.format not in FORMATS:
+        raise _not_understood("an archive", ValueError(f"there is no format {artifact.format!r}"))
+    if not artifact.url.startswith(_SCHEMES):
+        raise _not_understood("an archive", ValueError(f"no client can fetch {artifact.url!r}"))
+    return artifact
 
 
 def can_list(path: str) -> bool:
@@ -410,18 +368,38 @@ def _platform(name: str, raw: _Platform) -> Platform:
         name=name,
         default=raw.default,
         preference={policy: tuple(order) for policy, order in raw.preference.items()},
-        variants=tuple(
-            Variant(
-                name=key,
-                backend=value.backend,
-                server=value.server,
-                requires=_requirements(value.requires),
-                artifacts=tuple(_artifact(each) for each in value.artifacts),
-                arguments=value.arguments,
-            )
-            for key, value in raw.variants.items()
-        ),
+        variants=tuple(_variant(key, value) for key, value in raw.variants.items()),
     )
+
+
+def _variant(name: str, raw: _Variant) -> Variant:
+    requires = read_requirements(raw.requires)
+    strange = [] if raw.backend in NAMES else [f"backend {raw.backend}"]
+    formats = {each.format for each in raw.artifacts}
+    strange += [f"format {each}" for each in sorted(formats.difference(FORMATS))]
+    urls = [each.url for each in raw.artifacts if not each.url.startswith(_SCHEMES)]
+    strange += [f"url {scheme}" for scheme in sorted({url.partition("/")[0][:40] for url in urls})]
+    return Variant(
+        name=name,
+        backend=raw.backend,
+        server=raw.server,
+        requires=replace(requires, unknown=(*strange, *requires.unknown)),
+        artifacts=tuple(_artifact(each) for each in raw.artifacts),
+        arguments=raw.arguments,
+    )
+
+
+def _require_known(platform: Platform) -> None:
+    """Raise ``ValueError`` for a word of a platform that this version does not know."""
+    for variant in platform.variants:
+        if variant.requires.unknown:
+            unknown = ", ".join(variant.requires.unknown)
+            message = f"variant {variant.name} for {platform.name} has unknown words: {unknown}"
+            raise ValueError(message)
+    for policy, order in platform.preference.items():
+        if policy not in POLICIES or not set(order) <= set(NAMES):
+            message = f"platform {platform.name}: the preference {policy!r} has an unknown word"
+            raise ValueError(message)
 
 
 def _artifact(raw: _Artifact) -> Artifact:
@@ -438,12 +416,3 @@ def _artifact(raw: _Artifact) -> Artifact:
         links=tuple(LinkEntry(link.path, link.target) for link in raw.links),
         pieces=raw.pieces,
     )
-
-
-_REQUIREMENTS = frozenset(Requirements.__dataclass_fields__) - {"unknown"}
-
-
-def _requirements(raw: dict[str, Any]) -> Requirements:
-    known = {key: value for key, value in raw.items() if key in _REQUIREMENTS}
-    unknown = tuple(sorted(raw.keys() - _REQUIREMENTS))
-    return msgspec.convert({**known, "unknown": unknown}, Requirements)

@@ -20,6 +20,7 @@ from tsuku_llm.host import ABSENT, Answers, ChildProgram, DriverAnswer, Host, Ra
 
 FORMAT = 1
 SIZE_LIMIT = 4 << 20
+_LONGEST = 86400  # seconds that a question may have had: more is no recorded limit
 
 Names = tuple[str, ...]
 T = TypeVar("T")
@@ -205,7 +206,15 @@ def _answer(raw: Any) -> DriverAnswer:
     fields = _of_type(dict, raw)
     lines = tuple(_of_type(dict, line) for line in _of_type(list, fields.get("lines", [])))
     end = _of_type(str, fields.get("end", "done"))
-    return DriverAnswer(lines, end, _text(fields.get("during")))
+    return DriverAnswer(lines, end, _text(fields.get("during")), _limit(fields.get("limit")))
+
+
+def _limit(raw: Any) -> float | None:
+    """Return the seconds that a question had; None for what no question can have had."""
+    # bool is a subclass of int.
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
+        return None
+    return raw if 0 < raw < _LONGEST else None
 
 
 def _names(raw: Any) -> Names | None:

@@ -17,14 +17,6 @@ from support.tools import require_tool
 Document = dict[str, Any]
 
 
-def unknown_backend(document: Document) -> None:
-    document["platforms"]["linux-amd64"]["variants"]["cpu"]["backend"] = "npu"
-
-
-def unknown_format_of_archive(document: Document) -> None:
-    document["platforms"]["linux-amd64"]["variants"]["cpu"]["artifacts"][0]["format"] = "tar.zst"
-
-
 def newer_format(document: Document) -> None:
     document["format"] = 2
 
@@ -35,8 +27,6 @@ def another_release(document: Document) -> None:
 
 SIGNED: dict[str, Callable[[Document], None]] = {
     "newer_format": newer_format,
-    "unknown_backend": unknown_backend,
-    "unknown_format_of_archive": unknown_format_of_archive,
     "another_release": another_release,
 }
 
@@ -124,10 +114,83 @@ COMMANDS = (
 )
 
 
+def unknown_backend(variant: Document) -> None:
+    variant["backend"] = "npu"
+
+
+def unknown_format_of_archive(variant: Document) -> None:
+    variant["artifacts"][0]["format"] = "tar.zst"
+
+
+def unknown_url(variant: Document) -> None:
+    variant["artifacts"][0]["url"] = "oci://host/archive@sha256:0"
+
+
+def unknown_key(variant: Document) -> None:
+    variant["requires"]["npu"] = "2"
+
+
+def unknown_key_inside(variant: Document) -> None:
+    cuda = {"toolkit": "13.4", "sass": ["8.6"], "ptx": [], "driver": "610.0"}
+    variant |= {"backend": "cuda", "requires": {"cuda": cuda}}
+
+
+def unknown_word(variant: Document) -> None:
+    rocm = {"runtime": "10.0", "gfx": ["gfx1100", "gfx12-generic"]}
+    variant |= {"backend": "rocm", "requires": {"rocm": rocm}}
+
+
+NEWER: dict[str, Callable[[Document], None]] = {
+    "unknown_backend": unknown_backend,
+    "unknown_format_of_archive": unknown_format_of_archive,
+    "unknown_url": unknown_url,
+    "unknown_key": unknown_key,
+    "unknown_key_inside": unknown_key_inside,
+    "unknown_word": unknown_word,
+}
+
+
+@pytest.mark.parametrize("kind", NEWER)
+def test_S13_a_variant_of_a_newer_version_leaves_the_others_of_its_release(
+    shop: FolderShop, tmp_path: Path, kind: str
+) -> None:
+    newer = json.loads(json.dumps(shop.variant(shop.stand_in("b2-newer"))))
+    NEWER[kind](newer)
+    shop.publish("b2", {"newer": newer, "cpu": shop.variant(shop.stand_in("b2"))})
+    user = shop.user(tmp_path / "home")
+    assert user.run("repository", "refresh", NAME).code == 0
+    explained = user.run("explain", "--json")
+    assert explained.code == 0, explained.stderr
+    told = {each["variant"]: each for each in explained.document["data"]["variants"]}
+    assert told["newer"]["code"] == "unknown-requirement"
+    assert "not understood by this version" in told["newer"]["reason"]
+    done = user.run("install", "--json")
+    assert done.code == 0, done.stderr
+    assert (done.document["data"]["release"], done.document["data"]["variant"]) == ("b2", "cpu")
+    assert "skipped" not in done.stderr
+    asked = user.run("install", "--backend", "newer", "--json")
+    assert asked.code == 3, asked.stderr
+    assert "update tsuku-llm" in str(asked.document["error"])
+
+
+def test_S13_if_no_variant_is_understood_the_release_before_is_taken(
+    shop: FolderShop, tmp_path: Path
+) -> None:
+    newer = json.loads(json.dumps(shop.variant(shop.stand_in("b2"))))
+    unknown_key(newer)
+    shop.publish("b2", {"cpu": newer})
+    user = shop.user(tmp_path / "home")
+    assert user.run("repository", "refresh", NAME).code == 0
+    done = user.run("install", "--json")
+    assert done.code == 0, done.stderr
+    assert done.document["data"]["release"] == "b1"
+    assert "b1 is the newest that fits this machine, not b2" in done.stderr
+
+
 def test_S13_every_command_works_despite_an_unreadable_release(
     shop: FolderShop, tmp_path: Path
 ) -> None:
-    user = with_unreadable(shop, tmp_path / "home", "unknown_backend")
+    user = with_unreadable(shop, tmp_path / "home", "newer_format")
     for words in COMMANDS:
         done = user.run(*words, "--json")
         assert done.code == 0, (words, done.stderr)

@@ -52,6 +52,14 @@ def examined(
     return diagnose(subject, hardware, selection, installed, listed)
 
 
+@pytest.mark.parametrize(
+    ("word", "backend"),
+    [("HIP", "rocm"), ("nvidia", "cuda"), ("AMD", "rocm"), ("CUDA-12.8", "cuda")],
+)
+def test_the_words_of_a_request_name_the_backend_to_examine(word: str, backend: str) -> None:
+    assert examined(requested=word, active=("vulkan", "vulkan")).subject.backend == backend
+
+
 def link(chain: Chain, stage: Stage) -> Link:
     return next(each for each in chain.links if each.stage is stage)
 
@@ -246,8 +254,9 @@ def test_a_missing_library_is_recommended_only_if_the_card_is_there(
 def test_an_old_system_is_named_even_without_a_device() -> None:
     hardware = replace(without_device(ApiState.OK), libc=Libc("glibc", "2.31"))
     chain = examined(hardware)
+    assert link(chain, Stage.DEVICE).fault
     assert chain.broken
-    assert chain.broken.stage is Stage.DEVICE
+    assert chain.broken.stage is Stage.REQUIREMENT, "a device would not help"
     requirement = link(chain, Stage.REQUIREMENT).fault
     assert requirement
     assert requirement.slug == "glibc"
@@ -285,7 +294,7 @@ def test_a_software_renderer_does_not_count_as_a_device() -> None:
     ("hardware", "fix"),
     [
         (ONLY_PTX, "update NVIDIA's driver; or: tsuku-llm install --backend cuda-12.8"),
-        (FITS_NOWHERE, "use a newer release of the distribution"),
+        (FITS_NOWHERE, "use a newer release of the distribution, for example in a container"),
     ],
     ids=["ptx", "nothing-fits"],
 )

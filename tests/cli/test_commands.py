@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.program import COMMAND, Result, environment, run_program
 
-from tsuku_llm.selection import REQUESTS
+from tsuku_llm.backends import REQUESTS
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/sys of Linux")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -71,7 +71,38 @@ def test_an_unknown_backend_is_refused_with_the_known_ones(word: str, tmp_path: 
     assert not (tmp_path / "config.toml").exists()
 
 
-@pytest.mark.parametrize("word", ["auto", "gpu", "cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("config", "set", "llm.backend", "vulcan"), "vulkan"),
+        (("explain", "--channel", "stabel"), "stable"),
+        (("explain", "--release", "b1149"), "b11429"),
+        (("explain", "--repository", "oficial"), "official"),
+        (("instal",), "install"),
+        (("config", "lst"), "list"),
+    ],
+)
+def test_a_mistyped_name_gets_the_most_similar_one(
+    words: tuple[str, ...], near: str, program: Program
+) -> None:
+    result = program(*words)
+    assert result.code in (2, 3)
+    assert result.stderr.splitlines()[-1] == f"hint: did you mean {near}?"
+
+
+@pytest.mark.parametrize("word", ["", "b1 or b2", "b" * 100_000])
+def test_what_cannot_be_a_release_is_refused(word: str, program: Program) -> None:
+    result = program("explain", "--release", word)
+    assert result.code == 2
+    assert result.stderr.startswith("error[bad-usage]: --release must be a name")
+    assert len(result.stderr) < 300
+
+
+def test_a_command_that_is_like_no_other_gets_the_help(program: Program) -> None:
+    assert program("xyz").stderr.splitlines()[-1] == "hint: see: tsuku-llm --help"
+
+
+@pytest.mark.parametrize("word", ["auto", "gpu", "cpu", "cuda", "HIP", "nvidia"])
 def test_a_known_backend_is_accepted(word: str, program: Program) -> None:
     assert program("config", "set", "llm.backend", word).code == 0
 

@@ -89,6 +89,8 @@ def test_a_whole_chain_ends_with_0(
         ("driver-updated-not-rebooted", "auto", "api-init", 3, "restart the machine"),
         ("cuda-visible-devices-empty", "cuda", "device", 3, "unset CUDA_VISIBLE_DEVICES"),
         ("gtx-1060-driver-580", "cuda-13.4", "requirement", 3, "--backend cuda-12.8"),
+        ("a100-driver-550-without-vulkan", "auto", "requirement", 3, "update NVIDIA's driver"),
+        ("rocm-6-without-vulkan", "auto", "requirement", 3, "install the ROCm runtime"),
         ("wsl-without-gpu", "gpu", "kernel-module", 3, "wsl --update"),
         (
             "amd-card-without-rocm",
@@ -127,6 +129,15 @@ def test_the_first_broken_link_and_one_fix_are_named(  # noqa: PLR0913, PLR0917
     assert "error[" not in shown.stderr, "people have read it"
     reason = next(each["reason"] for each in told["data"]["links"] if each["link"] == link)
     assert not [line for line in lines if line.startswith("also ") and reason in line]
+
+
+def test_the_variant_that_lacks_the_least_is_examined(
+    as_json: AsJson, on: Callable[[str], None]
+) -> None:
+    on("a100-driver-550-without-vulkan")
+    told = as_json("doctor")
+    assert told["data"]["variant"] == "cuda-12.8"
+    assert "needs a driver for CUDA 12.8" in told["error"]["message"]
 
 
 def test_a_temporary_problem_is_marked_as_temporary(

@@ -1,5 +1,6 @@
 """Arguments in, exit code out: every error in one form, with its code and no traceback."""
 
+import errno
 import json
 import os
 import signal
@@ -185,7 +186,10 @@ def test_every_error_has_its_code_and_form(
     }
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (entry.Terminated(), 143)])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (entry.Terminated(15), 143), (entry.Terminated(1), 129)],
+)
 def test_an_interrupt_is_an_error_like_others(
     error: BaseException,
     code: int,
@@ -208,6 +212,32 @@ def test_a_bug_shows_a_traceback_and_what_to_do(
     assert "error[bug]: ZeroDivisionError: of ours" in result.stderr
     assert "please report it" in result.stderr.splitlines()[-1]
     assert as_json("config")["error"]["code"] == "bug"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("can't start new thread"), "processes or threads"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "processes or threads"),
+        (OSError(errno.EMFILE, "Too many open files"), "this process has too many open files"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_a_limit_of_the_system_is_no_bug(
+    error: Exception,
+    words: str,
+    program: Run,
+    as_json: AsJson,
+    raising: Callable[[BaseException], None],
+) -> None:
+    raising(error)
+    result = program("config")
+    assert result.code == 7
+    first, hint = result.stderr.splitlines()
+    assert first.startswith("error[system-limit]: ")
+    assert words in first
+    assert hint.startswith("hint: ")
+    assert as_json("config")["error"]["code"] == "system-limit"
 
 
 def test_the_envelope_accepts_every_type_of_a_report() -> None:

@@ -14,6 +14,8 @@ import pytest
 from support.program import Result
 from support.repository import release_document
 
+from tsuku_llm.errors import ManifestError
+from tsuku_llm.manifest import require_release
 from tsuku_publish.cli.main import run
 
 Program = Callable[..., Result]
@@ -138,6 +140,59 @@ def test_a_variant_of_several_platforms_needs_the_platform(
     assert "host.test" not in artifacts(release, "linux-arm64")[0]["url"]
 
 
+# --- several variants ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["no_key", "empty_list"])
+def test_variants_are_packed_one_after_the_other(
+    program: Program,
+    as_json: Callable[..., Any],
+    build: Path,
+    release: Path,
+    missing: str,
+) -> None:
+    document = json.loads(release.read_text("utf-8"))
+    amd64 = document["platforms"]["linux-amd64"]
+    if missing == "empty_list":
+        amd64["variants"]["cpu"]["artifacts"] = []
+    amd64["variants"]["avx512"] = {**amd64["variants"]["cpu"], "requires": {"x86_64_level": 4}}
+    document["platforms"]["linux-arm64"] = {**amd64, "variants": {"cpu": amd64["variants"]["cpu"]}}
+    release.write_text(json.dumps(document), "utf-8")
+
+    first = program(*words(build, release, "--platform", "linux-amd64"))
+    assert first.code == 0, first.stderr
+    assert "still to pack: avx512 for linux-amd64, cpu for linux-arm64" in first.stdout
+    assert len(artifacts(release)) == 1
+    assert not artifacts_of(release, "linux-amd64", "avx512"), "nothing is made up"
+    with pytest.raises(ManifestError):
+        require_release(json.loads(release.read_text("utf-8")))
+
+    (build / "llama-server").write_bytes(b"another server")
+    second = as_json(*words(build, release, "--variant", "avx512"))["data"]
+    assert second["not_packed"] == ["cpu for linux-arm64"]
+    third = program(*words(build, release, "--platform", "linux-arm64"))
+    assert "consists of 1 archive; sign it" in third.stdout
+    require_release(json.loads(release.read_text("utf-8")))
+    assert artifacts(release) != artifacts_of(release, "linux-amd64", "avx512")
+
+
+def test_another_variant_that_clients_would_not_understand_is_an_error_at_once(
+    program: Program, build: Path, release: Path
+) -> None:
+    document = json.loads(release.read_text("utf-8"))
+    variants = document["platforms"]["linux-amd64"]["variants"]
+    variants["later"] = {**variants["cpu"], "requires": {"glib": "2.34"}}
+    release.write_text(json.dumps(document), "utf-8")
+    refused = program(*words(build, release))
+    assert refused.code == 2
+    assert "variant later for linux-amd64 has unknown words: glib" in refused.stderr
+
+
+def artifacts_of(release: Path, platform: str, variant: str) -> Any:
+    document = json.loads(release.read_text("utf-8"))
+    return document["platforms"][platform]["variants"][variant].get("artifacts")
+
+
 # --- wrong use ----------------------------------------------------------------------------------
 
 
@@ -184,6 +239,10 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "no_variant": (
         edited(lambda d: d["platforms"]["linux-amd64"]["variants"].clear()),
         "has no variants cpu",
+    ),
+    "variants_a_list": (
+        edited(lambda d: d["platforms"].update({"linux-arm64": {"variants": ["x"]}})),
+        "would not understand",
     ),
     "server_no_text": (edited(lambda d: cpu(d).update(server=["x"])), "names no server"),
     "incomplete": (edited(lambda document: document.pop("publisher")), "would not understand"),

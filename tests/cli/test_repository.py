@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,6 +25,13 @@ def offered(simulator: RepositorySimulator, folder: Path) -> tuple[str, ...]:
     root = folder / "root.json"
     root.write_bytes(simulator.pinned_root)
     return ("repository", "add", "ours", "https://127.0.0.1:1/", "--root", str(root))
+
+
+def served(simulator: RepositorySimulator, folder: Path) -> tuple[str, ...]:
+    """The same, with an address where the repository's files are."""
+    simulator.write(folder / "host")
+    *words, _, flag, root = offered(simulator, folder)
+    return (*words, f"{(folder / 'host').as_uri()}/", flag, root)
 
 
 def weak(public: str, keytype: str = "ed25519", scheme: str = "ed25519") -> Callable[..., None]:
@@ -95,6 +103,41 @@ def test_T36_a_root_of_another_repository_is_not_kept(program: Program, tmp_path
     refused = program("repository", "add", name, f"{(tmp_path / 'host').as_uri()}/", "--root", root)
     assert refused.code == 5
     assert "hint: nothing was added: ask the owner" in refused.stderr
+    assert "ours" not in program("repository", "list").stdout
+
+
+MISTAKES: dict[str, Callable[[RepositorySimulator], object]] = {
+    "a_day": lambda simulator: simulator.timestamp.unrecognized_fields.update(issued="2026-11-20"),
+    "a_number": lambda simulator: simulator.targets.unrecognized_fields.update(issued=20261120),
+    "an_offset": lambda simulator: simulator.snapshot.unrecognized_fields.update(
+        issued="2026-11-20T00:00:00+01:00"
+    ),
+    "in_the_root": lambda simulator: simulator.root.unrecognized_fields.update(issued="today"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_repository_whose_owner_made_a_mistake_is_not_kept(
+    program: Program, tmp_path: Path, name: str
+) -> None:
+    simulator = RepositorySimulator()
+    MISTAKES[name](simulator)
+    simulator.sign_root()
+    simulator.bump()
+    refused = program(*served(simulator, tmp_path))
+    assert refused.code == 5
+    assert "and not a time such as 2026-11-20T00:00:00Z" in refused.stderr
+    assert "nothing was added: ask the owner" in refused.stderr
+    assert "repository refresh" not in refused.stderr
+    assert "ours" not in program("repository", "list").stdout
+
+
+def test_nothing_is_added_is_said_of_expired_metadata_too(program: Program, tmp_path: Path) -> None:
+    simulator = RepositorySimulator()
+    simulator.expire("timestamp", datetime(2026, 11, 1, tzinfo=timezone.utc))
+    refused = program(*served(simulator, tmp_path))
+    assert "error[stale-metadata]" in refused.stderr
+    assert "  nothing was added\n" in refused.stderr
     assert "ours" not in program("repository", "list").stdout
 
 

@@ -98,6 +98,8 @@ def test_an_unknown_name_is_refused_with_the_installed_versions(
         assert result.stderr.startswith("error[not-installed]: b9 is not installed\n")
         assert f"  installed: {installed.id}\n" in result.stderr
     assert active(store) == installed.id
+    assert as_json("use", "b10")["error"]["hint"] == "did you mean b100?"
+    assert as_json("use", "cuda")["error"]["hint"] == "see: tsuku-llm list"
 
 
 def test_a_damaged_version_cannot_be_activated(store: Store, program: Program) -> None:

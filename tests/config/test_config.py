@@ -115,7 +115,7 @@ def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
 
 
 def test_every_key_has_its_place_in_the_settings(paths: Paths) -> None:
-    assert {*Settings._fields} == {*(key.key for key in KEYS), "chosen"}
+    assert {*Settings._fields} == {*(key.key for key in KEYS), "chosen", "flags"}
     chosen = load(paths, {}, {"llm.backend": "cpu"}).settings.chosen
     assert chosen == {"backend"}
 
@@ -149,11 +149,14 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.repository_url": "https://a.example/x",
         "llm.mirror": "file:///m",
         "llm.lock_timeout": "60",
+        "llm.probe_timeout": "1m",
         "llm.refresh": "always",
         "llm.require_fresh": "true",
         "llm.update_check": "false",
         "llm.canary": "false",
         "llm.warm_up": "false",
+        "llm.hold": "true",
+        "llm.min_age": "14",
         "llm.fallback": "auto",
         "llm.on_gpu_loss": "restart",
         "llm.placement": "all",
@@ -172,6 +175,9 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         ('"vulkan, cuda"', ("vulkan", "cuda")),
         ('["cuda", "cpu"]', ("cuda", "cpu")),
         ('"cuda"', ("cuda",)),
+        ('"Portable"', "portable"),
+        ('"HIP, Vulkan"', ("rocm", "vulkan")),
+        ('["intel", "cpu"]', ("sycl", "openvino", "cpu")),
     ],
 )
 def test_a_preference_is_a_policy_or_backends_in_order(
@@ -224,6 +230,15 @@ def test_other_tables_are_ignored_and_our_unknown_keys_give_a_warning(paths: Pat
     )
 
 
+@pytest.mark.parametrize(("text", "release"), [('"b11429"', "b11429"), ('" V0.6.0"', "v0.6.0")])
+def test_a_release_is_a_tag_or_a_version(paths: Paths, text: str, release: str) -> None:
+    assert load(paths, {}).settings.release is None
+    write(paths, f"[llm]\nrelease = {text}\nmin_age = 7\nhold = true\n")
+    settings = load(paths, {}).settings
+    assert (settings.release, settings.min_age, settings.hold) == (release, 7, True)
+    assert load(paths, {"TSUKU_LLM_MIN_AGE": " 30 "}).settings.min_age == 30
+
+
 @pytest.mark.parametrize("text", ["true", "false", '"true"', '"false"'])
 def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
     write(paths, f"[llm]\nrequire_fresh = {text}\nupdate_check = {text}\n")
@@ -238,10 +253,11 @@ def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
     ("name", "value"),
     [
         ("backend", "3"),
-        ("backend", '"CUDA"'),
+        ("backend", '"cuda 12"'),
         ("backend", '""'),
         ("backend", '"cpu\\u001b[2J"'),
         ("prefer", '"nativ"'),
+        ("prefer", '["native", "cuda"]'),
         ("prefer", '["cuda", 3]'),
         ("prefer", "[]"),
         ("channel", "true"),
@@ -264,7 +280,20 @@ def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
         ("lock_timeout", "1.5"),
         ("lock_timeout", '"soon"'),
         ("lock_timeout", '"\u0661"'),
+        ("probe_timeout", "0"),
+        ("probe_timeout", '"0ms"'),
+        ("probe_timeout", '"1h1s"'),
+        ("probe_timeout", "true"),
         ("require_fresh", '"maybe"'),
+        ("release", '""'),
+        ("release", '"b1 or b2"'),
+        ("release", "true"),
+        ("hold", '"b1"'),
+        ("min_age", "-1"),
+        ("min_age", "true"),
+        ("min_age", "1.5"),
+        ("min_age", '"a week"'),
+        ("min_age", "100000"),
         ("require_fresh", "1"),
         ("update_check", '""'),
     ],
@@ -471,11 +500,14 @@ TEXTS = {
     "llm.repository_url": URLS,
     "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
+    "llm.probe_timeout": st.integers(1, 3600).map(str),
     "llm.refresh": st.sampled_from(keys.REFRESHES),
     "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
     "llm.canary": st.sampled_from(["true", "false"]),
     "llm.warm_up": st.sampled_from(["true", "false"]),
+    "llm.hold": st.sampled_from(["true", "false"]),
+    "llm.min_age": st.integers(0, 99_999).map(str),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
     "llm.placement": st.sampled_from(keys.PLACEMENTS),

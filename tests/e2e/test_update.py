@@ -17,6 +17,7 @@ from support.serving import serving
 from tsuku_llm.cli.session import FAKE_HARDWARE
 
 H200 = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
+AGED = {"TSUKU_LLM_MIN_AGE": "99999"}
 ON = {"TSUKU_LLM_UPDATE_CHECK": "true"}
 
 
@@ -131,6 +132,27 @@ def test_a_check_names_requirements_newly_missed_and_newly_met(
     (gained,) = check(owner)["changes"]
     assert (gained["variant"], gained["fits"]) == ("vulkan", True)
     assert "vulkan fits now; before: needs glibc 99.0" in owner.run("update", "--check").stdout
+
+
+def test_a_check_under_a_hold_says_what_keeps_the_user(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    publish(folder_shop, "b2")
+    assert owner.run("config", "set", "llm.hold", "true").code == 0
+    data = check(owner)
+    assert (data["available"], data["newest"]["release"], data["kept_by"]) == (
+        False,
+        "b1",
+        "llm.hold",
+    )
+    shown = owner.run("update", "--check")
+    assert "named by llm.hold: b1, built by simulator" in shown.stdout
+    assert shown.stdout.endswith("up to date\n")
+    assert "b2 is there, and llm.hold keeps b1" in shown.stderr
+    assert owner.run("update").code == 0
+    assert "b1-vulkan" in owner.run("which").stdout
+    young = check(User(owner.home, {**owner.env, "TSUKU_LLM_HOLD": "false", **AGED}))
+    assert (young["available"], young["young"]) == (False, ["b2"])
 
 
 # --- what changes ----------------------------------------------------------------------------

@@ -240,6 +240,18 @@ def test_a_mirror_that_is_not_a_url_is_refused(tmp_path: Path, mirror: str) -> N
     assert "llm.mirror" in caught.value.facts[0]
 
 
+def test_a_hint_does_not_ask_for_a_mirror_that_is_set(tmp_path: Path) -> None:
+    hints = []
+    for mirrors in ((), (f"{CLOSED}/mirror",)):
+        with Clock().network(mirrors=mirrors) as network, pytest.raises(HostUnreachable) as caught:
+            fetch(artifact_at(f"{CLOSED}/x"), tmp_path, network)
+        hints.append(caught.value.hint)
+    without, with_one = hints
+    assert "tsuku-llm config set llm.mirror URL" in without
+    assert "tsuku-llm config get llm.mirror" in with_one
+    assert "set a mirror" not in with_one
+
+
 def test_a_mirror_may_be_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "mirror with spaces+ü"
     folder.mkdir()

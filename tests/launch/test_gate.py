@@ -1,5 +1,6 @@
 """The gate with servers that behave as broken and healthy ones do."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from support.builds import (
 from support.processes import gone
 from support.tools import require_tool
 
-from tsuku_llm.errors import GateFailed
+from tsuku_llm.errors import GateFailed, SystemLimitReached
 from tsuku_llm.launch.gate import GateReport, gate, list_devices
 from tsuku_llm.launch.planning import Build
 
@@ -240,3 +241,20 @@ def test_X07_X08_the_gate_uses_the_same_environment_as_a_start(tmp_path: Path) -
     facts = refused(build, **evil).facts
     assert "env AAA=kept" in facts
     assert not [fact for fact in facts if "evil" in fact]
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EMFILE, errno.ENOMEM])
+def test_a_limit_of_the_system_is_no_fault_of_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Otherwise each variant would be fetched in turn, to fail for the same reason."""
+    build = stand_in(tmp_path / "build")
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(SystemLimitReached) as caught:
+        gate(build, ENVIRON)
+    assert caught.value.exit_code == 7
+    assert caught.value.hint

@@ -1,23 +1,30 @@
 """The drivers are asked before the rest of the program is loaded."""
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.program import environment
+from support.stub_drivers import StubDrivers
 
 import tsuku_llm
+from tsuku_llm.config import keys
 from tsuku_llm.host import LocalHost
 from tsuku_llm.operations.prefetch import PrefetchedHost
-from tsuku_llm.probe import LIMIT, probe, program, questions
+from tsuku_llm.probe import probe, program, questions
+
+LIMIT = 60.0
 
 
 @pytest.fixture
 def asked() -> PrefetchedHost:
-    return PrefetchedHost()
+    return PrefetchedHost(LIMIT)
 
 
 def test_the_prefetch_asks_the_questions_of_a_probe(asked: PrefetchedHost) -> None:
@@ -28,9 +35,15 @@ def test_the_prefetch_asks_the_questions_of_a_probe(asked: PrefetchedHost) -> No
 
 
 def test_a_probe_from_the_prefetch_finds_the_same_machine(asked: PrefetchedHost) -> None:
-    found, usual = probe(asked), probe(LocalHost())
+    found, usual = probe(asked, LIMIT), probe(LocalHost(), LIMIT)
+    assert asked._taken
     assert replace(found, memory=None) == replace(usual, memory=None)
     asked.close()
+
+
+def test_a_probe_without_a_limit_has_that_of_the_setting() -> None:
+    setting = keys.key_named("llm.probe_timeout")
+    assert signature(probe).parameters["limit"].default == setting.typed(setting.default)
 
 
 def test_other_or_repeated_questions_start_a_new_child(asked: PrefetchedHost) -> None:
@@ -43,8 +56,7 @@ def test_other_or_repeated_questions_start_a_new_child(asked: PrefetchedHost) ->
 
 def test_a_prefetch_without_a_reader_leaves_no_child(asked: PrefetchedHost) -> None:
     asked.close()
-    process = asked._asking._child._process
-    assert process is not None
+    (process,) = asked._asking._child._processes
     assert process.returncode is not None
     asked.close()
 
@@ -106,3 +118,33 @@ def test_starting_the_prefetch_loads_little() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     heavy = {"dataclasses", "inspect", "json", "pathlib", "typing", "click"}
     assert not heavy & set(done.stdout.split())
+
+
+def probed(stubs: StubDrivers, home: Path, **environ: str) -> Any:
+    """The hardware that a whole run of the program finds, with a stub of CUDA's driver only."""
+    folders = f"{stubs.library('cuda').parent}:{stubs.none_installed()}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tsuku_llm", "probe", "--json"],
+        env=environment(home, LD_LIBRARY_PATH=folders, **environ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (api,) = [
+        api for api in json.loads(done.stdout)["data"]["hardware"]["apis"] if api["name"] == "cuda"
+    ]
+    return api
+
+
+def test_a_missing_folder_for_temporary_files_hides_no_gpu(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    api = probed(stubs, tmp_path / "home", TMPDIR="/run/user/4711")
+    assert (api["state"], len(api["gpus"])) == ("ok", 1)
+
+
+def test_the_setting_limits_each_driver(stubs: StubDrivers, tmp_path: Path) -> None:
+    limit = {"TSUKU_LLM_PROBE_TIMEOUT": "1s", "STUB_cuInit": "hang"}
+    api = probed(stubs, tmp_path / "home", **limit)
+    assert api["state"] == "timed-out"
+    assert "did not answer within 1 s (cuInit)" in api["problem"]["text"]

@@ -333,10 +333,10 @@ def test_hints_about_metadata_never_name_an_archive_mirror(
         with pytest.raises(DownloadError) as caught:
             refresh(failing, patience=0.1)
         assert "llm.mirror" not in caught.value.hint
-        assert caught.value.hint.endswith("tsuku-llm repository list")
+        assert caught.value.hint.endswith("tsuku-llm repository add test URL --root FILE")
     with pytest.raises(DownloadError) as caught:
         refresh(changed(session, repository=None, repository_url=silent), patience=0.1)
-    assert "llm.repository_url URL" in caught.value.hint
+    assert caught.value.hint.endswith("tsuku-llm config unset llm.repository_url"), "it is set"
 
 
 def test_the_hint_if_all_is_revoked_works_without_an_installed_version(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from tsuku_llm.driver_child import Asking, Child
+from tsuku_llm import local_host, probe
+from tsuku_llm.driver_child import Asking, Child, StartProcess
 from tsuku_llm.host import ChildProgram, DriverAnswer, LocalHost
 from tsuku_llm.local_host import READ_LIMIT
 from tsuku_llm.probe.environment import child_environment
@@ -46,6 +50,11 @@ def leave(question):
 def hang(question):
     say(ask=question, call="last words")
     time.sleep(3600)
+def until(question):
+    while not os.path.exists(sys.argv[3] + "/go"):
+        time.sleep(0.01)
+def make(question):
+    open(sys.argv[3] + "/go", "w").close()
 def chatter(question):
     while True:
         say(ask=question, call="x")
@@ -56,6 +65,10 @@ def flood(question):
 def junk(question):
     for line in (b"\\xff", b"[]", b"{}", b'{"ask": 7}', b'{"ask": []}', b"[" * 9999):
         os.write(1, line + b"\\n")
+def crashes(question):
+    until(question)
+    if question != sys.argv[5]:
+        os.abort()
 def second(question):
     if question != sys.argv[5]:
         os.abort()
@@ -102,7 +115,7 @@ def test_a_question_that_kills_the_child_is_blamed_alone(
 
 def test_a_hang_costs_the_limit_and_is_named(program: ChildProgram) -> None:
     answers = ask(program, "good-1", "hang", "good-2", limit=3.0)
-    assert answers["hang"] == DriverAnswer(({"call": "last words"},), "timed-out", None)
+    assert answers["hang"] == DriverAnswer(({"call": "last words"},), "timed-out", None, 3.0)
     assert answers["good-1"] == answers["good-2"] == GOOD
 
 
@@ -142,20 +155,91 @@ def test_an_interrupted_caller_leaves_no_child(program: ChildProgram) -> None:
     with pytest.raises(KeyboardInterrupt):
         asking()
     timer.join()
-    assert asking._child._process.wait(30) == -signal.SIGKILL
+    assert [child.wait(30) for child in asking._child._processes] == [-signal.SIGKILL]
 
 
 def test_ending_the_questions_ends_the_child(program: ChildProgram) -> None:
     asking = LocalHost().ask(program, ["hang", "good"], 60.0)
     asking.end()
-    assert asking._child._process.returncode == -signal.SIGKILL
+    assert [child.returncode for child in asking._child._processes] == [-signal.SIGKILL]
+
+
+def starter(program: ChildProgram, root: Path | None = None) -> StartProcess:
+    """Return the function that starts a child of this program, without a folder of its own."""
+    command = [sys.executable, "-I", "-S", "-E", "-c", local_host._START, str(program.folder)]
+    command += [program.module, str(root or ""), "60"]
+    return functools.partial(local_host._start, command, dict(os.environ), None)
 
 
 def test_a_child_that_starts_too_late_is_ended(program: ChildProgram) -> None:
-    start = LocalHost().ask(program, [], 1.0)._child._start
-    child = Child(start, 60.0)
-    child.cancel()
-    assert child._converse(["hang"])[0]["hang"].end == "not-started"
+    start = starter(program)
+
+    def started_while_cancelled(questions: Sequence[str]) -> subprocess.Popen[bytes]:
+        process = start(questions)
+        child.cancel()
+        return process
+
+    child = Child(started_while_cancelled, 60.0)
+    child.ask_all(["hang"])
+    assert [each.returncode for each in child._processes] == [-signal.SIGKILL]
+
+
+# --- slow drivers ------------------------------------------------------------------------
+
+
+def test_a_slow_question_does_not_hold_up_the_others(program: ChildProgram, tmp_path: Path) -> None:
+    """The first one ends only after the second, so both must be in progress at once."""
+    child = Child(starter(program, tmp_path), 60.0, patience=0.1)
+    answers = child.ask_all(["until", "make", "good"])
+    assert [answer.end for answer in answers.values()] == ["done"] * 3
+    assert answers["good"] == GOOD
+    assert child.slow[0] == "until"
+
+
+def test_the_user_is_told_of_a_slow_question_while_it_is_waited_for(
+    program: ChildProgram, tmp_path: Path
+) -> None:
+    told = []
+
+    def tell(question: str, limit: float) -> None:
+        told.append((question, limit))
+        (tmp_path / "go").touch()  # without this the question never ends
+
+    child = Child(starter(program, tmp_path), 60.0, patience=0.1)
+    answers = Asking(child, lambda: child.ask_all(["good", "until"]), tell)()
+    assert answers["until"].end == "done"
+    assert told == [("until", 60.0)]
+
+
+def test_slow_questions_lose_only_their_own_answers(program: ChildProgram) -> None:
+    child = Child(starter(program), 1.0, patience=0.1)
+    answers = child.ask_all(["hang-1", "die", "hang-2", "good"])
+    ends = [answer.end for answer in answers.values()]
+    assert ends == ["timed-out", "signal 9", "timed-out", "done"]
+
+
+def test_ending_the_questions_ends_every_child(program: ChildProgram) -> None:
+    start, third = starter(program), threading.Event()
+
+    def noted(questions: Sequence[str]) -> subprocess.Popen[bytes]:
+        if questions[0] == "hang-3":
+            third.set()
+        return start(questions)
+
+    child = Child(noted, 60.0, patience=0.1)
+    asking = Asking(child, lambda: child.ask_all(["hang-1", "hang-2", "hang-3"]))
+    assert third.wait(60)
+    asking.end()
+    assert [each.returncode for each in child._processes] == [-signal.SIGKILL] * 3
+
+
+def test_a_slow_question_that_crashes_is_asked_again_alone(
+    program: ChildProgram, tmp_path: Path
+) -> None:
+    answers = Child(starter(program, tmp_path), 60.0, patience=0.1).ask_all(
+        ["good", "crashes", "make"]
+    )
+    assert [answer.end for answer in answers.values()] == ["done"] * 3
 
 
 def test_an_error_of_our_code_is_not_lost() -> None:
@@ -167,23 +251,112 @@ def test_an_error_of_our_code_is_not_lost() -> None:
         Asking(child, fail)()
 
 
+# --- a child that does not start ---------------------------------------------------------
+
+
 def test_a_child_that_cannot_start_is_reported(program: ChildProgram, tmp_path: Path) -> None:
     gone = ChildProgram(tmp_path, "no_such_module", program.environment)
-    assert ask(gone, "good")["good"] == DriverAnswer((), "not-started")
+    reason = "the child process ended before it could ask (exit 1)"
+    assert ask(gone, "good")["good"] == DriverAnswer((), "not-started", reason)
 
 
 def test_without_an_interpreter_nothing_is_asked(
     program: ChildProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert ask(program, "good")["good"].end == "not-started"
+    answer = ask(program, "good")["good"]
+    assert answer.end == "not-started"
+    assert "/nowhere/python" in (answer.during or "")
 
 
-def test_without_a_private_folder_nothing_is_asked(
-    program: ChildProgram, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["missing", "a file", "relative", ""])
+def test_a_folder_for_temporary_files_that_is_not_one_is_passed_over(
+    program: ChildProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setenv("TMPDIR", "/nowhere")
-    assert ask(program, "good")["good"].end == "not-started"
+    file = tmp_path / "file"
+    file.touch()
+    told = {"missing": "/nowhere", "a file": str(file), "relative": "here", "": ""}[place]
+    monkeypatch.setenv("TMPDIR", told)
+    monkeypatch.setenv("TEMP", str(tmp_path))
+    (line,) = ask(program, "path")["path"].lines
+    assert Path(line["cwd"]).parent == tmp_path
+    assert stat.S_IMODE(line["mode"]) == 0o700
+
+
+def test_without_any_folder_for_temporary_files_the_drivers_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container with a read-only root."""
+
+    def refuse(path: object, _mode: int = 0o777) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    (tmp_path / "answering.py").write_text(CHILD)
+    program = ChildProgram(tmp_path, "answering", child_environment)
+    monkeypatch.setattr(os, "mkdir", refuse)
+    host = LocalHost(None, {"POCL_CACHE_DIR": "/own"})
+    answers = host.ask(program, ["path", "environ", "good"], 30.0)()
+    assert answers["good"] == GOOD
+    assert answers["path"].lines[0]["cwd"] == "/"
+    assert answers["environ"].lines[0]["value"]["POCL_CACHE_DIR"] == "/own"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EAGAIN, "no more processes or threads are allowed"),
+        (errno.EMFILE, "this process has too many open files (ulimit -n: "),
+        (errno.ENFILE, "the whole system has too many open files"),
+        (errno.ENOMEM, "there is not enough memory"),
+    ],
+)
+def test_a_limit_of_the_system_is_the_reason(number: int, words: str) -> None:
+    def refuse(_questions: Sequence[str]) -> subprocess.Popen[bytes]:
+        raise OSError(number, os.strerror(number))
+
+    answers = Child(refuse, 1.0).ask_all(["a", "b"])
+    assert {answer.end for answer in answers.values()} == {"not-started"}
+    assert (answers["a"].during or "").startswith(words)
+
+
+@pytest.mark.parametrize("name", ["faulthandler.dump_traceback_later", "_thread.start_new_thread"])
+def test_a_child_without_threads_blames_no_driver(tmp_path: Path, name: str) -> None:
+    """The limit may leave room for the child, and none for its watchdog or a driver's threads."""
+    (tmp_path / "answering.py").write_text(
+        "import faulthandler, sys, _thread\n"
+        f"sys.path.append({str(Path(probe.__file__).parent)!r})\n"
+        "from worker.main import main\n"
+        "def refuse(*_, **__): raise RuntimeError('no thread')\n"
+        f"{name} = refuse\n"
+    )
+    answers = ask(ChildProgram(tmp_path, "answering", child_environment), "cuda", "vulkan")
+    assert {answer.end for answer in answers.values()} == {"not-started"}
+    assert (answers["cuda"].during or "").startswith("no more processes or threads are allowed")
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_without_threads_nothing_is_asked_and_nothing_is_left(
+    program: ChildProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    """With the limit of processes used up: at once, or after the first thread."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    start, left = threading.Thread.start, [None] * allowed
+
+    def refuse(thread: threading.Thread) -> None:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    asking = LocalHost().ask(program, ["good", "hang"], 60.0)
+    answers = asking()
+    assert {answer.end for answer in answers.values()} == {"not-started"}
+    assert (answers["good"].during or "").startswith("no more processes or threads are allowed")
+    assert not [*scratch.iterdir()]
+    assert all(child.returncode is not None for child in asking._child._processes)
 
 
 def test_the_child_sees_no_site_packages_and_works_in_a_private_folder(

@@ -1,7 +1,12 @@
 """No answer, however wrong, makes a parser raise or a conclusion that selection cannot use."""
 
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.machines import release
@@ -9,7 +14,7 @@ from support.machines import release
 from tsuku_llm.host import DriverAnswer
 from tsuku_llm.probe import QUESTIONS, answers, cpu, probe
 from tsuku_llm.selection import Request, select
-from tsuku_llm.snapshot import Recording, ReplayHost
+from tsuku_llm.snapshot import Recording, ReplayHost, parse_recording
 
 CALLS = [
     *("open", "device", "icd", "platform", "loader", "libc.so.6", "libstdc++.so.6"),
@@ -96,3 +101,36 @@ def test_any_value_in_the_place_of_another_is_parsed(value: Any) -> None:
     assert number is None or isinstance(number, int)
     text = answers.words(value)
     assert text is None or (text == text.strip() and "\n" not in text)
+
+
+SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
+LONG = {"digits": "9" * 5000, "letters": "x" * 5000, "lines": "\n" * 5000, "dots": "1." * 2500}
+
+
+def texts(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of each text in a recording."""
+    if isinstance(value, str):
+        yield place
+    pairs = value.items() if isinstance(value, dict) else ()
+    pairs = enumerate(value) if isinstance(value, list) else pairs
+    for key, inner in pairs:
+        yield from texts(inner, (*place, key))
+
+
+@pytest.mark.parametrize("long", LONG)
+@pytest.mark.parametrize(
+    "name", ["two-h200", "strix-halo-gfx1151", "windows-11-rtx-4090", "macos-26-m4"]
+)
+def test_each_text_of_a_recording_may_be_endless(name: str, long: str) -> None:
+    """A number of thousands of digits, too, which Python refuses to read."""
+    whole = json.loads((SNAPSHOTS / f"{name}.json").read_text(encoding="utf-8"))
+    # One of the lines of a list stands for all.
+    places = {tuple(0 if isinstance(k, int) else k for k in each): each for each in texts(whole)}
+    for place in places.values():
+        changed = copy.deepcopy(whole)
+        inner = changed
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = LONG[long]
+        recording = parse_recording(json.dumps(changed).encode())
+        assert len(probe(ReplayHost(recording, "long")).platform) < 100

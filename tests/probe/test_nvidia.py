@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fake_roots import with_pci
 from support.stub_drivers import StubDrivers
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
 from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.machine import MachineKind
-from tsuku_llm.probe.nvidia import RawNvidia, parse
+from tsuku_llm.probe.machine import MachineKind, PciDevice
+from tsuku_llm.probe.nvidia import RawNvidia, cuda_of_driver, parse
 
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\nGCC version: x\n"
 
@@ -103,7 +105,8 @@ def test_a_hang_is_not_a_missing_gpu(stubs: StubDrivers, call: str) -> None:
     assert (api.state, slug(api)) == (ApiState.TIMED_OUT, "driver-timed-out")
     assert api.problem
     assert api.problem.transient
-    assert call in api.problem.text
+    assert f"did not answer within 3 s ({call})" in api.problem.text
+    assert "tsuku-llm config set llm.probe_timeout 60s" in api.problem.fix
     assert api.driver == "580.159.04"
     assert hardware.api("vulkan").hardware_gpus
 
@@ -250,3 +253,114 @@ def test_a_file_that_is_not_a_library_is_broken_and_not_absent(tmp_path: Path) -
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     api = cuda(LocalHost(None, {"LD_LIBRARY_PATH": str(tmp_path)}))
     assert (api.state, slug(api)) == (ApiState.FAILED, "cuda-library-broken")
+
+
+# --- the CUDA version of a driver that does not tell it ------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [
+        # Minimum drivers of the toolkits on Linux, from NVIDIA's release notes.
+        ("450.36.06", "11.0"),
+        ("520.61.05", "11.8"),
+        ("525.60.13", "12.0"),
+        ("535.54.03", "12.2"),
+        ("550.54.14", "12.4"),
+        ("570.26", "12.8"),
+        ("575.51.03", "12.9"),
+        ("580.65.06", "13.0"),
+        ("610.43.02", "13.3"),
+        # Drivers that nvidia-smi shows with these versions.
+        ("570.86.10", "12.8"),
+        ("565.57.01", "12.7"),
+        ("576.02", "12.9"),
+        ("537.58", "12.2"),
+        ("470.239.06", "11.4"),
+        ("390.157", "10.2"),
+        # Unknown, or newer than the table.
+        ("615.10.01", None),
+        ("700.1", None),
+        (None, None),
+    ],
+)
+def test_the_newest_cuda_of_a_driver_s_branch(driver: str | None, cuda: str | None) -> None:
+    assert cuda_of_driver(driver) == cuda
+
+
+@given(st.integers(0, 900), st.integers(0, 900))
+def test_a_newer_driver_never_supports_an_older_cuda(first: int, second: int) -> None:
+    old, new = (cuda_of_driver(f"{branch}.10") for branch in sorted((first, second)))
+    if old and new:
+        assert [int(part) for part in old.split(".")] <= [int(part) for part in new.split(".")]
+    assert old is not None or new is None
+
+
+def test_the_driver_s_version_bounds_a_cuda_version_that_is_not_told(stubs: StubDrivers) -> None:
+    host = stubs.host("cuda", "nvml", cuDriverGetVersion=999, nvml_version="570.86.10")
+    api = cuda(host)
+    assert (api.state, api.version, len(api.gpus)) == (ApiState.OK, "12.8", 1)
+    assert Evidence("driver 570.86.10", "CUDA 12.8 at most") in api.evidence
+
+
+def test_the_driver_s_own_word_outranks_its_branch(stubs: StubDrivers) -> None:
+    """A compatibility library supports a newer CUDA than the driver that is installed."""
+    host = stubs.host("cuda", "nvml", cuda_version=13000, nvml_version="570.86.10")
+    assert cuda(host).version == "13.0"
+
+
+def test_without_any_version_nothing_is_known(stubs: StubDrivers, tmp_path: Path) -> None:
+    assert cuda(stubs.only("cuda", root=tmp_path, cuDriverGetVersion=999)).version is None
+
+
+# --- what a container or a leftover driver really lacks -------------------------------------
+
+LIBRARY = {"call": "open", "library": "/usr/lib/libcuda.so.1"}
+NO_GPU = DriverAnswer((LIBRARY, {"call": "cuInit", "code": 100}), "done")
+CARD, OTHER = (PciDevice("01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x1002))
+
+
+@pytest.mark.parametrize(
+    ("machine", "words", "fix"),
+    [
+        (MachineKind(container=True), "no NVIDIA GPU is visible in it", "if the host has"),
+        (MachineKind(container=True, pci=(OTHER,)), "no NVIDIA GPU is visible", "if the host has"),
+        (
+            MachineKind(container=True, pci=(CARD,)),
+            "not given its device",
+            "start the container with --gpus",
+        ),
+        (MachineKind(pci=(OTHER,)), "no NVIDIA GPU on the PCI bus", "nothing, if this machine"),
+        (MachineKind(os="windows", pci=(OTHER,)), "no NVIDIA GPU on the PCI bus", "nothing, if"),
+        (MachineKind(pci=(CARD,)), "kernel module is not loaded", "modprobe"),
+        (MachineKind(), "kernel module is not loaded", "modprobe"),
+        (MachineKind(wsl=True, pci=(OTHER,)), "finds no device", "switched on"),
+        (MachineKind(os="windows"), "finds no device", "switched on"),
+    ],
+)
+@pytest.mark.parametrize("visible", [None, "0"])
+def test_a_driver_without_a_gpu_is_told_from_what_is_seen(
+    machine: MachineKind, words: str, fix: str, visible: str | None
+) -> None:
+    problem = parse(RawNvidia(cuda=NO_GPU, visible=visible), machine).problem
+    assert problem
+    # On Linux a variable hides nothing where there is no kernel module.
+    if visible and (machine.wsl or machine.os == "windows"):
+        assert problem.slug == "cuda-hidden"
+    else:
+        assert words in problem.text
+        assert fix in problem.fix
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        RawNvidia(cuda=NO_GPU, visible="", control="rw"),
+        RawNvidia(cuda=NO_GPU, visible="", kernel=KERNEL.format("580.95.05")),
+    ],
+    ids=["device file", "kernel module"],
+)
+def test_a_variable_is_blamed_where_there_is_something_to_hide(raw: RawNvidia) -> None:
+    problem = parse(raw, MachineKind()).problem
+    assert problem
+    assert problem.slug == "cuda-hidden"

@@ -11,6 +11,7 @@ from tsuku_llm.hardware import Api, ApiState, GpuKind
 from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import amd, probe
 from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.snapshot import Recording, ReplayHost
 
 
 def slug(api: Api) -> str | None:
@@ -105,6 +106,26 @@ def test_a_container_that_was_not_given_the_card(stubs: StubDrivers, tmp_path: P
 def test_errors_of_hip(stubs: StubDrivers, tmp_path: Path, code: int, name: str) -> None:
     api = probe(stubs.host("hip", root=tmp_path, hipGetDeviceCount=code)).api("rocm")
     assert (api.state, slug(api)) == (ApiState.FAILED, name)
+
+
+@pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("cards", [0, 1])
+def test_a_variable_that_hides_amd_s_cards_is_named(
+    stubs: StubDrivers, tmp_path: Path, variable: str, cards: int
+) -> None:
+    """Without a card in the kernel's list the variable hides nothing."""
+    root = with_nodes(tmp_path, *[110000] * cards)
+    environ = {variable: "", "LD_LIBRARY_PATH": str(stubs.library("hip").parent)}
+    api = probe(stubs.host(root=root, environ=environ, hipGetDeviceCount=100)).api("rocm")
+    assert slug(api) == ("rocm-hidden" if cards else "rocm-no-device")
+    assert api.problem
+    assert (variable in api.problem.fix) == bool(cards)
+
+
+def test_an_endless_number_of_a_recorded_node_is_ignored() -> None:
+    nodes = (f"{amd.NODES}", ("0", "9" * 5000, "x"))
+    recording = Recording({"os": "linux", "machine": "x86_64"}, folders=dict([nodes]))
+    assert probe(ReplayHost(recording, "x")).api("rocm").gpus == ()
 
 
 @pytest.mark.parametrize("how", ["crash", "hang"])

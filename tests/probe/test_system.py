@@ -1,9 +1,11 @@
 """Libraries, processor and surroundings, asked of fake roots by a real child."""
 
+import json
 import os
 import struct
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,13 @@ from support.fake_roots import LOADER, library, with_musl, write
 from support.stub_drivers import StubDrivers
 from support.tools import require_tool
 
-from tsuku_llm.hardware import Hardware, Libc
+from tsuku_llm.hardware import ApiState, Hardware, Libc
 from tsuku_llm.host import DriverAnswer, LocalHost
-from tsuku_llm.probe import cpu, libc, platform_key, probe
+from tsuku_llm.probe import QUESTIONS, cpu, libc, platform_key, probe
+from tsuku_llm.probe.answers import is_absence, not_asked
 from tsuku_llm.probe.assemble import parse_os_release
 from tsuku_llm.probe.worker import elf
+from tsuku_llm.snapshot import Recording, ReplayHost, parse_recording
 
 
 def put(root: Path, **files: str | bytes) -> Path:
@@ -239,3 +243,101 @@ def test_the_name_of_the_system_is_read() -> None:
 
 def test_the_platform_is_known_without_asking_a_driver() -> None:
     assert platform_key(LocalHost()) == probe(LocalHost()).platform
+
+
+def test_an_endless_name_of_a_recorded_system_is_cut() -> None:
+    recording = Recording({"os": "o" * 100_000, "machine": "m" * 100_000})
+    assert len(probe(ReplayHost(recording, "x")).platform) < 100
+
+
+# --- a child that could not be started ---------------------------------------------------
+
+
+def not_started(*questions: str, reason: str | None = "no more processes or threads") -> Recording:
+    answer = DriverAnswer(end="not-started", during=reason)
+    return Recording({}, answers=dict.fromkeys(questions, answer))
+
+
+@pytest.mark.parametrize("system", sorted(QUESTIONS))
+def test_a_machine_whose_drivers_could_not_be_asked_has_one_problem(system: str) -> None:
+    told = {"linux": "linux", "darwin": "darwin", "windows": "win32"}[system]
+    asked = not_started(*QUESTIONS[system])
+    files = {"/proc/driver/nvidia/version": "NVRM version: x  580.95.05\n"}
+    recording = replace(asked, system={"os": told, "machine": "x86_64"}, files=files)
+    hardware = probe(ReplayHost(recording, "x"))
+    (problem,) = hardware.all_problems
+    assert (problem.slug, problem.transient) == ("drivers-not-asked", True)
+    assert problem.text == "no driver could be asked: no more processes or threads"
+    assert "ulimit -u" in problem.fix
+    states = {api.state for api in hardware.apis if api.name != "openvino"}
+    assert states == {ApiState.NOT_STARTED}
+
+
+def test_drivers_that_could_not_be_asked_are_named_if_others_answered() -> None:
+    recording = not_started("hip", "opencl", reason=None)
+    answered = {"cuda": DriverAnswer((), "done"), **recording.answers}
+    (problem,) = not_asked(answered)
+    assert problem.text == "not all (hip, opencl) could be asked: the child process does not start"
+    assert "start processes" in problem.fix
+
+
+@pytest.mark.parametrize("raw", [0, -1, True, "20", float("nan"), 1e300, [20]])
+def test_a_limit_that_no_question_had_is_not_read_from_a_recording(raw: object) -> None:
+    document = {"format": 1, "answers": {"cuda": {"end": "timed-out", "limit": raw}}}
+    assert parse_recording(json.dumps(document).encode()).answers["cuda"].limit is None
+
+
+def test_the_limit_of_a_slow_driver_is_recorded() -> None:
+    slow = DriverAnswer((), "timed-out", "cuInit", 90.0)
+    document = {"format": 1, "answers": {"cuda": asdict(slow)}}
+    recording = parse_recording(json.dumps(document).encode())
+    assert recording.answers["cuda"] == slow
+    problem = probe(ReplayHost(replace(recording, system={"os": "linux"}), "x")).api("cuda").problem
+    assert problem
+    assert "within 90 s (cuInit)" in problem.text
+    assert "llm.probe_timeout 270s" in problem.fix
+
+
+# --- libraries that a limit keeps from being loaded ----------------------------------------
+
+
+def unloaded(name: str, error: str) -> DriverAnswer:
+    line = {"call": "open", "library": None, "names": [name], "errors": [f"{name}: {error}"]}
+    return DriverAnswer((line,), "done")
+
+
+OPENING = "cannot open shared object file: "
+LIBRARIES = {
+    "cuda": "libcuda.so.1",
+    "hip": "libamdhip64.so.7",
+    "vulkan": "libvulkan.so.1",
+    "opencl": "libOpenCL.so.1",
+    "level_zero": "libze_loader.so.1",
+}
+
+
+@pytest.mark.parametrize("question", LIBRARIES)
+@pytest.mark.parametrize(
+    ("why", "fix"), [("Too many open files", "ulimit -n"), ("Cannot allocate memory", "memory")]
+)
+def test_a_limit_is_not_taken_for_a_missing_driver(question: str, why: str, fix: str) -> None:
+    """glibc words the error alike for a library that is there and for one that is not."""
+    answer = unloaded(LIBRARIES[question], OPENING + why)
+    recording = Recording({"os": "linux", "machine": "x86_64"}, answers={question: answer})
+    (problem,) = probe(ReplayHost(recording, "x")).all_problems
+    assert (problem.slug, problem.transient) == ("driver-not-loaded", True)
+    assert why in problem.text
+    assert fix in problem.fix
+
+
+def test_musl_s_words_for_a_limit_are_not_taken_for_a_missing_driver() -> None:
+    error = "Error loading shared library libcuda.so.1: {}"
+    assert is_absence("libcuda.so.1", error.format("No such file or directory"))
+    assert not is_absence("libcuda.so.1", error.format("Too many open files"))
+
+
+@pytest.mark.parametrize("why", ["No such file or directory", ""])
+def test_a_missing_library_is_no_problem(why: str) -> None:
+    answer = unloaded("libcuda.so.1", (OPENING + why) if why else OPENING[:-2])
+    recording = Recording({"os": "linux", "machine": "x86_64"}, answers={"cuda": answer})
+    assert probe(ReplayHost(recording, "x")).all_problems == ()

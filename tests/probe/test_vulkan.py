@@ -1,10 +1,13 @@
 """Vulkan as a real child hears it from a stub loader, and the situations around drivers' files."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fake_roots import ICD, with_icd
-from support.stub_drivers import StubDrivers
+from support.stub_drivers import StubDrivers, build
 from support.tools import require_library
 
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
@@ -12,6 +15,7 @@ from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.machine import MachineKind
 from tsuku_llm.probe.vulkan import RawVulkan, parse
+from tsuku_llm.probe.worker import icd
 
 
 def vulkan(host: LocalHost, limit: float = 5.0) -> Api:
@@ -44,6 +48,34 @@ def test_the_driver_of_a_vulkan_1_1_device_comes_from_an_extension(
 def test_a_vulkan_1_0_device_is_listed_without_details(stubs: StubDrivers) -> None:
     (gpu,) = vulkan(stubs.host("vulkan", vulkan_api=1 << 22)).gpus
     assert (gpu.api_version, gpu.driver, gpu.uuid) == ("1.0.0", None, None)
+
+
+def test_each_device_says_whether_it_stores_16_bit_values(stubs: StubDrivers) -> None:
+    """Ivy Bridge's driver has Vulkan 1.2 without them, and ggml then passes the device over."""
+    host = stubs.host("vulkan", vulkan_count=2, vulkan_storage16_1=0)
+    assert [gpu.storage_16bit for gpu in vulkan(host).gpus] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("api", "told"), [(1 << 22 | 1 << 12, False), (1 << 22, None)], ids=["1.1", "1.0"]
+)
+def test_16_bit_storage_is_asked_of_vulkan_1_1_devices(
+    stubs: StubDrivers, api: int, told: bool | None
+) -> None:
+    (gpu,) = vulkan(stubs.host("vulkan", vulkan_api=api, vulkan_storage16=0)).gpus
+    assert gpu.storage_16bit is told
+
+
+@pytest.mark.parametrize("junk", [None, 0, 1, "true", [True]])
+def test_16_bit_storage_of_another_type_is_unknown(junk: object) -> None:
+    lines = (
+        {"call": "open", "library": "/usr/lib/libvulkan.so.1.3.239"},
+        {"call": "vkCreateInstance", "code": 0},
+        {"call": "vkEnumeratePhysicalDevices", "code": 0, "count": 1},
+        {"call": "device", "index": 0, "name": "x", "storage16": junk},
+    )
+    (gpu,) = parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind()).gpus
+    assert gpu.storage_16bit is None
 
 
 @pytest.mark.parametrize(
@@ -144,12 +176,14 @@ def test_a_library_that_nvidias_driver_opens_later_is_named(
     hidden.mkdir()
     (hidden / "libEGL.so.1").write_bytes(b"")
     root = with_icd(tmp_path, str(driver))
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc" / "os-release").write_text('ID="opensuse-leap"\n')
     paths = f"{stubs.library('vulkan').parent}:{hidden}"
     environ = {"LD_LIBRARY_PATH": paths}
     api = vulkan(stubs.host(root=root, environ=environ, vkCreateInstance=-9))
     assert slug(api) == "vulkan-icd-broken"
     assert api.problem
-    assert api.problem.fix == "sudo apt install libegl1"
+    assert api.problem.fix == "sudo zypper install libglvnd"
 
 
 def test_a_missing_dependency_of_a_driver_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
@@ -178,7 +212,10 @@ def test_row_9_drivers_without_a_loader_need_one_package() -> None:
     api = parse(RawVulkan(DriverAnswer((opened, icd), "done")), MachineKind())
     assert (api.state, slug(api)) == (ApiState.ABSENT, "vulkan-icd-without-loader")
     assert api.problem
-    assert "libvulkan1" in api.problem.fix
+    assert api.problem.fix == "install the Vulkan loader (libvulkan.so.1)"
+    debian = parse(RawVulkan(DriverAnswer((opened, icd), "done")), MachineKind(packages="debian"))
+    assert debian.problem
+    assert debian.problem.fix == "sudo apt install libvulkan1"
 
 
 def test_a_library_of_the_other_word_size_is_not_blamed() -> None:
@@ -198,9 +235,9 @@ def test_a_known_dependency_is_named_with_its_package() -> None:
         {"call": "vkCreateInstance", "code": -9},
         {"call": "icd", "file": "x.json", "library": "libGLX_nvidia.so.0", "error": error},
     )
-    api = parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind())
+    api = parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind(packages="fedora"))
     assert api.problem
-    assert (api.problem.slug, api.problem.fix) == ("vulkan-icd-broken", "sudo apt install libx11-6")
+    assert (api.problem.slug, api.problem.fix) == ("vulkan-icd-broken", "sudo dnf install libX11")
 
 
 def test_a_driver_of_the_other_word_size_is_not_blamed(stubs: StubDrivers, tmp_path: Path) -> None:
@@ -222,9 +259,120 @@ def test_a_driver_given_by_variable_is_the_only_one_looked_at(
     stubs: StubDrivers, tmp_path: Path
 ) -> None:
     root = with_icd(tmp_path, "libmissing.so")
-    environ = {"VK_DRIVER_FILES": "/nowhere.json", "LD_LIBRARY_PATH": _folder(stubs)}
+    with_icd(tmp_path, str(stubs.library("hip")), "chosen")
+    environ = {"VK_DRIVER_FILES": ICD.format("chosen"), "LD_LIBRARY_PATH": _folder(stubs)}
     api = vulkan(stubs.host("vulkan", root=root, environ=environ, vulkan_count=0))
     assert slug(api) == "vulkan-no-device"
+
+
+@pytest.mark.parametrize("variable", ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"])
+def test_a_variable_that_names_a_missing_file_is_the_cause(
+    stubs: StubDrivers, tmp_path: Path, variable: str
+) -> None:
+    environ = {variable: "/nowhere.json", "LD_LIBRARY_PATH": _folder(stubs)}
+    api = vulkan(stubs.host(root=tmp_path, environ=environ, vkCreateInstance=-9))
+    assert slug(api) == "vulkan-driver-file-missing"
+    assert api.problem
+    assert variable in api.problem.text
+    assert "/nowhere.json" in api.problem.text
+
+
+def test_without_a_loader_a_missing_file_is_no_driver() -> None:
+    """Without it, and with a driver's file, the fix would be the loader."""
+    absent = "libvulkan.so.1: cannot open shared object file: No such file or directory"
+    opened = {"call": "open", "library": None, "names": ["libvulkan.so.1"], "errors": [absent]}
+    missing = {"call": "icd", "file": "/x", "variable": "VK_DRIVER_FILES", "missing": True}
+    api = parse(RawVulkan(DriverAnswer((opened, missing), "done")), MachineKind())
+    assert (api.state, api.problem) == (ApiState.ABSENT, None)
+
+
+def test_a_variable_may_name_a_folder_of_drivers(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, str(stubs.library("hip")))
+    environ = {"VK_DRIVER_FILES": "/usr/share/vulkan/icd.d", "LD_LIBRARY_PATH": _folder(stubs)}
+    api = vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))
+    assert slug(api) == "vulkan-no-device"
+    assert any(item.call.startswith(ICD.format("nvidia")) for item in api.evidence)
+
+
+# --- files that the loader passes over ---------------------------------------------------
+
+
+def breaking(tmp_path: Path, body: str) -> str:
+    """A driver's library that does this as soon as it is loaded."""
+    source = tmp_path / "breaking.c"
+    start = "__attribute__((constructor)) static void start(void)"
+    source.write_text(f"#include <stdlib.h>\n#include <unistd.h>\n{start} {{ {body} }}\n")
+    library = tmp_path / "libbreaking.so"
+    build(source, library)
+    return str(library)
+
+
+CRASHES, HANGS = "abort();", "for (;;) pause();"
+FILTERS = [
+    {"VK_LOADER_DRIVERS_DISABLE": "*bad*"},
+    {"VK_LOADER_DRIVERS_DISABLE": "x.json,BAD_icd.json"},
+    {"VK_LOADER_DRIVERS_DISABLE": "bad*"},
+    {"VK_LOADER_DRIVERS_DISABLE": "~all~"},
+    {"VK_LOADER_DRIVERS_SELECT": "*good_icd.json"},
+]
+
+
+@pytest.mark.parametrize("environ", FILTERS, ids=lambda environ: "=".join(*environ.items()))
+def test_a_file_that_a_filter_leaves_out_is_not_opened(
+    stubs: StubDrivers, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    root = with_icd(tmp_path, breaking(tmp_path, CRASHES), "bad")
+    paths = {"LD_LIBRARY_PATH": _folder(stubs)}
+    host = stubs.host(root=root, environ=environ | paths, vkCreateInstance=-9)
+    api = vulkan(host)
+    assert (api.state, slug(api)) == (ApiState.FAILED, "vulkan-driver-hidden")
+    assert api.problem
+    assert f"{next(iter(environ))} makes the Vulkan loader leave out" in api.problem.text
+    assert "bad_icd.json" in api.problem.text
+
+
+@pytest.mark.parametrize("glob", ["", ",", "good*", "*good", "bad", "icd.json", "b*d_icd.json"])
+def test_other_filters_leave_a_file_in(stubs: StubDrivers, tmp_path: Path, glob: str) -> None:
+    root = with_icd(tmp_path, str(stubs.library("hip")), "bad")
+    environ = {"VK_LOADER_DRIVERS_DISABLE": glob, "LD_LIBRARY_PATH": _folder(stubs)}
+    assert slug(vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))) == (
+        "vulkan-no-device"
+    )
+
+
+GLOBS = st.from_regex(r"\*?[ab._]{1,4}\*?", fullmatch=True)
+
+
+@given(st.from_regex(r"[abAB._]{1,6}", fullmatch=True), st.lists(GLOBS, max_size=3))
+def test_patterns_with_stars_at_their_ends_match_as_in_a_shell(name: str, globs: list[str]) -> None:
+    expected = any(fnmatchcase(name.lower(), glob) for glob in globs)
+    assert icd._matches(name, ",".join(globs).upper()) == expected
+
+
+def test_a_hidden_software_driver_is_not_the_cause(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, "libvulkan_lvp.so", "lvp")
+    environ = {"VK_LOADER_DRIVERS_DISABLE": "*lvp*", "LD_LIBRARY_PATH": _folder(stubs)}
+    assert slug(vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))) == (
+        "vulkan-no-device"
+    )
+
+
+@pytest.mark.parametrize("body", [CRASHES, HANGS], ids=["crashes", "hangs"])
+@pytest.mark.parametrize("kind", [1, 2], ids=["integrated", "discrete"])
+def test_a_library_that_breaks_takes_no_device_of_the_loader(
+    stubs: StubDrivers, tmp_path: Path, body: str, kind: int
+) -> None:
+    root = with_icd(tmp_path, breaking(tmp_path, body), "bad")
+    api = vulkan(stubs.host("vulkan", root=root, vulkan_type=kind), limit=1.0)
+    assert (api.state, len(api.hardware_gpus), api.problem) == (ApiState.OK, 1, None)
+
+
+def test_a_library_that_breaks_explains_a_missing_gpu(stubs: StubDrivers, tmp_path: Path) -> None:
+    root = with_icd(tmp_path, breaking(tmp_path, CRASHES), "bad")
+    api = vulkan(stubs.host("vulkan", root=root, vulkan_type=4))
+    assert (api.state, slug(api), len(api.gpus)) == (ApiState.OK, "driver-crashed", 1)
+    assert api.problem
+    assert "libbreaking.so" in api.problem.text
 
 
 def _folder(stubs: StubDrivers) -> str:
@@ -267,18 +415,20 @@ LLVMPIPE: dict[str, object] = {"vulkan_type": 4, "vulkan_name": "llvmpipe (LLVM 
 
 
 @pytest.mark.parametrize("settings", [LLVMPIPE, {"vkCreateInstance": -9}], ids=["mesa", "bare"])
-def test_a_container_without_any_gpu_is_told_to_use_the_cpu(
+def test_a_container_without_any_gpu_is_told_that_nothing_is_to_be_done(
     stubs: StubDrivers, tmp_path: Path, settings: dict[str, object]
 ) -> None:
     (tmp_path / ".dockerenv").touch()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "os-release").write_text("ID=ubuntu\n")
     api = vulkan(stubs.host("vulkan", root=tmp_path, **settings))
     assert api.problem
     assert api.problem.fix.startswith("if the host has an AMD or Intel GPU: ")
-    assert api.problem.fix.endswith(
-        "if it has none, use the CPU: tsuku-llm config set llm.backend cpu"
-    )
+    assert api.problem.fix.endswith("if it has none, nothing is to be done")
     # What lists a software device is Mesa: it is there already.
-    assert ("install mesa-vulkan-drivers" in api.problem.fix) == ("vkCreateInstance" in settings)
+    assert ("apt install mesa-vulkan-drivers" in api.problem.fix) == (
+        "vkCreateInstance" in settings
+    )
 
 
 @pytest.mark.parametrize("how", ["crash", "hang", "exit"])

@@ -9,13 +9,23 @@ from pathlib import Path
 import pytest
 from test_layers import MODULES, Module
 
-from tsuku_llm.backends import NAMES, TABLE, BackendFacts, backend_of_api, facts_of
+from tsuku_llm.backends import (
+    NAMES,
+    POLICIES,
+    REQUESTS,
+    TABLE,
+    WORDS,
+    BackendFacts,
+    backend_of_api,
+    facts_of,
+    meaning,
+)
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 
 GPU_ROWS = [row for row in TABLE if row.name != "cpu"]
 
 MAY_NAME = {
-    "selection": {"cuda", "rocm", "vulkan", "opencl"},
+    "fitting": {"cuda", "rocm", "vulkan", "opencl"},
     "chain.driver": {"cuda"},
     "chain.judging": {"vulkan"},
     "launch.gpu_use": {"cuda", "rocm"},
@@ -23,7 +33,7 @@ MAY_NAME = {
 }
 """The modules that name a backend, beside its own parser and worker in ``probe``.
 
-``selection`` has a rule for each requirement that only one backend has, and ``chain.judging``
+``fitting`` has a rule for each requirement that only one backend has, and ``chain.judging``
 the fix for one. ``chain.driver`` says that nouveau has no CUDA. ``launch.gpu_use`` knows that
 ggml's code for ROCm complains in the words of CUDA. ``launch.nvml`` starts a child with the
 environment of a CUDA build.
@@ -64,6 +74,14 @@ def test_no_two_rows_share_a_prefix_a_plugin_or_a_library() -> None:
     libraries = [name for row in TABLE for name in (*row.packages, *row.library_fixes)]
     for found in (prefixes, plugins, libraries):
         assert len(set(found)) == len(found)
+
+
+def test_no_word_has_two_meanings() -> None:
+    known = [*REQUESTS, *POLICIES, *WORDS]
+    assert len(set(known)) == len(known)
+    assert [word for word in known if word != word.lower()] == []
+    assert {meaning(word) for word in WORDS} <= set(NAMES)
+    assert all(meaning(word) == word for word in REQUESTS)
 
 
 def test_a_backend_from_a_newer_version_has_no_facts() -> None:

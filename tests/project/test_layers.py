@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 
-VALUES = frozenset({"backends", "errors", "hardware", "manifest"})
+VALUES = frozenset({"backends", "errors", "hardware", "manifest", "requirements"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset({"_version"}),
@@ -20,13 +20,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_version": frozenset(),
     "errors": frozenset(),
     "backends": frozenset(),
+    "packages": frozenset({"backends"}),
     "process": frozenset(),
     "records": frozenset(),
     "safe_text": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
-    "driver_child": frozenset({"errors"}),
-    "disk": frozenset({"errors"}),
+    "system_limits": frozenset({"errors"}),
+    "driver_child": frozenset({"errors", "system_limits"}),
+    "disk": frozenset({"errors", "system_limits"}),
     "embedded": frozenset({"manifests"}),
     "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
     "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations", "records"}),
@@ -36,18 +38,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "local_host": frozenset({"driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
     "snapshot": frozenset({"errors", "host"}),
-    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host"}),
+    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "packages"})
+    | {"system_limits"},
     "trust": frozenset({"errors"}),
-    "manifest": frozenset({"backends", "errors", "safe_text", "tree_entry", "trust"}),
+    "requirements": frozenset(),
+    "manifest": frozenset({"backends", "errors", "requirements", "safe_text", "tree_entry"})
+    | {"trust"},
     "catalog": frozenset({"disk", "files", "embedded", "errors", "folders", "manifest"})
     | {"revocations", "metadata_status", "trust"},
-    "selection": VALUES,
-    "chain": VALUES | {"selection"},
+    "cards": frozenset({"hardware"}),
+    "fitting": VALUES | {"cards"},
+    "selection": VALUES | {"cards", "fitting"},
+    "chain": VALUES | {"fitting", "packages", "selection"},
     "fetch": frozenset({"_version", "disk", "errors", "files", "manifest", "safe_text"}),
     "archive": frozenset({"disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors", "process", "records"}),
+    "launch": frozenset({"backends", "errors", "packages", "process", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "operations": VALUES
@@ -55,12 +62,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
     | {"local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
-    | {"selection", "snapshot", "store", "tree_entry", "trust"},
+    | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
     | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
-    | {"snapshot", "store"},
+    | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
 
@@ -73,14 +80,17 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "update_notice": frozenset({"session"}),
     "caches": frozenset({"session"}),
     "warming": frozenset({"caches", "session"}),
+    "temporary": frozenset(),
     "revocation": frozenset({"session"}),
+    "staying": frozenset({"session"}),
     "which": frozenset({"session"}),
     # decisions and answers: they read, and change nothing but notes
-    "choice": frozenset({"revocation", "session"}),
+    "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset({"caches", "choice", "revocation", "session", "which"}),
-    "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "which"}),
+    "doctor": frozenset({"caches", "choice", "revocation", "session", "staying", "which"}),
+    "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
+    | {"which"},
     "fitting": frozenset({"device_check"}),
     "reuse": frozenset(),
     "service": frozenset(),
@@ -91,19 +101,22 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "watching": frozenset({"serve", "session", "version_start"}),
     "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
-    "build_version": frozenset({"caches", "choice", "reuse", "session"}),
+    "build_version": frozenset({"caches", "choice", "reuse", "session", "temporary"}),
     "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"}),
+    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
+    "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
     "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"fallback", "session", "state_notes", "version_start", "which"}),
+    "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
+    | {"version_start"},
     "version_start": frozenset({"caches", "device_check", "fitting", "placing", "revocation"})
     | {"session", "state_notes", "update_notice", "warming", "which"},
     "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
     | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
-    | {"update_notice"},
+    | {"staying", "temporary", "update_notice"},
 }
 
 
@@ -115,6 +128,7 @@ EFFECTS = frozenset(
         "fallback",
         "install",
         "maintenance",
+        "recovery",
         "refresh",
         "repository",
         "serve",
@@ -129,7 +143,8 @@ EFFECTS = frozenset(
 BUILT_ON_EFFECTS = {
     "install": "refreshes the metadata, and builds the version",
     "update": "is a refresh and an install",
-    "serve": "falls back to another variant",
+    "serve": "falls back to another variant, and moves to a better one",
+    "recovery": "installs the better variant, as fallback would",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
     "watching": "is serve, with a name and a record",
@@ -192,10 +207,9 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "model_header": set(),
         "need": {"memory_options", "model_header"},
         "fit": {"memory_options", "need", "report"},
-        "packages": set(),
         "report": set(),
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-        | {"last_words", "packages"},
+        | {"last_words"},
         "wishes": set(),
         "card_speeds": set(),
         "placement": {"card_speeds", "devices", "need", "report"},
@@ -220,7 +234,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
         | {"planning", "proc", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "packages", "planning"},
+        "failure": {"causes", "diagnosis", "health", "last_words", "planning"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
@@ -264,6 +278,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "links": set(),
         "driver": {"links"},
         "judging": {"driver", "links"},
+        "remedy": {"judging", "links"},
     },
     "instances": {
         "idle": set(),
@@ -289,7 +304,7 @@ PURE = {
         "log",
         "memory_options",
     }
-    | {"model_header", "need", "packages", "placement", "report", "verdict", "wishes"},
+    | {"model_header", "need", "placement", "report", "verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 
@@ -366,9 +381,9 @@ HOMES: dict[str, frozenset[str]] = {
     "httpcore": frozenset({"fetch"}),
     "httpx": frozenset({"fetch"}),
     "isal": frozenset({"archive"}),
-    "msgspec": frozenset({"manifest"}),
+    "msgspec": frozenset({"manifest", "requirements"}),
     "packageurl": frozenset({"fetch"}),
-    "packaging": frozenset({"fetch", "selection"}),
+    "packaging": frozenset({"fetch", "fitting", "selection"}),
     "prometheus_client": frozenset({"cli"}),
     "psutil": frozenset({"instances", "process"}),
     "platformdirs": frozenset({"config"}),

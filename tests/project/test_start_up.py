@@ -29,9 +29,9 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (49, 101),
     "which": (45, 95),
-    "serve --exec -- -m x": (67, 120),
-    "serve --exec --fallback -- -m x": (67, 120),
-    "serve -- -m x": (81, 141),
+    "serve --exec -- -m x": (68, 121),
+    "serve --exec --fallback -- -m x": (68, 121),
+    "serve -- -m x": (82, 142),
     "run llama-server": (51, 103),
     "config list": (25, 67),
 }

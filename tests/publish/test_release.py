@@ -24,6 +24,7 @@ from support.repository import signer
 
 from tsuku_llm import manifest, trust
 from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.requirements import CudaRequirement
 from tsuku_publish import (
     checking,
     classify,
@@ -293,10 +294,10 @@ def test_device_code_lists_match_the_records(embedded: loading.Catalog) -> None:
     new = variant(release, "linux-amd64", "cuda-13.4").requires.cuda
     windows = variant(release, "windows-amd64", "cuda-12.4").requires.cuda
     early = ("5.0", "6.1", "7.0", "7.5", "8.0", "9.0")
-    assert old == manifest.CudaRequirement("12.8", ("8.6", "8.9", "12.0a"), early)
+    assert old == CudaRequirement("12.8", ("8.6", "8.9", "12.0a"), early)
     late = ("7.5", "8.0", "9.0")
-    assert new == manifest.CudaRequirement("13.4", ("8.6", "8.9", "12.0a", "12.1a"), late)
-    assert windows == manifest.CudaRequirement("12.4", ("8.6", "8.9"), early)
+    assert new == CudaRequirement("13.4", ("8.6", "8.9", "12.0a", "12.1a"), late)
+    assert windows == CudaRequirement("12.4", ("8.6", "8.9"), early)
 
 
 FLOORS = {

@@ -192,6 +192,17 @@ def test_situation_02_machine_code_of_the_older_line_runs_on_an_old_driver(
     assert found.refused["cuda-13.4"] == "cuda-driver"
 
 
+def test_situation_02_without_vulkan_the_idle_card_is_named(
+    stubs: StubDrivers, root: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    host = gtx_1080_ti(stubs, root, 12020)
+    report = install(session(tmp_path, host, notes.append), dry_run=True)
+    assert report.candidate.variant.name == "cpu"
+    (note,) = notes
+    assert note == "idle: NVIDIA GeForce GTX 1080 Ti; what would help: tsuku-llm doctor"
+
+
 # --- 3: a driver that waits for a reboot ---------------------------------------------------------
 
 
@@ -345,6 +356,8 @@ def test_situation_07_an_unknown_target_does_not_count_as_one_of_the_build(
 def test_situation_08_a_loader_without_a_driver_is_not_a_gpu(
     stubs: StubDrivers, root: Path
 ) -> None:
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc" / "os-release").write_text("ID=fedora\n")
     found = seen(stubs.only("vulkan", root=root, vkCreateInstance=-9))
     assert found.detected == {"cpu"}
     assert found.selected == "cpu"
@@ -375,6 +388,8 @@ def test_situation_08_llvmpipe_next_to_a_card_is_ignored(stubs: StubDrivers, roo
 def test_situation_09_a_driver_without_a_loader_needs_one_package(
     stubs: StubDrivers, root: Path
 ) -> None:
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc" / "os-release").write_text("ID=debian\n")
     found = seen(stubs.only(root=with_icd(root, str(stubs.library("hip")), "radeon")))
     assert found.hardware.api("vulkan").state is ApiState.ABSENT
     assert found.selected == "cpu"
@@ -587,7 +602,9 @@ def test_situation_14_minimum_versions_are_checked_before_the_download(
     slug: str | None,
 ) -> None:
     root = with_floors(tmp_path, *floors)
-    found = seen(stubs.only("cuda", "vulkan", root=root, cuda_version=13040))
+    # The same card through both drivers.
+    card = {"cuda_version": 13040, "cuda_memory": 25_386_352_640}
+    found = seen(stubs.only("cuda", "vulkan", root=root, **card))
     assert found.fitting == fitting
     assert found.refused.get("cuda-12.8") == slug
     assert found.detected == {"cpu", "cuda", "vulkan"}
@@ -675,6 +692,40 @@ def test_situation_15_an_arm64_server_gets_the_arm64_build(stubs: StubDrivers, r
     found = seen(Arm64(stubs.only("cuda", root=root, **gb10)))
     assert (found.selected, found.device) == ("cuda-13.4", "NVIDIA GB10")
     assert found.problems == {}
+
+
+# --- cards and runtimes that do not match ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefer", ["portable", "native"])
+def test_a_large_card_of_cuda_is_not_left_for_a_small_one_of_vulkan(
+    stubs: StubDrivers, root: Path, prefer: str
+) -> None:
+    """An H200 without its Vulkan driver, as in a container for computing, beside a small card."""
+    small = {"vulkan_name": "AMD Radeon RX 550", "vulkan_vendor": 0x1002, "vulkan_memory": 2**31}
+    hardware = probe(stubs.only("cuda", "vulkan", root=root, **small))
+    found = Seen(hardware, select(RELEASE, hardware, Request(prefer=prefer)))
+    assert found.fitting == ["cuda-12.8", "vulkan", "cpu"]
+    assert found.device == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("version", [50_731_921, 60_342_134])
+def test_an_older_rocm_than_the_builds_is_refused_before_any_download(
+    stubs: StubDrivers, root: Path, version: int
+) -> None:
+    found = seen(stubs.only("hip", root=root, hip_version=version))
+    assert found.detected == {"cpu", "rocm"}
+    assert found.fitting == ["cpu"]
+    assert found.refused["rocm-10.0"] == "rocm-runtime"
+
+
+def test_an_integrated_gpu_without_16_bit_storage_is_not_offered_vulkan(
+    stubs: StubDrivers, root: Path
+) -> None:
+    found = seen(stubs.only("vulkan", root=root, vulkan_type=1, vulkan_storage16=0))
+    assert found.detected == {"cpu", "vulkan"}
+    assert found.fitting == ["cpu"]
+    assert found.refused["vulkan"] == "vulkan-16bit-storage"
 
 
 # --- drivers that misbehave, and the rest of the machine -----------------------------------------

@@ -2,22 +2,33 @@ from __future__ import annotations
 
 import dataclasses
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machines import cuda, linux_variants, machine, release, rocm, variant, vulkan
+from support.machines import (
+    CUDA_12,
+    CUDA_13,
+    cuda,
+    linux_variants,
+    machine,
+    release,
+    rocm,
+    variant,
+    vulkan,
+)
 
-from tsuku_llm.backends import POLICIES
+from tsuku_llm.backends import AMD, INTEL, NVIDIA, POLICIES, REQUESTS, VENDORS
 from tsuku_llm.errors import SelectionError, UnknownRequest
+from tsuku_llm.fitting import sass_serves, why_not
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
+from tsuku_llm.manifest import Release
 from tsuku_llm.selection import (
-    REQUESTS,
     Request,
     Selection,
-    sass_serves,
+    is_made_by,
     select,
-    why_not,
 )
 
 
@@ -85,6 +96,129 @@ def test_the_sass_and_ptx_rule(capability: str, driver: str, expected: list[str]
 )
 def test_machine_code_serves_its_own_major_only(entry: str, capability: str, serves: bool) -> None:
     assert sass_serves(entry, capability) is serves
+
+
+def cuda_release(order: tuple[str, ...]) -> Release:
+    """A publisher's release with these CUDA toolkits in this order."""
+    kinds = {"12.8": CUDA_12, "13.4": CUDA_13}
+    return release(
+        {
+            **{f"cuda-{each}": variant("cuda", {"cuda": kinds[each]}) for each in order},
+            "cpu": variant("cpu", {}),
+        }
+    )
+
+
+@pytest.mark.parametrize("order", [("12.8", "13.4"), ("13.4", "12.8")])
+@pytest.mark.parametrize(
+    ("capability", "driver", "expected"),
+    [
+        ("12.1", "13.4", ["cuda-13.4", "cuda-12.8", "cpu"]),  # GB10: only 13.4 has its SASS
+        ("9.0", "13.0", ["cuda-12.8", "cpu"]),
+    ],
+)
+def test_what_must_be_compiled_first_comes_after_machine_code(
+    capability: str, driver: str, expected: list[str], order: tuple[str, ...]
+) -> None:
+    hardware = machine(cuda(capability, driver))
+    assert names(select(cuda_release(order), hardware, Request())) == expected
+
+
+def test_if_every_build_must_be_compiled_the_publishers_order_counts() -> None:
+    hardware = machine(cuda("10.3", "13.4"))
+    for order in (("12.8", "13.4"), ("13.4", "12.8")):
+        expected = [*(f"cuda-{each}" for each in order), "cpu"]
+        assert names(select(cuda_release(order), hardware, Request())) == expected
+
+
+@pytest.mark.parametrize("order", [("12.8", "13.4"), ("13.4", "12.8")])
+def test_a_driver_without_a_version_gets_the_older_toolkit_and_no_ptx(
+    order: tuple[str, ...],
+) -> None:
+    """The gate finds a driver that is too old for machine code, and not one for PTX."""
+
+    def found(capability: str | None) -> Selection:
+        gpu = Gpu("cuda", 0, "X", GpuKind.DISCRETE, 24 << 30, compute_capability=capability)
+        api = Api("cuda", ApiState.OK, "libcuda.so.1", None, gpus=(gpu,))
+        return select(cuda_release(order), machine(api), Request())
+
+    assert names(found("8.9")) == ["cuda-12.8", "cuda-13.4", "cpu"]
+    assert names(found("9.0")) == ["cpu"]
+    assert reason(found("9.0"), "cuda-12.8") == "cuda-ptx"
+    assert "does not tell its version" in found("9.0").rejected[0].reason.text
+    assert names(found(None)) == ["cpu"]
+    assert reason(found(None), "cuda-13.4") == "cuda-capability"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version", "library", "fits"),
+    [
+        ("10.0", "6.3", "/opt/rocm/lib/libamdhip64.so.6", False),
+        ("10.0", "5.7", "libamdhip64.so.5", False),
+        ("10.0", "7.0", "libamdhip64.so.7", True),  # ROCm 10.0 still has libamdhip64.so.7
+        ("10.0", "10.0", "libamdhip64.so.7", True),
+        ("7.14", "10.0", "libamdhip64.so.7", True),
+        ("7.2", "6.4", "libamdhip64.so.6", False),
+        ("6.4", "6.1", "libamdhip64.so.6", True),
+        ("6.4", "7.1", "libamdhip64.so.7", False),  # a newer library does not stand in
+        ("10.0", "6.2", "amdhip64_6.dll", False),
+        # A runtime that does not tell its version: its library's name does.
+        ("10.0", None, "/opt/rocm/lib/libamdhip64.so.6.3.60304", False),
+        ("10.0", None, "/usr/lib64/libamdhip64.so.7.0.51831", True),
+        ("10.0", None, "amdhip64_6.dll", False),
+        ("10.0", None, "amdhip64_7.dll", True),
+        ("10.0", None, "libamdhip64.so", True),
+        ("10.0", None, None, True),
+    ],
+)
+def test_a_rocm_build_needs_the_library_that_it_was_linked_to(
+    runtime: str, version: str | None, library: str | None, fits: bool
+) -> None:
+    built = {"rocm": {"runtime": runtime, "gfx": ["gfx1100"]}}
+    offered = release({"rocm": variant("rocm", built), "cpu": variant("cpu", {})})
+    gpu = Gpu("rocm", 0, "AMD X", GpuKind.DISCRETE, 24 << 30, gfx="gfx1100")
+    api = Api("rocm", ApiState.OK, library, version, gpus=(gpu,))
+    selection = select(offered, machine(api), Request())
+    assert names(selection) == (["rocm", "cpu"] if fits else ["cpu"])
+    if not fits:
+        assert reason(selection, "rocm") == "rocm-runtime"
+        assert f"libraries of ROCm {runtime}" in selection.rejected[0].reason.text
+
+
+def test_a_gpu_without_16_bit_storage_is_none_of_the_vulkan_build() -> None:
+    old = Gpu("vulkan", 0, "Intel HD 4600", GpuKind.INTEGRATED, 2 << 30, storage_16bit=False)
+    new = Gpu("vulkan", 1, "Arc A310", GpuKind.DISCRETE, 4 << 30, storage_16bit=True)
+    unasked = Gpu("vulkan", 1, "Arc A310", GpuKind.DISCRETE, 4 << 30)
+
+    def found(*gpus: Gpu) -> Selection:
+        return choose(machine(Api("vulkan", ApiState.OK, "l", "1.3", gpus=gpus)))
+
+    alone = found(old)
+    assert names(alone) == ["cpu"]
+    assert reason(alone, "vulkan") == "vulkan-16bit-storage"
+    assert names(found(old, new)) == ["vulkan", "cpu"]
+    assert found(old, new).selected.gpu == new
+    assert names(found(unasked)) == ["vulkan", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "nearest"),
+    [
+        ("8.0", "12.4", "cuda-12.8"),  # both need a newer driver: the older one will do
+        ("6.1", "12.2", "cuda-12.8"),  # 13.4 has no code for it
+        ("8.6", "11.8", "cuda-12.8"),
+        ("9.0", "13.0", "cuda-12.8"),
+        ("8.9", "13.4", "cuda-13.4"),
+        ("3.5", "11.4", "cuda-13.4"),  # no driver helps: the first of the release
+    ],
+)
+def test_the_nearest_variant_needs_the_smallest_update_of_the_driver(
+    capability: str, driver: str, nearest: str
+) -> None:
+    found = choose(machine(cuda(capability, driver))).nearest("cuda")
+    assert found is not None
+    assert found.name == nearest
+    assert choose(machine()).nearest("sycl") is None
 
 
 def test_discrete_comes_before_integrated_across_backends() -> None:
@@ -164,7 +298,7 @@ def test_backend_gpu_is_a_gpu_or_an_error_with_every_reason() -> None:
     assert len(caught.value.facts) == 5
 
 
-@pytest.mark.parametrize("word", ["quantum", "", "cuda-99", "CPU"])
+@pytest.mark.parametrize("word", ["quantum", "", "cuda-99"])
 def test_an_unknown_request_lists_the_known_ones(word: str) -> None:
     with pytest.raises(UnknownRequest) as caught:
         choose(machine(), word)
@@ -178,15 +312,145 @@ def test_another_platform_is_named() -> None:
 
 
 def test_a_requirement_from_the_future_is_not_met() -> None:
-    future = release({"cpu": variant("cpu", {"npu": "2"})})
-    selection = select(future, machine(), Request())
-    assert selection.rejected[0].reason.slug == "unknown-requirement"
+    newer = variant("cuda", {"cuda": {**CUDA_13, "sass": ["8.9", "13.0f"]}})
+    future = release({"newer": newer, "npu": variant("npu", {}), **linux_variants()})
+    selection = select(future, machine(cuda()), Request())
+    assert names(selection) == ["cuda-13.4", "cuda-12.8", "cpu"]
+    assert reason(selection, "newer") == reason(selection, "npu") == "unknown-requirement"
+    told = {each.variant.name: each.reason.text for each in selection.rejected}
+    assert "not understood by this version" in told["newer"]
+    assert "cuda.sass '13.0f'" in told["newer"]
+    assert "backend npu" in told["npu"]
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        {"vulkan": "1.2"},
+        {"level_zero": True},
+        {"openvino": True},
+        {"metal": True},
+        {"opencl": {"device": "Arc"}},
+        {"cuda": {"toolkit": "13.4", "sass": ["8.9"], "ptx": []}},
+        {"rocm": {"runtime": "10.0", "gfx": ["gfx1100"]}},
+    ],
+    ids=lambda requires: next(iter(requires)),
+)
+def test_a_requirement_on_another_api_counts_for_any_backend(requires: dict[str, Any]) -> None:
+    """For example a build with the plugins of two backends."""
+    both = {"cuda": {"toolkit": "13.4", "sass": ["8.9"], "ptx": []}, **requires}
+    offered = release({"both": variant("cuda", both), "cpu": variant("cpu", requires)})
+    alone = set(requires) == {"cuda"}
+    found = names(select(offered, machine(cuda()), Request()))
+    assert found == (["both", "cpu"] if alone else [])
+    if "vulkan" in requires:
+        assert names(select(offered, machine(cuda(), vulkan()), Request())) == ["both", "cpu"]
+        assert names(select(offered, machine(cuda(), vulkan(version="1.1")), Request())) == []
 
 
 def test_a_named_problem_is_the_reason() -> None:
     problem = Problem("reboot-needed", "the driver was updated", "reboot", transient=True)
     api = Api("cuda", ApiState.FAILED, "libcuda.so.1", problem=problem)
     assert reason(choose(machine(api)), "cuda-12.8") == "reboot-needed"
+
+
+# --- the words that users bring along ----------------------------------------------------
+
+# The same cards as those of ``rocm`` and ``cuda``, with the same memory.
+RADEON = Gpu("vulkan", 0, "RX 7800", GpuKind.DISCRETE, 16 << 30, AMD, api_version="1.3")
+GEFORCE = Gpu("vulkan", 1, "RTX 3090", GpuKind.DISCRETE, 24 << 30, NVIDIA, api_version="1.3")
+ARC = Gpu("vulkan", 2, "Arc A380", GpuKind.DISCRETE, 6 << 30, INTEL, api_version="1.3")
+LLVMPIPE = Gpu("vulkan", 3, "llvmpipe", GpuKind.SOFTWARE, vendor_id=0x10005, api_version="1.3")
+
+
+def listed(*gpus: Gpu) -> Api:
+    return Api("vulkan", ApiState.OK, "libvulkan.so.1", "1.3", gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("word", "same"),
+    [
+        ("hip", "rocm"),
+        ("HIP", "rocm"),
+        ("oneAPI", "sycl"),
+        ("level_zero", "sycl"),
+        ("OCL", "opencl"),
+        ("npu", "openvino"),
+        ("Apple", "metal"),
+        ("Vulkan", "vulkan"),
+        ("CUDA-12.8", "cuda-12.8"),
+        ("GPU", "gpu"),
+        ("Auto", "auto"),
+        ("NVIDIA", "nvidia"),
+    ],
+)
+def test_another_name_of_a_backend_asks_for_that_backend(word: str, same: str) -> None:
+    hardware = machine(cuda(), vulkan(), rocm("gfx1100"))
+    selection = choose(hardware, word)
+    assert selection == choose(hardware, same)
+    assert selection.requested == same
+
+
+@pytest.mark.parametrize(
+    ("word", "best", "gpu"),
+    [
+        ("nvidia", ["cuda-13.4", "cuda-12.8", "vulkan"], GEFORCE),
+        ("amd", ["rocm-10.0", "vulkan"], RADEON),
+        ("intel", ["vulkan"], ARC),
+    ],
+)
+def test_a_maker_means_its_gpus_and_its_own_interface_first(
+    word: str, best: list[str], gpu: Gpu
+) -> None:
+    hardware = machine(cuda(), rocm("gfx1100"), listed(RADEON, GEFORCE, ARC))
+    selection = choose(hardware, word)
+    assert names(selection) == best
+    (through_vulkan,) = (each for each in selection.compatible if each.variant.name == "vulkan")
+    assert through_vulkan.gpu == gpu
+
+
+def test_the_users_own_order_counts_for_a_maker_too() -> None:
+    hardware = machine(cuda(), listed(GEFORCE))
+    selection = select(release(), hardware, Request("nvidia", ("vulkan", "cuda")))
+    assert names(selection) == ["vulkan", "cuda-13.4", "cuda-12.8"]
+
+
+def test_a_maker_without_a_gpu_here_gets_no_other_makers_gpu() -> None:
+    selection = choose(machine(listed(RADEON, LLVMPIPE)), "nvidia")
+    assert names(selection) == []
+    reasons = {each.variant.name: each.reason for each in selection.rejected}
+    assert reasons["vulkan"].text == "nvidia was requested, the Vulkan loader lists no such GPU"
+    assert reasons["cpu"].slug == "not-requested"
+    assert reasons["rocm-10.0"].slug == "not-requested"
+
+
+def test_a_machines_own_reason_comes_before_the_maker() -> None:
+    selection = choose(machine(), "amd")
+    assert reason(selection, "vulkan") == "api-not-asked"
+    old = dataclasses.replace(GEFORCE, api_version="1.0")
+    selection = choose(machine(listed(RADEON, old)), "nvidia")
+    assert reason(selection, "vulkan") == "vulkan"
+
+
+def test_an_interface_of_one_maker_needs_no_number_of_the_pci_bus() -> None:
+    assert names(choose(machine(cuda(), vulkan()), "nvidia")) == ["cuda-13.4", "cuda-12.8"]
+
+
+@pytest.mark.parametrize("word", ["nvidia", "hip"])
+def test_a_variant_of_that_name_is_what_its_name_asks_for(word: str) -> None:
+    variants = {**linux_variants(), word: variant("vulkan", {"vulkan": "1.2"})}
+    hardware = machine(cuda(), rocm("gfx1100"), listed(RADEON))
+    assert names(select(release(variants), hardware, Request(word.upper()))) == [word]
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("cudda", "cuda"), ("vulcan", "vulkan"), ("nvida", "nvidia"), ("onapi", "oneapi")],
+)
+def test_a_mistyped_word_gets_the_most_similar_one(word: str, near: str) -> None:
+    with pytest.raises(UnknownRequest) as caught:
+        choose(machine(), word)
+    assert caught.value.hint == f"did you mean {near}?"
 
 
 # --- properties ------------------------------------------------------------------------
@@ -226,6 +490,25 @@ def test_every_variant_is_either_ranked_or_has_one_reason(
     )
     assert all(each.reason.slug and each.reason.text for each in selection.rejected)
     assert selection == choose(hardware, backend, prefer)
+
+
+@given(
+    st.lists(st.sampled_from([RADEON, GEFORCE, ARC, LLVMPIPE]), unique=True),
+    st.sampled_from([(), (cuda(),), (rocm("gfx1100"),), (cuda(), rocm("gfx803"))]),
+    st.sampled_from([*VENDORS]),
+    st.sampled_from([*POLICIES, ("cpu", "vulkan"), ("rocm", "cuda", "vulkan")]),
+)
+def test_a_maker_gets_its_own_gpus_only_and_what_any_gpu_would_get(
+    gpus: list[Gpu], others: tuple[Api, ...], word: str, prefer: str | tuple[str, ...]
+) -> None:
+    hardware = machine(listed(*gpus), *others)
+    selection = select(release(), hardware, Request(word, prefer))
+    for each in selection.compatible:
+        assert each.gpu
+        assert is_made_by(VENDORS[word], each.gpu.api, each.gpu)
+    assert {*names(selection)} <= {*names(choose(hardware, "gpu"))}
+    of_all = {name for vendor in VENDORS for name in names(choose(hardware, vendor))}
+    assert of_all == {*names(choose(hardware, "gpu"))}
 
 
 @given(machines, st.randoms(use_true_random=False), st.sampled_from(POLICIES))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support.machines import machine, release, variant
 
 from tsuku_llm.backends import NAMES, facts_of
+from tsuku_llm.fitting import ptx_serves, sass_serves, why_not
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc
 from tsuku_llm.manifest import Variant
-from tsuku_llm.selection import ptx_serves, sass_serves, why_not
 
 VERSIONS = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(
     lambda numbers: ".".join(map(str, numbers))
@@ -32,7 +32,7 @@ REQUIREMENTS: dict[str, st.SearchStrategy[Any]] = {
     "cuda": st.fixed_dictionaries({"toolkit": VERSIONS, "sass": CODE, "ptx": CODE}),
     "rocm": st.fixed_dictionaries(
         {
-            "runtime": st.just("7.0"),
+            "runtime": VERSIONS,
             "gfx": st.lists(st.sampled_from(["gfx90a", "gfx1100"]), max_size=2),
         }
     ),
@@ -68,6 +68,7 @@ GPUS = st.builds(
     compute_capability=st.none() | st.sampled_from(CAPABILITIES),
     gfx=st.none() | st.sampled_from(["gfx90a", "gfx1030", "gfx1100"]),
     api_version=st.none() | VERSIONS,
+    storage_16bit=st.none() | st.booleans(),
 )
 
 
@@ -81,6 +82,11 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def below(have: str | None, floor: str | None) -> bool:
     return have is not None and floor is not None and numbers(have) < numbers(floor)
+
+
+def names_another_api(requires: dict[str, Any], backend: str) -> bool:
+    """Whether a requirement is about an API of another backend, which these machines lack."""
+    return bool({"cuda", "rocm", "vulkan", "opencl"} & requires.keys() - {backend})
 
 
 def made(backend: str, requires: dict[str, Any]) -> Variant:
@@ -106,32 +112,45 @@ def system_fits(requires: dict[str, Any], hardware: Hardware) -> bool:
 
 def device_fits(backend: str, requires: dict[str, Any], version: str | None, gpu: Gpu) -> bool:
     needed = requires.get(backend)
+    if backend == "vulkan":
+        needed = needed or "0"
     if needed is None or backend not in ("cuda", "rocm", "vulkan", "opencl"):
         return True
     if backend == "rocm":
-        return gpu.gfx in needed["gfx"]
+        # libamdhip64.so.5, .6, .7: one for each major version, and ROCm 10 still has 7.
+        same = version is None or library_of(version) == library_of(needed["runtime"])
+        return gpu.gfx in needed["gfx"] and same
     if backend == "vulkan":
-        return not (below(version, needed) or below(gpu.api_version, needed))
+        return gpu.storage_16bit is not False and not (
+            below(version, needed) or below(gpu.api_version, needed)
+        )
     if backend == "opencl":
         return needed["device"].lower() in gpu.name.lower()
     return cuda_fits(needed, version, gpu.compute_capability)
 
 
+def library_of(version: str) -> int:
+    return min(7, int(version.split(".", maxsplit=1)[0]))
+
+
 def cuda_fits(needed: dict[str, Any], driver: str | None, capability: str | None) -> bool:
-    if driver is None or capability is None:
-        return True
+    if capability is None:
+        return False
     major, minor = map(int, capability.split("."))
     for entry in needed["sass"]:
         code, device = entry.rstrip("a").split("."), (major, minor)
         exact = entry.endswith("a")
         same = (int(code[0]), int(code[1])) == device
         if same or (not exact and int(code[0]) == major and int(code[1]) <= minor):
-            return int(driver.split(".")[0]) >= int(needed["toolkit"].split(".")[0])
+            # The gate starts the build, and finds a driver that is too old for its machine code.
+            major = int(needed["toolkit"].split(".")[0])
+            return driver is None or int(driver.split(".")[0]) >= major
     compiles = any(
         entry == f"{capability}a" or (not entry.endswith("a") and not below(capability, entry))
         for entry in needed["ptx"]
     )
-    return compiles and not below(driver, needed["toolkit"])
+    # The gate cannot find a driver that is too old for PTX: its version must be known.
+    return compiles and driver is not None and not below(driver, needed["toolkit"])
 
 
 @given(st.fixed_dictionaries({}, optional=REQUIREMENTS), MACHINES)
@@ -139,7 +158,8 @@ def test_a_system_fits_exactly_when_it_has_every_minimum_version(
     requires: dict[str, Any], hardware: Hardware
 ) -> None:
     found = why_not(made("cpu", requires), hardware)
-    assert (found is None) == system_fits(requires, hardware), found
+    fits = system_fits(requires, hardware) and not names_another_api(requires, "cpu")
+    assert (found is None) == fits, found
 
 
 @given(BACKENDS, st.fixed_dictionaries({}, optional=REQUIREMENTS), st.none() | VERSIONS, GPUS)
@@ -153,7 +173,8 @@ def test_a_device_fits_exactly_when_the_build_has_code_for_it(
         **dict.fromkeys(("libc", "libstdcxx", "cpu", "memory")),
     )
     found = why_not(made(backend, requires), hardware)
-    assert (found is None) == (backend == "cpu" or device_fits(backend, requires, version, gpu))
+    fits = backend == "cpu" or device_fits(backend, requires, version, gpu)
+    assert (found is None) == (fits and not names_another_api(requires, backend))
 
 
 @given(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
-from tsuku_llm.disk import require_space
+from tsuku_llm.disk import disk_errors, require_space
 from tsuku_llm.errors import (
     CorruptStore,
     NoSpace,
@@ -47,6 +48,23 @@ def small(tmp_path: Path) -> Iterator[Path]:
     mount(folder, "size=1m")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EMFILE, "too many open files"),
+        (errno.ENFILE, "too many open files"),
+        (errno.ENOMEM, "not enough memory"),
+        (errno.EAGAIN, "no more processes or threads"),
+    ],
+)
+def test_a_limit_is_not_blamed_on_the_disk(tmp_path: Path, number: int, words: str) -> None:
+    with pytest.raises(StoreError) as caught, disk_errors("running pip", tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert words in caught.value.message
+    assert "disk" not in caught.value.hint
+    assert caught.value.hint
 
 
 def test_C03_a_full_disk_keeps_the_old_version(small: Path) -> None:

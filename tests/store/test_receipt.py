@@ -42,6 +42,7 @@ def receipts(draw: st.DrawFn) -> Receipt:
         arguments=tuple(draw(st.lists(st.text(), max_size=3))),
         detected=tuple(draw(st.lists(st.text(), max_size=3))),
         reasons=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
+        hidden_by=tuple(draw(st.lists(st.text(), max_size=2))),
         hardware=draw(st.dictionaries(st.text(), JSON, max_size=3)),
         artifacts=(ArtifactRecord(draw(st.text()), draw(DIGESTS), draw(SIZES)),),
         files=tuple(

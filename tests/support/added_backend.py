@@ -55,7 +55,7 @@ def ask_every_part() -> None:
     from tsuku_llm.config.keys import parse_preference
     from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind
     from tsuku_llm.launch.devices import backend_named, own_devices, parse_devices
-    from tsuku_llm.launch.packages import package_of
+    from tsuku_llm.packages import package_of
     from tsuku_llm.selection import Request, select
 
     # The settings, the manifest's parser and the choice.
@@ -78,7 +78,7 @@ def ask_every_part() -> None:
     listed = parse_devices("Available devices:\n  NPU0: NPU 9\n  CUDA0: a card\n")
     assert [each.name for each in own_devices(listed, "npu")] == ["NPU0"]
     assert backend_named("NPU0") == "npu"
-    assert package_of("libnpu.so.1", "debian") == "run: apt install libnpu1"
+    assert package_of("libnpu.so.1", "debian") == "run: sudo apt install libnpu1"
     assert package_of("libnpurt.so", "debian") == "install the NPU toolkit"
     assert facts_of("npu").plugin == "npux"
 

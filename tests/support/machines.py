@@ -115,7 +115,7 @@ def cuda(capability: str = "8.9", version: str = "13.4", **changes: Any) -> Api:
 
 def vulkan(*kinds: GpuKind, version: str = "1.3", device: str = "1.3") -> Api:
     gpus = tuple(
-        Gpu("vulkan", index, f"{kind.value} {index}", kind, 8 << 30, api_version=device)
+        Gpu("vulkan", index, f"{kind.value} {index}", kind, 24 << 30, api_version=device)
         for index, kind in enumerate(kinds or (GpuKind.DISCRETE,))
     )
     return Api("vulkan", ApiState.OK, "libvulkan.so.1", version, gpus=gpus)

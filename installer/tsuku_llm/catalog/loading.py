@@ -24,6 +24,7 @@ from tsuku_llm.errors import (
     TsukuError,
     UnknownRequest,
     UnsafeLocation,
+    did_you_mean,
 )
 from tsuku_llm.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.revocations import Revocation
@@ -32,6 +33,8 @@ from tsuku_llm.trust.delegations import matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.manifest import Release, ReleaseEntry
+
+_NAME_ONE = "name one of them with --release, or omit --release"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class Catalog:
             raise UnknownRequest(
                 f"there is no channel {channel!r}",
                 facts=(f"channels: {', '.join(self.channels) or 'none'}",),
-                hint="name one of them with --channel",
+                hint=did_you_mean(channel, self.channels, "name one of them with --channel"),
             )
         return found
 
@@ -141,7 +144,7 @@ class Catalog:
         raise UnknownRequest(
             f"there is no release {release!r}",
             facts=(f"releases: {', '.join(map(_release_name, self.entries)) or 'none'}",),
-            hint="name one of them with --release, or omit --release",
+            hint=did_you_mean(wanted, (each.release for each in self.entries), _NAME_ONE),
         )
 
     def is_readable(self, entry: ReleaseEntry) -> bool:

@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 from tsuku_llm import embedded, revocations, trust
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore, MetadataError, UnknownRequest, UsageError
+from tsuku_llm.errors import (
+    CorruptStore,
+    MetadataError,
+    UnknownRequest,
+    UsageError,
+    did_you_mean,
+)
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_llm.folders import opened, temporaries
 from tsuku_llm.metadata_status import ADDED, folder_of
@@ -70,10 +76,11 @@ def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repo
         return _official(url or OFFICIAL_URL)
     found = _added(data, name)
     if found is None:
+        names = tuple(each.name for each in repositories(data))
         raise UnknownRequest(
             f"there is no repository {name!r}",
-            facts=(f"repositories: {', '.join(each.name for each in repositories(data))}",),
-            hint="add it: tsuku-llm repository add NAME URL --root FILE",
+            facts=(f"repositories: {', '.join(names)}",),
+            hint=did_you_mean(name, names, "add it: tsuku-llm repository add NAME URL --root FILE"),
         )
     return Repository(found.name, _folder_url(url), found.root) if url else found
 

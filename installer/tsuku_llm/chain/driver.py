@@ -6,10 +6,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tsuku_llm.backends import AMD, INTEL, NVIDIA, VENDOR_DRIVER, backend_of_api, facts_of
+from tsuku_llm.backends import (
+    AMD,
+    INTEL,
+    NVIDIA,
+    VENDOR_DRIVER,
+    BackendFacts,
+    backend_of_api,
+    facts_of,
+)
 from tsuku_llm.chain.links import Link, LinkState, Stage, Subject
+from tsuku_llm.fitting import api_obstacle
 from tsuku_llm.hardware import Api, ApiState, Evidence, Hardware, Problem
-from tsuku_llm.selection import api_obstacle
+from tsuku_llm.packages import command_for
 
 # The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
 _ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")
@@ -116,11 +125,13 @@ def _faults(
     return {**found, _reached(api): unnamed}
 
 
-_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE}
+_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE, "drivers-not-asked": Stage.INIT}
 _OF_API = {
     "nvidia-module-missing": Stage.MODULE,
     "cuda-stub-library": Stage.LIBRARY,
     "vulkan-icd-broken": Stage.LIBRARY,
+    "vulkan-driver-file-missing": Stage.LIBRARY,
+    "vulkan-driver-hidden": Stage.LIBRARY,
     "vulkan-loader-without-icd": Stage.LIBRARY,
     "opencl-loader-without-icd": Stage.LIBRARY,
     "mig-without-instance": Stage.DEVICE,
@@ -128,6 +139,7 @@ _OF_API = {
     "cuda-no-device": Stage.DEVICE,
     "container-without-gpu": Stage.DEVICE,
     "gpu-permission": Stage.DEVICE,
+    "rocm-hidden": Stage.DEVICE,
     "rocm-no-device": Stage.DEVICE,
     "vulkan-no-device": Stage.DEVICE,
     "software-only": Stage.DEVICE,
@@ -156,16 +168,39 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
     """Return the fix for a stop that is not one of the named problems."""
     stage = _reached(api)
     if api.state is ApiState.NOT_ASKED:
-        return _OTHER
+        return _NO_SUCH_API
     if stage is not Stage.LIBRARY:
         return _RESTART if stage is Stage.INIT else _SWITCHED_ON
     backend = backend_of_api(api.name)
-    fix = backend.api_fix if backend and hardware.os == "linux" else VENDOR_DRIVER
+    fix = _install(backend, hardware, adapters) if backend else VENDOR_DRIVER
+    if adapters:
+        return fix
+    # Other GPUs on the bus: it is visible, and there is none for this backend.
+    if any(_adapters(hardware.evidence, frozenset({NVIDIA, AMD, INTEL}))):
+        return _NO_SUCH_GPU
     # Without a visible adapter it is not certain that the machine has such a GPU.
-    return fix if adapters else f"if this machine has such a GPU: {fix}"
+    return f"if this machine has such a GPU: {fix}; if not, nothing will help"
 
 
-_OTHER = "choose another backend: tsuku-llm backends shows which fit"
+def _install(backend: BackendFacts, hardware: Hardware, adapters: tuple[Adapter, ...]) -> str:
+    """Say how to install a driver API: the command for the adapters here, or words."""
+    if hardware.os != "linux":
+        return VENDOR_DRIVER
+    seen = {each.vendor for each in adapters}
+    # Without a visible adapter: the packages for all vendors, as the user knows which one it is.
+    libraries = [
+        library
+        for vendor, names in backend.api_libraries.items()
+        if vendor in seen or not seen
+        for library in names
+    ]
+    wanted = tuple(dict.fromkeys(libraries))
+    command = command_for(wanted, hardware.packages, container=hardware.container)
+    return command or backend.api_fix
+
+
+_NO_SUCH_API = "nothing on this machine changes that: no system of its kind has this backend"
+_NO_SUCH_GPU = "nothing on this machine changes that: it has no GPU for this backend"
 _RESTART = "restart the machine; if the problem remains, reinstall the GPU's driver"
 _SWITCHED_ON = "check that the GPU is switched on, and passed to this container or virtual machine"
 

@@ -9,9 +9,11 @@ from tsuku_llm.backends import facts_of
 from tsuku_llm.chain.driver import driver_links
 from tsuku_llm.chain.links import Chain, Link, LinkState, Listed, Stage, Subject
 from tsuku_llm.errors import NotInstalled, TsukuError
+from tsuku_llm.fitting import Reason, system_obstacle
 from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Variant
-from tsuku_llm.selection import Reason, Selection, system_obstacle
+from tsuku_llm.packages import command_for
+from tsuku_llm.selection import Selection
 
 
 def diagnose(
@@ -37,10 +39,6 @@ def diagnose(
     return Chain(subject, (*driver, *after))
 
 
-def _broken(stage: Stage, fault: Problem, *evidence: str) -> Link:
-    return Link(stage, LinkState.BROKEN, evidence, fault)
-
-
 # --- requirement -----------------------------------------------------------------------------
 
 
@@ -48,16 +46,21 @@ def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> 
     variant = subject.variant
     if variant is None:
         text = f"there is no {subject.backend} build for {hardware.platform}"
-        fix = _instead(subject, selection) or _OTHER_RELEASE
-        return _broken(Stage.REQUIREMENT, Problem("no-build", text, fix))
+        fix = _instead(subject, selection) or NOTHING
+        # No driver helps without a build.
+        fault = Problem("no-build", text, fix)
+        return Link(Stage.REQUIREMENT, LinkState.BROKEN, fault=fault, of_system=True)
     if selection.candidate(variant.name):
         on = subject.gpu.name if subject.gpu else "the processor"
         return Link(Stage.REQUIREMENT, LinkState.OK, (f"{variant.name} fits {on}",))
     reason = _reason(variant, hardware, selection)
     if reason is None:
         return Link(Stage.REQUIREMENT, LinkState.UNKNOWN, (f"{variant.name} needs a device",))
-    fix = _fix(subject, reason, selection)
-    return _broken(Stage.REQUIREMENT, Problem(reason.slug, reason.text, fix), variant.name)
+    fix = _fix(subject, reason, selection, hardware)
+    fault = Problem(reason.slug, reason.text, fix)
+    of_system = system_obstacle(variant, hardware) is not None
+    evidence = (variant.name,)
+    return Link(Stage.REQUIREMENT, LinkState.BROKEN, evidence, fault, of_system=of_system)
 
 
 def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reason | None:
@@ -70,9 +73,11 @@ def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reaso
     return next(each.reason for each in selection.rejected if each.variant is variant)
 
 
-def _fix(subject: Subject, reason: Reason, selection: Selection) -> str:
-    fixes = (_FIXES.get(reason.slug), _instead(subject, selection))
-    return "; or: ".join(fix for fix in fixes if fix) or _OTHER_RELEASE
+def _fix(subject: Subject, reason: Reason, selection: Selection, hardware: Hardware) -> str:
+    own = _FIXES.get(reason.slug)
+    if reason.slug == "vcruntime":
+        own = command_for((f"vcruntime-{hardware.arch}",), hardware.packages) or own
+    return "; or: ".join(fix for fix in (own, _instead(subject, selection)) if fix) or NOTHING
 
 
 def _instead(subject: Subject, selection: Selection) -> str | None:
@@ -84,15 +89,19 @@ def _instead(subject: Subject, selection: Selection) -> str | None:
     return f"tsuku-llm install --backend {best.name}"
 
 
-_DISTRIBUTION = "use a newer release of the distribution"
-_OTHER_RELEASE = "choose another release: tsuku-llm list --available"
+NOTHING = "nothing on this machine changes that: it needs another build of llama.cpp"
+"""The fix where none helps."""
+
+_DISTRIBUTION = "use a newer release of the distribution, for example in a container"
 _FIXES = {
     "libc": "run it on a glibc distribution, for example in a Debian container",
     "glibc": _DISTRIBUTION,
     "libstdcxx": _DISTRIBUTION,
     "macos": "update macOS",
-    "vcruntime": "winget install Microsoft.VCRedist.2015+.x64 (on ARM: .arm64)",
+    "vcruntime": "install Microsoft's Visual C++ runtime (2015 or later)",
     "vulkan": "update the GPU's driver and the Vulkan loader",
+    "vulkan-16bit-storage": "use another GPU: this one is too old for llama.cpp's Vulkan backend",
+    "rocm-runtime": "install the ROCm runtime that the build needs",
     "cuda-driver": "update NVIDIA's driver",
     "cuda-ptx": "update NVIDIA's driver",
     "jetson": "build llama.cpp with the JetPack's own CUDA",

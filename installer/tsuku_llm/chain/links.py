@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tsuku_llm.backends import NAMES, facts_of
+from tsuku_llm.backends import NAMES, VENDORS, backends_of, facts_of, meaning
 from tsuku_llm.errors import SelectionError, TsukuError
 from tsuku_llm.hardware import Api, Gpu, Hardware, Problem
 from tsuku_llm.manifest import Variant
@@ -37,7 +37,8 @@ class LinkState(str, enum.Enum):
 class Link:
     """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken.
 
-    ``error`` is the class of the fault: it gives the exit code.
+    ``error`` is the class of the fault: it gives the exit code. ``of_system`` tells that the rest
+    of the system is at fault, such as its C library: then no driver helps.
     """
 
     stage: Stage
@@ -45,6 +46,7 @@ class Link:
     evidence: tuple[str, ...] = ()
     fault: Problem | None = None
     error: type[TsukuError] = SelectionError
+    of_system: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,9 @@ class Chain:
 
     @property
     def broken(self) -> Link | None:
-        """The first broken link."""
-        return next((link for link in self.links if link.fault), None)
+        """The first broken link; before the drivers, one that no driver can mend."""
+        links = sorted(self.links, key=lambda link: not link.of_system)
+        return next((link for link in links if link.fault), None)
 
     @property
     def fault(self) -> Problem | None:
@@ -110,10 +113,11 @@ def subject_of(
     """
     # A variant that the user names counts as it is.
     named = {variant.name: variant for variant in selection.variants}
-    if requested in named:
+    if requested.lower() in named:
+        requested = requested.lower()
         return _of(requested, named[requested], hardware)
-    backend = _backend(requested, selection, hardware, active)
-    variant = next((each for each in named.values() if each.backend == backend), None)
+    backend = _backend(meaning(requested), selection, hardware, active)
+    variant = selection.nearest(backend)
     # Among the backend's variants, the installed one is the one to examine.
     if active and active[0] == backend:
         variant = named.get(active[1], variant)
@@ -129,6 +133,16 @@ def _backend(
 ) -> str:
     if requested in NAMES:
         return requested
+    # If not even the CPU's build fits, the system is at fault, and no GPU's driver helps.
+    if requested == "auto" and not selection.compatible:
+        names = [each.backend for each in selection.variants]
+        return "cpu" if "cpu" in names else names[0]
+    if requested in VENDORS:
+        # A maker's own interface is the one to examine, as far as there is a build for it.
+        offered = {variant.backend for variant in selection.variants}
+        own = [backend for backend in backends_of(requested) if backend in offered]
+        if own:
+            return own[0]
     # A CPU build in use does not tell which GPU backend to examine.
     if active and active[0] != "cpu":
         return active[0]

@@ -8,7 +8,7 @@ import click
 
 from tsuku_llm.cli.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.console import Console
-from tsuku_llm.errors import UsageError
+from tsuku_llm.errors import UsageError, did_you_mean
 
 
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
@@ -100,6 +100,16 @@ class Group(click.Group):
         """Note which command this is before its arguments can be wrong."""
         _remember(ctx)
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, and say which one a mistyped name may mean."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = did_you_mean(args[0], self.list_commands(ctx), f"see: {ctx.command_path} --help")
+            raise UsageError(error.format_message().rstrip("."), hint=hint) from error
 
 
 def _remember(context: click.Context) -> None:

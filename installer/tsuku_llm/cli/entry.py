@@ -15,13 +15,11 @@ from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, document
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.program import invoke, wants_json
-from tsuku_llm.errors import StoreError, TsukuError
+from tsuku_llm.errors import StoreError, SystemLimitReached, TsukuError
 from tsuku_llm.safe_text import printable
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 and the number of SIGINT."""
-TERMINATED = 143
-"""The exit code after SIGTERM: 128 and the number of the signal."""
 BUG = 1
 """The exit code for an error in this program."""
 
@@ -31,7 +29,11 @@ Invoke = Callable[[Sequence[str], Console], CommandResult]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM as an exception, so that unfinished work is cleaned up on the way out."""
+    """SIGTERM or SIGHUP as an exception, so that unfinished work is cleaned up on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 def run(argv: Sequence[str], invoke: Invoke = invoke) -> int:
@@ -98,12 +100,19 @@ def _answer(argv: Sequence[str], console: Console, invoke: Invoke) -> CommandRes
     except TsukuError as error:
         return CommandResult(exit_code=error.exit_code, failure=ReportedError.of(error))
     except KeyboardInterrupt as stop:
-        # Ctrl-C and SIGTERM.
-        code = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+        # Ctrl-C, or a signal of ``termination_unwinds``.
+        code = stop.exit_code if isinstance(stop, Terminated) else INTERRUPTED
         return CommandResult(
             exit_code=code, failure=ReportedError("interrupted", "stopped on request")
         )
     except Exception as error:  # noqa: BLE001
+        # Any module may need a thread, a process or a file: a limit of the system is named here.
+        from tsuku_llm import system_limits  # noqa: PLC0415 - few runs reach a limit
+
+        limit = system_limits.reached(error)
+        if limit:
+            refused = SystemLimitReached(limit, hint=system_limits.fix_of(limit) or "")
+            return CommandResult(exit_code=refused.exit_code, failure=ReportedError.of(refused))
         # An error that is not ours: a JSON document and a report are better than a traceback alone.
         return _bug(error)
 
@@ -123,19 +132,26 @@ def _bug(error: Exception) -> CommandResult:
 
 @contextmanager
 def termination_unwinds() -> Iterator[None]:
-    """Make SIGTERM raise ``Terminated`` for the block, unless it is already ignored or handled."""
+    """Make SIGTERM and SIGHUP raise ``Terminated`` for the block, unless others handle them.
 
-    def stop(_number: int, _frame: object) -> None:
-        raise Terminated
+    A terminal that closes sends SIGHUP: without this the drivers' child and its folder stay.
+    """
+
+    def stop(number: int, _frame: object) -> None:
+        raise Terminated(number)
 
     # Under nohup or in an embedding program the handler is not ours to replace.
-    before = signal.getsignal(signal.SIGTERM)
-    if before is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, stop)
+    ours = [
+        number
+        for name in ("SIGTERM", "SIGHUP")
+        if (number := getattr(signal, name, None)) is not None  # Windows has no SIGHUP
+        and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ours:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        # While the server runs, ``launch.forwarding`` puts its handlers over this one.
-        signal.signal(signal.SIGTERM, before)
+        # While the server runs, ``launch.forwarding`` puts its handlers over these.
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from tsuku_llm.config.keys import key_named
+from tsuku_llm.config.keys import key_named, parse_release
+from tsuku_llm.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,6 +22,14 @@ def setting(name: str, metavar: str = "NAME") -> Callable[[F], F]:
     return click.option(
         key.flag, name, metavar=metavar, help=f"{key.help[0].upper()}{key.help[1:]}."
     )
+
+
+def _release(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Refuse what cannot be a release: an empty text must not mean the newest one."""
+    try:
+        return None if text is None else parse_release(text)
+    except ValueError as error:
+        raise UsageError(f"--release {error}", hint="see: tsuku-llm list --available") from error
 
 
 # Two options of one name: install and bench ask for newer metadata, serve and run do not.
@@ -48,7 +57,10 @@ name = click.option(
     help="The name of the server in the background.",
 )
 release = click.option(
-    "--release", metavar="TAG", help="Use this release, such as b11429 or v0.6.0."
+    "--release",
+    metavar="TAG",
+    callback=_release,
+    help="Use this release, such as b11429 or v0.6.0, whatever the settings say.",
 )
 hardware = click.option(
     "--hardware",

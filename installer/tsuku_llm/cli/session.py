@@ -61,7 +61,7 @@ def open_session(
     # Without a terminal, "ask" means "off".
     if settings.fallback == "ask" and not console.can_ask:
         settings = settings._replace(fallback="off")
-    with _host(console, probes=probes) as host:
+    with _host(console, settings.probe_timeout, probes=probes) as host:
         try:
             yield Session(
                 paths,
@@ -77,21 +77,30 @@ def open_session(
 
 
 @contextmanager
-def _host(console: Console, *, probes: bool) -> Iterator[Host]:
-    """Give the recorded machine of a test, or this one; ``probes`` asks its drivers at once."""
+def _host(console: Console, limit: int, *, probes: bool) -> Iterator[Host]:
+    """Give the recorded machine of a test, or this one; ``probes`` asks its drivers at once.
+
+    A driver may take ``limit`` seconds to answer.
+    """
+
+    def tell_slow(question: str, limit: float) -> None:
+        console.note(
+            f"waiting for a slow driver ({question}): it may take {limit:g} s (llm.probe_timeout)"
+        )
+
     if simulated := _simulated(console):
         yield simulated
     elif probes:
         from tsuku_llm.operations.prefetch import PrefetchedHost  # noqa: PLC0415 - few probe
 
-        host = PrefetchedHost()
+        host = PrefetchedHost(limit, tell_slow)
         try:
             yield host
         finally:
             # End the child that asks, also if the command failed before it used the answers.
             host.close()
     else:
-        yield LocalHost()
+        yield LocalHost(tell=tell_slow)
 
 
 def _simulated(console: Console) -> Host | None:

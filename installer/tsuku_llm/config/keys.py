@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
-from tsuku_llm.errors import ConfigError, UsageError
+from tsuku_llm.errors import ConfigError, UsageError, did_you_mean
 from tsuku_llm.safe_text import redacted
 
 Value = str | tuple[str, ...] | None
@@ -23,8 +24,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 """An https URL without spaces or commas: a comma separates mirrors."""
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
+_DAYS = re.compile(r"[0-9]{1,5}", re.ASCII)
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_LONGEST_PROBE = 3600
+"""The longest ``llm.probe_timeout`` in seconds: a driver that takes longer never answers."""
 _SHARE = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,9})?)(?P<percent> ?%)?", re.ASCII)
 _FILE = re.compile(r"file:///[^\s,\\]*")
 
@@ -81,18 +85,37 @@ def parse_name(value: object) -> str:
     return text
 
 
-def parse_preference(value: object) -> Value:
-    """Parse the name of a policy, or backends in the order of preference."""
-    # Imported here: most starts of the program have no such setting.
-    from tsuku_llm.backends import NAMES, POLICIES  # noqa: PLC0415
+def parse_backend(value: object) -> str:
+    """Parse the name of a backend, of a maker of GPUs or of a variant, in any case."""
+    return parse_name(_text(value).lower())
 
-    items = _items(value)
+
+def parse_preference(value: object) -> Value:
+    """Parse the name of a policy, or backends in the order of preference.
+
+    A maker of GPUs stands for its own backends; other names of backends are understood, too.
+    """
+    # Imported here: most starts of the program have no such setting.
+    from tsuku_llm.backends import (  # noqa: PLC0415
+        NAMES,
+        POLICIES,
+        VENDORS,
+        WORDS,
+        backends_of,
+        meaning,
+    )
+
+    items = [meaning(item) for item in _items(value)]
     if len(items) == 1 and items[0] in POLICIES:
         return items[0]
-    if not items or not set(items) <= set(NAMES):
+    unknown = [item for item in items if item not in NAMES and item not in VENDORS]
+    if unknown or not items:
         choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(NAMES)}"
-        raise ValueError(f"must be {choice}")
-    return items
+        known = (*POLICIES, *NAMES, *VENDORS, *WORDS)
+        near = did_you_mean(unknown[0], known) if unknown else ""
+        raise ValueError(f"must be {choice}" + (f": {near}" if near else ""))
+    named = (backends_of(item) if item in VENDORS else (item,) for item in items)
+    return tuple(chain.from_iterable(named))
 
 
 def parse_repository_url(value: object) -> str:
@@ -134,12 +157,33 @@ def parse_duration(value: object) -> str:
     return text
 
 
+def parse_probe_timeout(value: object) -> str:
+    """Parse the time that a driver may take: a duration of at least a second, at most an hour."""
+    text = parse_duration(value)
+    if not 1 <= seconds_of(text) <= _LONGEST_PROBE:
+        raise ValueError("must be a span of time from 1s to 1h")
+    return text
+
+
 def seconds_of(duration: str) -> int:
     """Return the seconds of a parsed duration, rounded up, so that only zero gives 0."""
     if duration.isdecimal():
         return int(duration)
     parts = re.findall(r"([0-9.]+)([a-z]+)", duration)
     return math.ceil(sum(float(number) * _UNITS[unit] for number, unit in parts))
+
+
+def parse_release(value: object) -> str:
+    """Parse the tag or the version of a release, in any case."""
+    return parse_name(_text(value).lower())
+
+
+def parse_days(value: object) -> str:
+    """Parse a whole number of days; 0 is allowed."""
+    text = str(value).strip() if type(value) is int else _text(value)
+    if not _DAYS.fullmatch(text):
+        raise ValueError("must be a whole number of days")
+    return text
 
 
 def parse_seconds(value: object) -> str:
@@ -180,8 +224,8 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.backend",
         "auto",
-        parse_name,
-        "auto, gpu (any GPU, else an error), a backend, or a variant's name",
+        parse_backend,
+        "auto, gpu (any GPU, else an error), a backend, the maker of a GPU, or a variant's name",
     ),
     Key(
         "llm.prefer",
@@ -196,6 +240,26 @@ KEYS: tuple[Key, ...] = (
         "what serve does if a backend fails: off, ask (on a terminal), auto",
     ),
     Key("llm.channel", "stable", parse_name, "the channel: stable, nightly or index"),
+    Key(
+        "llm.release",
+        None,
+        parse_release,
+        "the release to install and keep, such as b11429 or v0.6.0; unset: the newest that fits",
+    ),
+    Key(
+        "llm.hold",
+        "false",
+        parse_switch,
+        "whether install and update stay at the installed release",
+        _is_true,
+    ),
+    Key(
+        "llm.min_age",
+        "0",
+        parse_days,
+        "days that a release must have been out before install and update take it",
+        int,
+    ),
     Key("llm.repository", "official", parse_name, "the signed repository that is used"),
     Key(
         "llm.repository_url",
@@ -210,6 +274,13 @@ KEYS: tuple[Key, ...] = (
         parse_seconds,
         "seconds to wait for another tsuku-llm that is running; 0: do not wait",
         float,
+    ),
+    Key(
+        "llm.probe_timeout",
+        "20s",
+        parse_probe_timeout,
+        "time that each driver may take to answer when the GPUs are detected",
+        seconds_of,
     ),
     Key(
         "llm.refresh",
@@ -280,14 +351,10 @@ def key_named(name: str) -> Key:
     """Return the key of that name. Raises ``UsageError``, which lists the existing keys."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    from difflib import get_close_matches  # noqa: PLC0415
-
-    # A typing error: suggest the key with the most similar name.
-    near = get_close_matches(name, _BY_NAME, 1)
     raise UsageError(
         f"there is no setting {name!r}",
         facts=(f"settings: {', '.join(_BY_NAME)}",),
-        hint=f"did you mean {near[0]}?" if near else "see: tsuku-llm config list",
+        hint=did_you_mean(name, _BY_NAME, "see: tsuku-llm config list"),
     )
 
 

@@ -27,24 +27,34 @@ class Setting(NamedTuple):
         """Whether the user set this value: by flag, environment or config file."""
         return self.source != DEFAULT
 
+    @property
+    def by_flag(self) -> bool:
+        """Whether a flag of this command set this value."""
+        return self.source == _flag(self.key)
+
 
 class Settings(NamedTuple):
     """The values that operations use; each has the name of its key in ``[llm]``.
 
-    ``channel`` and ``repository`` are None if the user named none: then an operation may choose.
-    ``prefer`` is a policy of the manifest, or backends in order of preference. The timeouts are in
-    seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``chosen`` are the keys that
-    the user set.
+    ``channel``, ``release`` and ``repository`` are None if the user named none: then an operation
+    may choose. ``prefer`` is a policy of the manifest, or backends in order of preference. The
+    timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``min_age``
+    is in days. ``chosen`` are the keys that the user set, and ``flags`` those of them that a flag
+    of this command set.
     """
 
     backend: str
     prefer: str | tuple[str, ...]
     fallback: str
     channel: str | None
+    release: str | None
+    hold: bool
+    min_age: int
     repository: str | None
     repository_url: str | None
     mirror: tuple[str, ...]
     lock_timeout: float
+    probe_timeout: int
     refresh: str
     require_fresh: bool
     update_check: bool
@@ -55,6 +65,7 @@ class Settings(NamedTuple):
     idle_timeout: int
     start_timeout: int
     chosen: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()
 
 
 class Configuration(NamedTuple):
@@ -72,10 +83,11 @@ class Configuration(NamedTuple):
         """The values in force."""
         values = {entry.key.key: entry.key.typed(entry.value) for entry in self.entries}
         chosen = frozenset(entry.key.key for entry in self.entries if entry.chosen)
+        flags = frozenset(entry.key.key for entry in self.entries if entry.by_flag)
         # Their defaults are only what an operation takes if nothing else decides.
         for key in {"channel", "repository"} - chosen:
             values[key] = None
-        return Settings(**values, chosen=chosen)
+        return Settings(**values, chosen=chosen, flags=flags)
 
 
 def load(
@@ -127,13 +139,18 @@ class _InFile(NamedTuple):
         )
 
 
+def _flag(key: Key) -> str:
+    """Return the source of a value that a flag set."""
+    return f"flag {key.flag}"
+
+
 def _in_force(
     key: Key, flags: Mapping[str, str | None], environ: Mapping[str, str], file: _InFile
 ) -> Setting:
     """Return the value of one key from the first source that has it."""
     flag = flags.get(key.name)
     if flag is not None:
-        source = f"flag {key.flag}"
+        source = _flag(key)
         return Setting(key, checked(key, flag, source), source)
     # Not ``in environ``: an empty variable counts as unset.
     if environ.get(key.variable):

@@ -119,7 +119,21 @@ def _from_any_source(transfer: Transfer) -> None:
         for url, failure in failures
         if failure is not decisive
     )
+    if transfer.network.mirrors:
+        # They are set already, and have not helped.
+        for advice, other in _MIRROR_ADVICE:
+            decisive.hint = decisive.hint.replace(advice, other)
     raise decisive
+
+
+_MIRROR_ADVICE = (
+    (
+        "set a mirror: tsuku-llm config set llm.mirror URL",
+        "check the mirrors that are set: tsuku-llm config get llm.mirror",
+    ),
+    ("set llm.mirror", "check llm.mirror"),
+)
+"""What hints say of mirrors if none is set, and what they say otherwise."""
 
 
 def _verified_from(transfer: Transfer, url: str) -> None:

@@ -263,7 +263,8 @@ class _Failures:
             HostUnreachable(
                 f"{self._host} does not answer",
                 facts=(f"url: {shown(self._url)}", *self._way),
-                hint="check the connection; a partial download is kept and resumed",
+                hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL; "
+                "a partial download is kept and resumed",
             )
         )
 

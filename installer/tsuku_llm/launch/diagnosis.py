@@ -14,7 +14,7 @@ from tsuku_llm.launch.causes_gpu import GPU
 from tsuku_llm.launch.causes_model import MODEL
 from tsuku_llm.launch.causes_system import SYSTEM
 from tsuku_llm.launch.last_words import complaints, last_lines, quoted
-from tsuku_llm.launch.packages import package_of
+from tsuku_llm.packages import package_of
 
 TABLE = (*SYSTEM, *ARGUMENTS, *MODEL, *GPU, *GENERAL)
 

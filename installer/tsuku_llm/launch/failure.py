@@ -18,8 +18,8 @@ from tsuku_llm.launch.causes import Diagnosis
 from tsuku_llm.launch.diagnosis import diagnose, ending, unknown
 from tsuku_llm.launch.health import address_of, is_taken
 from tsuku_llm.launch.last_words import complaints
-from tsuku_llm.launch.packages import family_of
 from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.packages import family_of
 
 _ANSWERS = frozenset({"-h", "--help", "--usage", "--version", "--license", "--list-devices"}) | {
     "-cl",
@@ -91,7 +91,13 @@ def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
 
 
 def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
-    """Raise LaunchError with the meaning of the system's error."""
+    """Raise LaunchError with the meaning of the system's error.
+
+    Raises ``SystemLimitReached`` if a limit of the system is the reason.
+    """
+    from tsuku_llm import system_limits  # noqa: PLC0415 - only then
+
+    system_limits.refuse(error, "starting the server")
     diagnosis = why_not_started(error, Path(plan.argv[0]))
     raise LaunchError(
         f"the server cannot be started: {diagnosis.cause}",
@@ -119,11 +125,12 @@ def why_not_started(error: OSError, executable: Path) -> Diagnosis:
 
 
 def distribution() -> str:
-    """Return this system's family of distributions, or "" for an unknown one."""
+    """Return the family of this system's package manager, or "" for an unknown one."""
+    system = {"win32": "windows"}.get(sys.platform, sys.platform)
     for path in _RELEASE_FILES:
         with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return family_of(file.read())
-    return ""
+            return family_of(system, file.read())
+    return family_of(system)
 
 
 def _on_noexec(executable: Path) -> bool:

@@ -111,6 +111,10 @@ def _ask(
     try:
         return ask(plan, limit)
     except OSError as exc:
+        from tsuku_llm import system_limits  # noqa: PLC0415 - only then
+
+        # A limit of the system says nothing about the build: no other variant is tried.
+        system_limits.refuse(exc, f"starting the {build.backend} build")
         _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)
 
 

@@ -22,6 +22,7 @@ from tsuku_llm.operations.caches import build_caches
 from tsuku_llm.operations.choice import Choice, version_of
 from tsuku_llm.operations.reuse import Space, reuse_files, verify_reused
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.temporary import hiding
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
@@ -192,6 +193,7 @@ class VersionBuilder:
             installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             tsuku_llm=__version__,
             unattested=release.unattested,
+            hidden_by=hiding(self.session.machine.environ),
         )
 
 

@@ -6,17 +6,20 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
-from tsuku_llm.errors import Revoked, StoreError, TrustError, UnknownRequest
-from tsuku_llm.hardware import Hardware
+from tsuku_llm.chain.remedy import remedy
+from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError, UnknownRequest
+from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.revocation import note_others, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
+from tsuku_llm.operations.staying import MIN_AGE, keeper, old_enough, way_to_leave
 from tsuku_llm.probe import platform_key, probe
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import Candidate, Request, Selection, require_known, select
+from tsuku_llm.selection import Candidate, Request, Selection, known_request, select
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import version_id
 
@@ -27,7 +30,8 @@ class Choice:
 
     ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
     this release was revoked. ``avoided`` are the revoked releases of the channel that were not
-    taken.
+    taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
+    ``llm.min_age`` left out, newest first.
     """
 
     catalog: Catalog
@@ -38,6 +42,8 @@ class Choice:
     selection: Selection
     revocation: Revocation | None = None
     avoided: tuple[Revocation, ...] = ()
+    kept_by: str | None = None
+    young: tuple[str, ...] = ()
 
     def line(self, candidate: Candidate | None) -> str:
         """Return the line of the decision, which every start prints and the receipt keeps."""
@@ -73,24 +79,35 @@ def choose(
 ) -> Choice:
     """Decide, without a network, what would be installed.
 
-    ``release`` names a release ("b11429", "v0.6.0"). Without it, this takes the newest release that
-    has a variant for this machine and request, from ``channel``, the session's channel, or
-    ``stable``. If none has such a variant, it takes the newest release. A revoked release is taken
-    only by its name. A release that cannot be read is left out with a note.
+    ``release`` names a release ("b11429", "v0.6.0"), and so does the setting. Without both, this
+    takes the newest release that has a variant for this machine and request, from ``channel``, the
+    session's channel, or ``stable``. If none has such a variant, it takes the newest release. A
+    revoked release, and one that is younger than ``llm.min_age``, is taken only by its name. A
+    release that cannot be read is left out with a note.
 
     Raises ``UnknownRequest`` for names that do not exist, and ``Revoked`` if all releases of the
-    channel are revoked, or the named one was revoked and dropped. Raises ``TrustError`` for
-    metadata that does not verify, and for a release file that cannot be read if it is named or the
-    only one.
+    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if all
+    others are younger than ``llm.min_age``. Raises ``TrustError`` for metadata that does not
+    verify, and for a release file that cannot be read if it is named or the only one.
     """
     catalog = catalog or load_catalog(session)
-    hardware = hardware or probe(session.machine.host)
-    if release:
-        entry = _named(catalog, release)
+    hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
+    kept_by = keeper(session) if release is None else None
+    if release := release or session.settings.release:
+        try:
+            entry = _named(catalog, release)
+        except UnknownRequest as error:
+            if kept_by:
+                error.hint = f"{kept_by} names it; {way_to_leave(session)}"
+            raise
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
-        return _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
+        if kept_by:
+            _tell_newer(session, catalog, named, entry, kept_by)
+        choice = _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
+        return replace(choice, kept_by=kept_by)
     channel = channel or session.settings.channel or DEFAULT_CHANNEL
     entries, avoided = _not_revoked(session, catalog, channel)
+    entries, young = _not_young(session, catalog, channel, entries)
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
     for found in catalog.readable(entries, session.user.note):
@@ -102,11 +119,65 @@ def choose(
                     newer = ", ".join(each.release for each, _ in read)
                     taken = found[0].release
                     session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
-                return replace(choice, avoided=avoided)
+                return replace(choice, avoided=avoided, young=young)
         read.append(found)
     # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
-    return replace(choice, avoided=avoided)
+    return replace(choice, avoided=avoided, young=young)
+
+
+def _tell_newer(
+    session: Session, catalog: Catalog, channel: str, kept: ReleaseEntry, kept_by: str
+) -> None:
+    """Print that a setting keeps the user from a newer release of the channel."""
+    entries = (each for each in catalog.entries if channel in each.channels)
+    newest = next((each for each in entries if catalog.revocation(each) is None), kept)
+    if newest.sequence > kept.sequence:
+        told = f"{newest.release} is there, and {kept_by} keeps {kept.release}"
+        session.user.note(f"{told}; {way_to_leave(session)}")
+
+
+def required(session: Session, choice: Choice) -> Candidate:
+    """Return the best candidate of a choice.
+
+    Raises ``SelectionError`` with every reason, and with the one thing that helps on this machine.
+    """
+    try:
+        return choice.selection.selected
+    except SelectionError as error:
+        error.hint = what_helps(session, choice)
+        raise
+
+
+def what_helps(session: Session, choice: Choice) -> str:
+    """Say the one thing that helps on this machine if no variant of a choice fits."""
+    hardware, request = choice.hardware, Request(prefer=session.settings.prefer)
+    everything = select(choice.release, hardware, request)
+    elsewhere = _elsewhere(session, choice)
+    return remedy(choice.selection.requested, everything, hardware, elsewhere)
+
+
+def _elsewhere(session: Session, choice: Choice) -> str:
+    """Return the command that takes a fitting variant from another release; "" if none fits.
+
+    The channel of the choice comes first, and then the others.
+    """
+    catalog = choice.catalog
+    channels = dict.fromkeys((choice.channel, *catalog.channels))
+    for channel in channels:
+        for entry in catalog.releases(channel):
+            # What cannot be read or is revoked does not help, and this is about another error.
+            with suppress(UnknownRequest, TrustError, StoreError):
+                if catalog.revocation(entry):
+                    continue
+                found = (entry, catalog.read(entry))
+                other = _compared(session, catalog, channel, found, choice.hardware)
+                if other.selection.compatible:
+                    backend = other.selection.requested
+                    asked = "" if backend == "auto" else f" --backend {backend}"
+                    words = f"--release {entry.release} --channel {channel}{asked}"
+                    return f"tsuku-llm install {words}{_repository_flag(catalog)}"
+    return ""
 
 
 def refuse_revoked(session: Session, choice: Choice) -> None:
@@ -119,17 +190,27 @@ def refuse_revoked(session: Session, choice: Choice) -> None:
 
 
 def choose_like(
-    session: Session, installed: Installed | None, catalog: Catalog | None = None
+    session: Session,
+    installed: Installed | None,
+    catalog: Catalog | None = None,
+    *,
+    hardware: Hardware | None = None,
 ) -> Choice:
     """Compare the variants of an installed release, or of the newest if that one is gone."""
     if installed is None:
-        return choose(session, catalog=catalog)
-    # The settings may name another channel by now; the release belongs to this one.
-    session = session.with_settings(channel=installed.receipt.channel)
+        return choose(session, catalog=catalog, hardware=hardware)
+    # The settings may name another channel by now; the release belongs to this one. It also belongs
+    # to its repository, unless the user names another one.
+    receipt, settings = installed.receipt, session.settings
+    session = session.with_settings(
+        channel=receipt.channel, repository=settings.repository or receipt.repository
+    )
     try:
-        return choose(session, release=installed.receipt.release, catalog=catalog)
+        return choose(
+            session, release=installed.receipt.release, catalog=catalog, hardware=hardware
+        )
     except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
-        return choose(session, catalog=catalog)
+        return choose(session, catalog=catalog, hardware=hardware)
 
 
 def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
@@ -138,13 +219,17 @@ def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
     # Entries are sorted, the newest first.
     for entry in catalog.entries:
         if wanted & set(entry.channels) and catalog.revocation(entry) is None:
-            name = catalog.repository.name
-            where = "" if name == OFFICIAL else f" --repository {name}"
             return (
                 f"take {entry.release}, the newest that is not revoked: "
-                f"tsuku-llm install --release {entry.release}{where}"
+                f"tsuku-llm install --release {entry.release}{_repository_flag(catalog)}"
             )
     return "no other release of its channel can be used: wait for the next one, tsuku-llm update"
+
+
+def _repository_flag(catalog: Catalog) -> str:
+    """Return the words that a command needs for this repository; none for the official one."""
+    name = catalog.repository.name
+    return "" if name == OFFICIAL else f" --repository {name}"
 
 
 def _named(catalog: Catalog, release: str) -> ReleaseEntry:
@@ -180,6 +265,29 @@ def _not_revoked(
     return tuple(entry for entry in entries if entry.release not in bad), tuple(bad.values())
 
 
+def _not_young(
+    session: Session, catalog: Catalog, channel: str, entries: tuple[ReleaseEntry, ...]
+) -> tuple[tuple[ReleaseEntry, ...], tuple[str, ...]]:
+    """Return the releases that ``llm.min_age`` allows, and the names of the others.
+
+    Raises ``SelectionError`` if it allows none.
+    """
+    allowed, young = old_enough(session, catalog.repository.name, entries)
+    days = session.settings.min_age
+    if young and not allowed:
+        newest = f"--release {young[0].release}{_repository_flag(catalog)}"
+        raise SelectionError(
+            f"every release of channel {channel} is younger than {days} days ({MIN_AGE})",
+            facts=tuple(f"{each.release}: published {each.published}" for each in young),
+            hint=f"to take the newest: tsuku-llm install {newest}",
+        )
+    for each in young:
+        session.user.note(
+            f"{each.release} was published {each.published}, and {MIN_AGE} is {days}; it is skipped"
+        )
+    return tuple(allowed), tuple(each.release for each in young)
+
+
 def _compared(
     session: Session,
     catalog: Catalog,
@@ -188,11 +296,24 @@ def _compared(
     hardware: Hardware,
 ) -> Choice:
     entry, release = found
-    selection = select(
-        release, hardware, Request(session.settings.backend, session.settings.prefer)
-    )
+    request = Request(session.settings.backend, session.settings.prefer)
+    try:
+        selection = select(release, hardware, request)
+    except UnknownRequest as error:
+        if hardware.platform not in release.platforms:
+            error.hint = _platform_hint(catalog, hardware.platform)
+        raise
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
+
+
+def _platform_hint(catalog: Catalog, platform: str) -> str:
+    """Name the newest release that has a build for a platform, or say that there is none."""
+    for entry in catalog.entries:
+        with suppress(TrustError, StoreError):
+            if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
+                return f"tsuku-llm install --release {entry.release}{_repository_flag(catalog)}"
+    return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
 
 
 def tell_temporary(session: Session, choice: Choice) -> None:
@@ -203,6 +324,41 @@ def tell_temporary(session: Session, choice: Choice) -> None:
     for problem in choice.hardware.all_problems:
         if problem.transient:
             session.user.note(f"temporary: {problem.text}; {problem.fix}")
+
+
+def tell_idle(session: Session, choice: Choice) -> None:
+    """Print which GPUs a driver lists and no variant that fits can use."""
+    if names := choice.selection.idle:
+        session.user.note(f"idle: {', '.join(names)}; what would help: tsuku-llm doctor")
+
+
+def require_lasting(session: Session, choice: Choice, active: Installed) -> None:
+    """Refuse to leave the GPU of the active version because of a problem that will pass.
+
+    A request for the CPU is not refused. Raises ``SelectionError``.
+    """
+    best = next(iter(choice.selection.compatible), None)
+    leaves_gpu = best is None or best.variant.backend == "cpu"
+    if active.receipt.backend == "cpu" or not leaves_gpu:
+        return
+    if best and choice.selection.requested not in ("auto", "gpu"):
+        return
+    problems = [each for each in choice.hardware.all_problems if each.transient]
+    row = facts_of(active.receipt.backend)
+    api = choice.hardware.api(row.api)
+    # A driver that works, but shows no GPU: a variable may hide it from this command only.
+    if api.library and not api.hardware_gpus:
+        problems += [
+            Problem("gpu-hidden", f"{name} is set, which can hide the GPU", f"unset {name}")
+            for name in row.hiding_variables
+            if name in session.machine.environ
+        ]
+    if problems:
+        raise SelectionError(
+            "the GPU cannot be used at the moment, and the only build that fits is for the CPU",
+            facts=tuple(problem.text for problem in problems),
+            hint=f"{problems[0].fix}; or take the CPU: tsuku-llm install --backend cpu",
+        )
 
 
 def check_backend(session: Session, backend: str) -> None:
@@ -216,4 +372,4 @@ def check_backend(session: Session, backend: str) -> None:
     releases = catalog.readable(catalog.entries, session.user.note)
     found = (release.platforms.get(platform) for _, release in releases)
     names = {variant.name for each in found if each for variant in each.variants}
-    require_known(backend, sorted(names))
+    known_request(backend, sorted(names))

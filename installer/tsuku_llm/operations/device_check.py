@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tsuku_llm.errors import GateFailed
+from tsuku_llm.errors import GateFailed, SystemLimitReached
 from tsuku_llm.launch.devices import ListedDevice, own_devices
 from tsuku_llm.launch.planning import Build
 from tsuku_llm.operations.session import Session
@@ -69,7 +69,7 @@ def check_devices(  # noqa: PLR0913
     try:
         limit = GATE_LIMIT if limit is None else limit
         listing = list_devices(build, environ, limit=limit)
-    except GateFailed as error:
+    except (GateFailed, SystemLimitReached) as error:
         return Check(build, complaint=error.message)
     if not listing.answered:
         return Check(build, complaint=_silence(listing))
@@ -123,10 +123,11 @@ def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
     This loads the drivers and the modules for the probe, so only a failing start calls it.
     """
     from tsuku_llm.backends import facts_of  # noqa: PLC0415
+    from tsuku_llm.fitting import api_obstacle  # noqa: PLC0415
     from tsuku_llm.probe import probe  # noqa: PLC0415
-    from tsuku_llm.selection import api_obstacle  # noqa: PLC0415
 
-    api = probe(session.machine.host).api(facts_of(backend).api)
+    hardware = probe(session.machine.host, session.settings.probe_timeout)
+    api = hardware.api(facts_of(backend).api)
     if api.problem:
         return (api.problem.text,), api.problem.fix
     obstacle = api_obstacle(api)

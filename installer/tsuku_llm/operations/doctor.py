@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from tsuku_llm.chain.judging import diagnose
 from tsuku_llm.chain.links import Chain, Listed, Subject, subject_of
-from tsuku_llm.errors import TsukuError, UnsafeLocation
+from tsuku_llm.errors import NotInstalled, TrustError, TsukuError, UnknownRequest, UnsafeLocation
 from tsuku_llm.launch.gate import gate
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.caches import CacheState, look_at_caches, would_give
-from tsuku_llm.operations.choice import Choice, choose
+from tsuku_llm.operations.choice import Choice, choose, choose_like
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.which import build_of, requested_version
+from tsuku_llm.operations.staying import staying
+from tsuku_llm.operations.which import build_of, meets, requested_version
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store.installed import Installed
@@ -39,14 +40,18 @@ class Examination:
 def examine(session: Session) -> Examination:
     """Judge every link for the requested backend, or for the best backend of a GPU.
 
-    This starts the installed server once or twice, to ask it for its devices; it changes nothing.
-    Raises the errors of ``choose``. A broken link is in the chain and not an error.
+    The build that ``serve`` would start is judged by its own release, from its own repository and
+    channel, unless the session names others. This starts the installed server once or twice, to
+    ask it for its devices; it changes nothing. Raises the errors of ``choose``. A broken link is in
+    the chain and not an error.
     """
-    choice = choose(session)
+    reader = session.reader
+    in_use = _in_use(reader, session)
+    choice = _choice(session, in_use)
     # All variants, not only those of the requested backend.
     everything = select(choice.release, choice.hardware, Request(prefer=session.settings.prefer))
-    reader = session.reader
-    subject = subject_of(session.settings.backend, everything, choice.hardware, _active(reader))
+    built = (in_use.receipt.backend, in_use.receipt.variant) if in_use else None
+    subject = subject_of(session.settings.backend, everything, choice.hardware, built)
     installed = _installed(reader, session, subject)
     listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
     found = installed if isinstance(installed, TsukuError) else installed.id
@@ -56,15 +61,42 @@ def examine(session: Session) -> Examination:
     return Examination(choice, chain, told, look_at_caches(session, subject.backend))
 
 
-def _active(reader: StoreReader) -> tuple[str, str] | None:
-    """Return backend and variant of the active version, if there is one.
+def _in_use(reader: StoreReader, session: Session) -> Installed | None:
+    """Return the version that ``serve`` would start, else the active one, if there is one.
 
     None as well if the pointer is broken: a later link reports that.
     """
     with suppress(TsukuError):
-        active = reader.active()
-        return (active.receipt.backend, active.receipt.variant) if active else None
+        try:
+            return requested_version(reader, session)
+        except NotInstalled:
+            return reader.active()
     return None
+
+
+def _choice(session: Session, in_use: Installed | None) -> Choice:
+    """Compare the variants of the release of the build in use, or of the one the session names."""
+    if in_use is None:
+        return choose(session)
+    settings, receipt = session.settings, in_use.receipt
+    like = session.with_settings(
+        repository=settings.repository or receipt.repository,
+        channel=settings.channel or receipt.channel,
+    )
+    if like.settings.repository != receipt.repository:
+        return choose(session)
+    try:
+        # Another channel, or a backend that is not installed: what an install would take.
+        if like.settings.channel != receipt.channel or not meets(receipt, settings.backend):
+            return choose(staying(like))
+        return choose_like(like, in_use)
+    except (UnknownRequest, TrustError) as error:
+        if settings.repository or settings.channel:
+            raise
+        # Its repository was removed or cannot be verified: the chain is still worth judging.
+        choice = choose(session)
+        session.user.note(f"{in_use.id} is not compared with its release: {error.message}")
+        return choice
 
 
 def _installed(reader: StoreReader, session: Session, subject: Subject) -> Installed | TsukuError:

@@ -38,6 +38,7 @@ from tsuku_llm.operations.choice import Choice, choose, version_of
 from tsuku_llm.operations.device_check import Check, listed_cards, with_other_processes
 from tsuku_llm.operations.fitting import ModelFiles, read_models, spaces_of
 from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.which import build_of, requested_version, tools_of
 from tsuku_llm.ownership import check_path
 from tsuku_llm.probe import probe
@@ -73,6 +74,8 @@ def explain(
     Raises ``SnapshotError`` for a file that is not a recording.
     """
     hardware = probe(ReplayHost.load(hardware_file)) if hardware_file else None
+    if release is None:
+        session = staying(session)
     return choose(session, release=release, hardware=hardware)
 
 

@@ -1,24 +1,25 @@
-"""The next variant to start if a backend fails; it is installed if necessary.
+"""The variant to start: the requested one, or the next one if a backend fails.
 
-The active version stays active. Its failure is remembered together with the drivers that it failed
-on, once another version has served instead. So it is tried again as soon as the drivers or the
-release change, or if the note is forgotten.
+It is installed if necessary, and if the user agrees. The active version stays active. Its failure
+is remembered together with the drivers that it failed on, once another version has served instead.
+So it is tried again as soon as the drivers or the release change, or if the note is forgotten.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tsuku_llm.errors import BackendFailed, GateFailed, TsukuError
+from tsuku_llm.errors import BackendFailed, GateFailed, NotInstalled, TsukuError
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.state_notes import FailureNote, StateNotes
-from tsuku_llm.operations.which import installed_variant, meets
+from tsuku_llm.operations.which import installed_variant, meets, requested_version
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:  # types that a start that succeeds does without
     from tsuku_llm.launch.report import FallenBack
+    from tsuku_llm.operations.choice import Choice
 
 LARGE = 100_000_000
 """Bytes of a download that a start never makes without asking, also with ``auto``.
@@ -26,6 +27,60 @@ LARGE = 100_000_000
 Builds for the CPU and for Vulkan are smaller; those with a GPU vendor's runtime are larger. At 10
 Mbit/s it takes 80 seconds: a start that takes much longer looks like one that hangs.
 """
+
+
+def wanted_version(session: Session) -> Installed:
+    """Return the version to start: the active one, or one that has the requested backend.
+
+    If no installed version has that backend, offer to install it; the active version stays active.
+    Raises ``NotInstalled`` if the user cannot be asked, says no, or if no variant with this backend
+    fits the machine, and ``UnknownRequest`` if there is no such backend. After a yes, raises
+    ``GateFailed``, ``Revoked``, and the errors of ``fetch``, ``archive`` and ``store``.
+    """
+    try:
+        return requested_version(session.reader, session)
+    except NotInstalled as error:
+        # Without a request there is nothing to offer: ``install`` tells what it does, and why.
+        if session.settings.backend == "auto":
+            raise
+        missing = error
+    # Only a start that lacks its build needs these: they load the manifest and ask the drivers.
+    from tsuku_llm.operations.choice import choose_like, what_helps  # noqa: PLC0415
+    from tsuku_llm.operations.install import install, install_beside  # noqa: PLC0415
+
+    active = session.reader.active()
+    choice = choose_like(session, active)
+    if not choice.selection.compatible:
+        hint = what_helps(session, choice)
+        raise NotInstalled(missing.message, facts=_why_none(choice), hint=hint) from missing
+    first: GateFailed | None = None
+    for candidate in choice.selection.compatible:
+        name, size = candidate.variant.name, candidate.variant.download_size
+        cost = f"a download of {size / 1e6:,.0f} MB" if size else "a download of unknown size"
+        if not must_ask(session.settings.fallback, size):
+            session.user.note(f"{missing.message}; installing {name} ({cost})")
+        elif not session.user.ask(f"{missing.message}. Install {name} ({cost})?"):
+            raise first or missing
+        if active is None:
+            # The first install asks for newer metadata, and what it installs becomes active.
+            return cast("Installed", install(session).installed)
+        try:
+            return install_beside(session, choice, candidate)
+        except GateFailed as error:  # it does not run here: offer the one after it
+            session.user.note(f"{name}: {error.message}")
+            # The first failure is about the best variant: its hint helps most.
+            first = first or error
+    raise first or missing
+
+
+def _why_none(choice: Choice) -> tuple[str, ...]:
+    """Return why an install could not meet the request either."""
+    reasons = (each for each in choice.selection.rejected if each.reason.slug != "not-requested")
+    platform = choice.hardware.platform
+    nothing = (
+        f"{choice.release.release} has no build for {choice.selection.requested} on {platform}"
+    )
+    return tuple(f"{each.variant.name}: {each.reason.text}" for each in reasons) or (nothing,)
 
 
 class FailedStarts(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tsuku_llm.backends import VENDORS
 from tsuku_llm.errors import (
     DownloadError,
     GateFailed,
@@ -22,14 +23,21 @@ from tsuku_llm.operations.choice import (
     Choice,
     choose,
     refuse_revoked,
+    require_lasting,
+    required,
+    tell_idle,
     tell_temporary,
     version_of,
 )
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.revocation import note_metadata_status
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
+from tsuku_llm.operations.staying import staying
+from tsuku_llm.operations.temporary import hiding, over, told_over, withheld
+from tsuku_llm.operations.which import meets
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
 from tsuku_llm.store.store import Store
 
@@ -56,31 +64,53 @@ def install(
 ) -> InstallReport:
     """Choose, download, verify, unpack, try and commit the best variant, and make it active.
 
+    ``release`` comes before the settings ``llm.release`` and ``llm.hold``.
+
     First this asks the repository for newer metadata, if that is due (see ``refresh``). If the
     release host cannot be reached, and the user named neither a channel nor a release, the channel
     of the package index is used, with a note. ``dry_run`` stops after the choice and uses no
     network. ``force`` installs again what is installed.
 
-    Raises ``SelectionError`` if no variant fits or runs, and ``Revoked`` for a named release that
-    is revoked. If fresh metadata is required, raises ``StaleMetadata`` and ``ClockBehind``. Also
-    raises the errors of ``fetch``, ``archive`` and ``store``. After an error, the versions
-    installed before are unchanged.
+    Raises ``SelectionError`` if no variant fits or runs, or if only a problem that will pass keeps
+    the GPU of the active version from use. Raises ``Revoked`` for a named release that is revoked.
+    If fresh metadata is required, raises ``StaleMetadata`` and ``ClockBehind``. Also raises the
+    errors of ``fetch``, ``archive`` and ``store``. After an error, the versions installed before
+    are unchanged.
     """
+    if release is None:
+        session = staying(session)
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
     refuse_revoked(session, choice)
     tell_temporary(session, choice)
+    tell_idle(session, choice)
+    # Without a readable version there is nothing to leave.
+    active = None
+    with suppress(TsukuError):
+        active = session.reader.active()
+    if active:
+        require_lasting(session, choice, active)
+        _tell_over(session, choice, active)
     if dry_run:
-        candidate = choice.selection.selected
+        candidate = required(session, choice)
         return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)
     try:
         return install_choice(session, choice, force=force)
     except (HostUnreachable, ProxyError, TlsError) as error:
         # The user asked for exactly this: a build from elsewhere would be a surprise.
-        if session.settings.channel or release:
+        if session.settings.channel or session.settings.release or release:
             raise
         other = _from_index(session, choice, error)
         return install_choice(session, other, force=force)
+
+
+def _tell_over(session: Session, choice: Choice, active: Installed) -> None:
+    """Print which temporary states of the active version are over, if another build fits now."""
+    name = active.receipt.variant
+    if choice.selection.compatible[:1] != (choice.selection.candidate(name),):
+        states = withheld(active.receipt, choice.selection.requested)
+        if gone := over(states, choice.hardware, session.machine.environ):
+            session.user.note(told_over(name, gone))
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
@@ -103,13 +133,22 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
 def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
     """Install the first compatible variant that starts. This is the only loop of an install."""
     store = session.store
-    _ = choice.selection.selected  # raises with every reason if nothing fits
-    failed = {} if force else _known_failures(store, choice)
+    _ = required(session, choice)  # raises with every reason if nothing fits
+    environ = session.machine.environ
+    failed = {} if force else known_failures(store, choice, environ)
     if not force and (report := _unchanged(store, choice, failed)):
         with suppress(StoreError):  # this user may only read the store
             store.sweep()
             note_metadata_status(session, choice.catalog.metadata_status())
-            store.drop_downloads(report.installed.receipt.digests if report.installed else ())
+            if report.installed:
+                store.drop_downloads(report.installed.receipt.digests)
+                # Otherwise a temporary state that is over would be asked about at each start.
+                now = _restated(
+                    session, choice, report.installed, report.candidate, report.passed_over
+                )
+                if now != report.installed.receipt:
+                    with store.lock(report.installed.id):
+                        store.restate(report.installed, now)
         return report
     store.sweep()
     note_metadata_status(session, choice.catalog.metadata_status())
@@ -143,7 +182,7 @@ def _unchanged(store: Store, choice: Choice, failed: Mapping[str, str]) -> Insta
         if candidate.variant.name in failed:
             continue
         version = version_of(choice.release.release, candidate.variant)
-        installed = _intact(store, version) if _active_id(store) == version else None
+        installed = _intact(store, version, choice) if _active_id(store) == version else None
         # The best variant that may start is not the active one: there is something to install.
         if installed is None or installed.receipt.repository != choice.catalog.repository.name:
             return None
@@ -152,22 +191,25 @@ def _unchanged(store: Store, choice: Choice, failed: Mapping[str, str]) -> Insta
     return None
 
 
-def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
+def known_failures(
+    reader: StoreReader, choice: Choice, environ: Mapping[str, str]
+) -> dict[str, str]:
     """Return the better variants that did not start at the last install of the same kind.
 
-    "The same kind" is the same release, request and machine. The active version's receipt says of
-    each variant why it was passed over. A variant that fits and is better was passed over because
-    it did not start.
+    "The same kind" is the same release, request and machine, with the same variables that can hide
+    a GPU. The active version's receipt says of each variant why it was passed over. A variant that
+    fits and is better was passed over because it did not start.
     """
     # Without a readable receipt every variant is tried.
     with suppress(TsukuError):
-        active = store.active()
+        active = reader.active()
         if (
             active
             and active.receipt.release == choice.release.release
             and choice.selection.candidate(active.receipt.variant) is not None
             and active.receipt.requested == choice.selection.requested
             and active.receipt.hardware == hardware_facts(choice.hardware)
+            and active.receipt.hidden_by == hiding(environ)
         ):
             names = [candidate.variant.name for candidate in choice.selection.compatible]
             better = names[: names.index(active.receipt.variant)]
@@ -177,7 +219,9 @@ def _known_failures(store: Store, choice: Choice) -> dict[str, str]:
     return {}
 
 
-def passed_over(choice: Choice, chosen: Candidate, failed: Mapping[str, str]) -> dict[str, str]:
+def passed_over(
+    choice: Choice, chosen: Candidate | None, failed: Mapping[str, str]
+) -> dict[str, str]:
     """Return every variant except the chosen one, with the reason why it was not taken."""
     reasons = {r.variant.name: r.reason.text for r in choice.selection.rejected}
     for other in choice.selection.compatible:
@@ -201,12 +245,13 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
         with suppress(TsukuError):
             found = store.find(builder.id)
             before = found.receipt if found else None
-        installed = None if force else _intact(store, builder.id)
+        installed = None if force else _intact(store, builder.id, choice)
         outcome = "unchanged" if installed and active == builder.id else "installed"
         if installed is None:
             installed = builder.build()
         if before:
-            installed = store.restate(installed, _bound(choice, installed, before))
+            now = _restated(builder.session, choice, installed, builder.candidate, builder.reasons)
+            installed = store.restate(installed, _bound(choice, now, before))
         store.activate(installed)
     # Without the lock: this leaves archives that another process uses.
     store.drop_downloads(installed.receipt.digests)
@@ -215,7 +260,28 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
     return InstallReport(outcome, choice, builder.candidate, builder.reasons, installed, moved)
 
 
-def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
+def _restated(
+    session: Session,
+    choice: Choice,
+    installed: Installed,
+    candidate: Candidate,
+    reasons: Mapping[str, str],
+) -> Receipt:
+    """Return the receipt of an installed build that was chosen again, with today's reasons.
+
+    A release has the same build under one name only, so its other facts stay.
+    """
+    return installed.receipt._replace(
+        requested=choice.selection.requested,
+        detected=choice.selection.detected,
+        line=choice.line(candidate),
+        reasons=reasons,
+        hardware=hardware_facts(choice.hardware),
+        hidden_by=hiding(session.machine.environ),
+    )
+
+
+def _bound(choice: Choice, receipt: Receipt, before: Receipt) -> Receipt:
     """Return the receipt of a build that now belongs to the requested repository.
 
     Revocations by its earlier repositories still count, because the archives are the same. A build
@@ -223,10 +289,10 @@ def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
     """
     release, name = choice.release, choice.catalog.repository.name
     if before.repository == name:
-        return installed.receipt._replace(former=before.former)
+        return receipt._replace(former=before.former)
     former = dict.fromkeys((before.repository, *before.former))
     former.pop(name, None)
-    return installed.receipt._replace(
+    return receipt._replace(
         repository=name,
         channel=choice.channel,
         sequence=choice.sequence,
@@ -234,6 +300,29 @@ def _bound(choice: Choice, installed: Installed, before: Receipt) -> Receipt:
         publisher=release.publisher,
         former=tuple(former),
     )
+
+
+def is_about(choice: Choice, installed: Installed) -> bool:
+    """Tell whether a choice is among the variants of an installed release."""
+    receipt = installed.receipt
+    same = (receipt.repository, receipt.release)
+    return (choice.catalog.repository.name, choice.release.release) == same
+
+
+def better_than(session: Session, choice: Choice, installed: Installed) -> Candidate | None:
+    """Return the best variant of an installed release if it is better than the installed one.
+
+    A build for the CPU is never better, and neither is one that did not start on this machine as it
+    is now. None if ``choice`` is about another release.
+    """
+    if not is_about(choice, installed):
+        return None
+    failed = known_failures(session.reader, choice, session.machine.environ)
+    usable = (each for each in choice.selection.compatible if each.variant.name not in failed)
+    best = next(usable, None)
+    if best is None or best.variant.name == installed.receipt.variant:
+        return None
+    return None if best.variant.backend == "cpu" else best
 
 
 def install_beside(session: Session, choice: Choice, candidate: Candidate) -> Installed:
@@ -247,7 +336,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     builder = VersionBuilder(session, store, choice, candidate, passed_over(choice, candidate, {}))
     # Another process may be building the same version: one builds it, the other finds it here.
     with store.lock(builder.id):
-        installed = _intact(store, builder.id) or builder.build()
+        installed = _intact(store, builder.id, choice) or builder.build()
     store.drop_downloads(installed.receipt.digests)
     return installed
 
@@ -260,11 +349,19 @@ def _active_id(store: Store) -> str | None:
     return None
 
 
-def _intact(store: Store, version: str) -> Installed | None:
-    """Return the version if it is installed and undamaged, else None."""
+def _intact(store: Store, version: str, choice: Choice) -> Installed | None:
+    """Return the version if it is installed and undamaged, else None.
+
+    None as well if it was installed for the GPUs of a maker that is not requested now, or the other
+    way round: the receipt names other devices then.
+    """
+    requested = choice.selection.requested
     with suppress(TsukuError):
         installed = store.find(version)
         if installed:
+            before = installed.receipt.requested
+            if not meets(installed.receipt, requested) or before in {*VENDORS} - {requested}:
+                return None
             store.check(installed)
             return installed
     return None

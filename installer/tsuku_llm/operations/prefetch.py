@@ -7,7 +7,7 @@ here as well, because it needs no manifest and no catalog either.
 from __future__ import annotations
 
 from tsuku_llm.local_host import LocalHost
-from tsuku_llm.probe import LIMIT, probe, program, questions
+from tsuku_llm.probe import probe, program, questions
 
 # As in ``local_host`` and ``probe``: no import but those that the child needs to start.
 TYPE_CHECKING = False
@@ -15,26 +15,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tsuku_llm.driver_child import Asking
+    from tsuku_llm.driver_child import Asking, Tell
     from tsuku_llm.hardware import Hardware
     from tsuku_llm.local_host import ChildProgram
     from tsuku_llm.operations.session import Session
 
 
 class PrefetchedHost(LocalHost):
-    """This machine, with the questions of ``probe`` already put to a child process."""
+    """This machine, with the questions of ``probe`` already put to a child process.
 
-    def __init__(self) -> None:
-        super().__init__()
+    ``limit`` is in seconds, for each driver.
+    """
+
+    def __init__(self, limit: float, tell: Tell | None = None) -> None:
+        super().__init__(tell=tell)
         self._questions = questions(self)
+        self._limit = limit
         # This starts the child and returns: it loads the drivers while we import.
-        self._asking = super().ask(program(self), self._questions, LIMIT)
+        self._asking = super().ask(program(self), self._questions, limit)
         self._taken = False
 
     def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Asking:
         """Answer as ``Host.ask``; the first matching call gets the prefetched answers."""
         # Answers are given once: a second probe wants the state of the machine at that moment.
-        if self._taken or (questions, limit) != (self._questions, LIMIT):
+        if self._taken or (questions, limit) != (self._questions, self._limit):
             return super().ask(program, questions, limit)
         self._taken = True
         return self._asking
@@ -46,11 +50,12 @@ class PrefetchedHost(LocalHost):
 
 def probe_machine(session: Session, *, record: Path | None = None) -> Hardware:
     """Return what the machine has; with ``record`` also write the raw answers to that file."""
+    limit = session.settings.probe_timeout
     if record is None:
-        return probe(session.machine.host)
+        return probe(session.machine.host, limit)
     from tsuku_llm.snapshot import RecordingHost  # noqa: PLC0415
 
     recorder = RecordingHost(session.machine.host)
-    hardware = probe(recorder)
+    hardware = probe(recorder, limit)
     recorder.save(record)
     return hardware

@@ -20,6 +20,7 @@ from tsuku_llm.errors import (
     HostUnreachable,
     HttpStatusError,
     MetadataError,
+    ProxyError,
     StaleMetadata,
     StoreError,
     TlsError,
@@ -30,7 +31,7 @@ from tsuku_llm.errors import (
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.revocation import note_metadata_status, note_others
-from tsuku_llm.operations.session import Session, repository_of
+from tsuku_llm.operations.session import Session, repository_of, way_to_undo
 
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
@@ -70,7 +71,11 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
                 )
             note_metadata_status(session, found.metadata_status())
     except (HostUnreachable, HttpStatusError, BodyError) as error:
-        error.hint = _elsewhere(repository)
+        other = _elsewhere(session, repository)
+        error.hint = f"try again later, or from another network; {other}"
+        raise
+    except ProxyError as error:
+        error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
         raise
     except (TlsError, MetadataError):
         _require_clock(session, repository)
@@ -81,13 +86,18 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     return found
 
 
-def _elsewhere(repository: Repository) -> str:
-    """Say what to do if metadata cannot be downloaded; mirrors have archives only."""
-    if repository.name == OFFICIAL:
-        own = "or name a copy of it: tsuku-llm config set llm.repository_url URL"
-    else:
-        own = "or compare its URL with its owner's: tsuku-llm repository list"
-    return f"try again later, or from another network; {own}"
+def _elsewhere(session: Session, repository: Repository) -> str:
+    """Name the setting that moves a repository; ``llm.mirror`` is about archives only."""
+    name = repository.name
+    if name == OFFICIAL and session.settings.repository_url:
+        undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
+        return f"or ask the publisher's own address: {undo}"
+    if name == OFFICIAL:
+        return "or name a copy of it: tsuku-llm config set llm.repository_url URL"
+    return (
+        f"or, if it has moved: tsuku-llm repository remove {name}, and then "
+        f"tsuku-llm repository add {name} URL --root FILE"
+    )
 
 
 def _require_clock(session: Session, repository: Repository) -> None:
@@ -141,7 +151,8 @@ def _asked(session: Session, patience: float) -> Catalog:
         # There is metadata to go on with: a host that is slow or down must not stop an install.
         return refresh(session, patience=patience)
     except (DownloadError, TrustError, StoreError) as error:
-        session.user.note(_told(error, known.freshness, session.machine.now))
+        moved = _elsewhere(session, known.repository)
+        session.user.note(_told(error, known.freshness, session.machine.now, moved))
         return known
 
 
@@ -175,8 +186,11 @@ def _required(session: Session, known: Freshness) -> Catalog:
         ) from error
 
 
-def _told(error: TsukuError, known: Freshness, now: datetime) -> str:
-    """Say why there is only the known metadata, and how old it is."""
+def _told(error: TsukuError, known: Freshness, now: datetime, moved: str) -> str:
+    """Say why there is only the known metadata, how old it is, and how to get newer one.
+
+    ``moved`` says what to do if the repository has moved.
+    """
     reason = "; ".join((error.message, *error.facts))
     going_on = f"using the metadata {known.age(now)}"
     if isinstance(error, TrustError):
@@ -184,5 +198,5 @@ def _told(error: TsukuError, known: Freshness, now: datetime) -> str:
     return (
         f"newer metadata of {known.repository} could not be fetched: {reason}; {going_on}: "
         "a newer release or a revocation may be missing; "
-        f"to fetch it: tsuku-llm repository refresh {known.repository}"
+        f"to fetch it: tsuku-llm repository refresh {known.repository}; {moved}"
     )

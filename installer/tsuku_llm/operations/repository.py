@@ -105,10 +105,16 @@ def add(
         session.user.note(f"its metadata could not be fetched yet: {error.message}")
     except TrustError as error:
         remove_repository(session.paths.data, name)
-        # The root did not sign this metadata: it is the wrong root or the wrong URL. Expired
-        # metadata and a wrong clock have hints of their own.
-        if type(error) is MetadataError:
-            error.hint = "nothing was added: ask the owner of the repository for its root and URL"
+        # No hint may send the user to a repository that is not here. The root or the URL is wrong,
+        # or the owner signed metadata with a mistake. Expired metadata, a wrong clock and a newer
+        # format have hints of their own.
+        if type(error) in (MetadataError, DigestMismatch):
+            error.hint = (
+                "nothing was added: ask the owner of the repository, who can compare root and URL "
+                "and correct the metadata"
+            )
+        else:
+            error.facts += ("nothing was added",)
         raise
     return repository
 

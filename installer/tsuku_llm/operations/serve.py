@@ -20,11 +20,16 @@ from tsuku_llm.errors import (
     TsukuError,
 )
 from tsuku_llm.launch.fingerprint import driver_fingerprint
-from tsuku_llm.operations.fallback import next_version, note_served, remembered
+from tsuku_llm.operations.fallback import (
+    next_version,
+    note_served,
+    remembered,
+    wanted_version,
+)
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.operations.temporary import withheld
 from tsuku_llm.operations.version_start import Serving, VersionStart
-from tsuku_llm.operations.which import requested_version
 from tsuku_llm.store.installed import Installed
 
 
@@ -35,14 +40,15 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     it. The server holds its version as long as it lives, so that other processes cannot remove it.
     If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows.
 
-    Raises ``NotInstalled``, ``TamperedInstall``, ``Revoked``, ``LaunchError``, ``GpuLost`` and,
-    with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``; with ``require_fit``, ``DoesNotFit``.
+    Raises the errors of ``wanted_version``, ``TamperedInstall``, ``Revoked``, ``LaunchError``,
+    ``GpuLost`` and, with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``; with ``require_fit``,
+    ``DoesNotFit``.
     """
     # Now: a server in the background leaves this folder once it serves, and may be started again.
     cwd = working_folder()
     restarts = _Restarts(session, how)
-    preferred = requested_version(session.reader, session)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    preferred = _preferred(session, notes)
     installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant, and ``next_version`` goes down the ranking, so this ends;
     # with ``restart`` the same one is started again, after a pause.
@@ -85,6 +91,16 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                 return start._replace(insist=True, on_served=lambda: None).make()
             else:
                 raise
+
+
+def _preferred(session: Session, notes: StateNotes) -> Installed:
+    """Return the wanted version, or the better one that only a temporary state kept away."""
+    wanted = wanted_version(session)
+    if states := withheld(wanted.receipt, session.settings.backend):
+        from tsuku_llm.operations.recovery import recovered  # noqa: PLC0415 - only then
+
+        return recovered(session, notes, wanted, states)
+    return wanted
 
 
 class _Restarts:

@@ -81,6 +81,22 @@ class Session(NamedTuple):
             self.user.note("waiting for a lock that another process holds")
 
 
+def way_to_undo(session: Session, name: str, command: str) -> str | None:
+    """Return how to end a setting: ``tsuku-llm config`` with ``command``, or an ``unset``.
+
+    None if a flag of this command made it: there is nothing to end.
+    """
+    from tsuku_llm.config.keys import key_named  # noqa: PLC0415 - only for an error or a note
+
+    key = key_named(name)
+    if key.key in session.settings.flags:
+        return None
+    # The environment comes before the file, so a change of the file would not help.
+    if session.machine.environ.get(key.variable):
+        return f"unset {key.variable}"
+    return f"tsuku-llm config {command}"
+
+
 def working_folder() -> Path:
     """Return the user's current folder. Raises ``UsageError`` if it was removed meanwhile."""
     try:

@@ -1,8 +1,9 @@
-"""The notes that a start leaves for the next one in the state folder: device lists and failures.
+"""The notes that a start leaves for the next one in the state folder.
 
-Both count only while the drivers are the same (``launch.fingerprint``). Both may be lost: a
-file that cannot be read, or that another user owns, counts as missing. If nothing can be written,
-every start asks the build again.
+They are the build's devices, backends that failed, and a GPU that is still withheld. They count
+only while the drivers are the same (``launch.fingerprint``). All may be lost: a file that cannot be
+read, or that another user owns, counts as missing. If nothing can be written, every start asks
+again.
 """
 
 from __future__ import annotations
@@ -59,6 +60,15 @@ class StateNotes:
         """Drop the list, so that the next start asks the build."""
         with suppress(OSError):
             (self._state / "devices.json").unlink(missing_ok=True)
+
+    def still_withheld(self, version: str) -> bool:
+        """Tell whether a start saw, on these drivers, that a GPU is still withheld."""
+        found = self._read("withheld.json", _WITHHELD)
+        return bool(found and found["version"] == version)
+
+    def keep_withheld(self, version: str) -> None:
+        """Keep the fact that what withheld a GPU from a version's install still holds."""
+        self._write("withheld.json", {"version": version})
 
     def failure(self, version: str) -> FailureNote | None:
         """Return why a version's backend failed on the current drivers, None if it did not."""
@@ -123,5 +133,6 @@ _DEVICES = records.fields(
         "devices": records.many(records.record(ListedDevice, _DEVICE)),
     },
 )
+_WITHHELD = records.fields({"drivers": records.many(_TEXT), "version": _TEXT})
 _FAILURE = records.record(FailureNote, dict.fromkeys(FailureNote._fields, _TEXT))
 _FAILURES = records.fields({"drivers": records.many(_TEXT), "failures": records.many(_FAILURE)})

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsuku_llm import fetch
 from tsuku_llm.errors import (
     NotInstalled,
-    SelectionError,
     StoreError,
     TrustError,
     UnknownRequest,
 )
-from tsuku_llm.operations.choice import Choice, choose, tell_temporary, version_of
-from tsuku_llm.operations.install import InstallReport, install_choice, passed_over
+from tsuku_llm.operations.choice import (
+    Choice,
+    choose,
+    refuse_revoked,
+    require_lasting,
+    tell_temporary,
+    version_of,
+    way_out,
+)
+from tsuku_llm.operations.install import (
+    InstallReport,
+    better_than,
+    install_choice,
+    is_about,
+    known_failures,
+    passed_over,
+)
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.reuse import Space, to_download
 from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.staying import staying
+from tsuku_llm.operations.temporary import Withheld, over, told_over, withheld
 from tsuku_llm.operations.update_notice import Offer, keep_offer
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, select
@@ -70,7 +87,9 @@ class UpdateReport:
     ``newer`` says whether ``choice.release`` is newer than the installed one; an older release is
     never offered. ``revocation`` is about the installed release. ``download`` is in bytes, without
     what an earlier run left; None if the manifest does not say. ``changes`` are the variants that
-    fit in only one of the two releases.
+    fit in only one of the two releases. ``better`` is the variant of the installed release that
+    would be chosen now, if that is another one, and ``over`` the temporary states that kept the
+    last install from it.
     """
 
     installed: Installed
@@ -79,11 +98,15 @@ class UpdateReport:
     revocation: Revocation | None
     download: int | None
     changes: tuple[FitChange, ...]
+    better: Candidate | None = None
+    over: tuple[Withheld, ...] = ()
 
     @property
     def candidate(self) -> Candidate | None:
-        """The candidate that would be installed; None if nothing in the newest release fits."""
-        return next(iter(self.choice.selection.compatible), None)
+        """The candidate that the update would install; None if it would install nothing."""
+        if self.newer:
+            return next(iter(self.choice.selection.compatible), None)
+        return self.better if self.over else None
 
     @property
     def replaced(self) -> str | None:
@@ -91,6 +114,8 @@ class UpdateReport:
         candidate, name = self.candidate, self.installed.receipt.variant
         if candidate is None or candidate.variant.name == name:
             return None
+        if self.over:
+            return told_over(name, self.over)
         missing = f"{self.choice.release.release} has no such variant"
         return passed_over(self.choice, candidate, {}).get(name, missing)
 
@@ -99,6 +124,10 @@ class UpdateReport:
         """How to leave a revoked release without a newer one; an update never goes back."""
         if not self.revocation or self.newer:
             return None
+        choice = self.choice
+        # A setting keeps the user here, so the way out may also be a newer release.
+        if choice.kept_by or choice.young:
+            return way_out(choice.catalog, [choice.channel])
         return f"go back: tsuku-llm install --release {self.choice.release.release}"
 
 
@@ -106,6 +135,7 @@ def check_update(session: Session) -> UpdateReport:
     """Fetch the repository's metadata and compare its newest release with the installed one.
 
     Repository, channel and backend are those of the active version, unless the user names others.
+    With ``llm.release`` or ``llm.hold`` that release counts as the newest.
     The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
     ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.
     """
@@ -118,24 +148,52 @@ def check_update(session: Session) -> UpdateReport:
         channel=settings.channel or active.receipt.channel,
         backend=settings.backend if "backend" in settings.chosen else active.receipt.requested,
     )
+    session = staying(session)
     choice = choose(session, catalog=refresh(session))
+    newer = choice.sequence > active.receipt.sequence
+    states = withheld(active.receipt, session.settings.backend)
+    better = None if newer else better_than(session, choice, active)
     report = UpdateReport(
         active,
         choice,
-        newer=choice.sequence > active.receipt.sequence,
+        newer=newer,
         revocation=signed_status(session, verify=True).revocation(active.receipt),
-        download=_download(session, choice),
+        download=None,
         changes=_changes(choice, active.receipt),
+        better=better,
+        over=over(states, choice.hardware, session.machine.environ) if better else (),
     )
-    release = choice.release
+    candidate = report.candidate
+    report = replace(report, download=_download(session, choice, candidate))
     # For the next start: only an update that fits this machine is worth a note.
-    is_offer = report.newer and report.candidate is not None
-    keep_offer(session, active.id, Offer(release.release, release.version) if is_offer else None)
+    reason = None
+    if candidate and not newer:
+        reason = f"{report.replaced}; {candidate.variant.name} fits now"
+    offer = Offer(choice.release.release, choice.release.version, reason)
+    keep_offer(session, active.id, offer if candidate else None)
     return report
 
 
-def update(session: Session) -> InstallReport:
+@dataclass(frozen=True, slots=True)
+class UpToDate:
+    """The result of an update that changes nothing: what is active.
+
+    ``candidate`` is the active variant on this machine now. It is None if the variant does not fit
+    any more, because of ``obstacle``, or if the release is not the newest one that fits.
+    ``passed_over`` says of each other variant why it is not in use.
+    """
+
+    report: UpdateReport
+    candidate: Candidate | None
+    passed_over: Mapping[str, str]
+    obstacle: str | None
+
+
+def update(session: Session) -> InstallReport | UpToDate:
     """Install the newest release of the channel if it is newer; the old version stays installed.
+
+    If the installed release is the newest one, but was installed in a temporary state that is over,
+    this installs the variant that fits better now.
 
     Raises ``SelectionError`` if the update would move a server from the GPU to the processor
     because of a passing problem, for example a driver that waits for a reboot. Raises ``Revoked``
@@ -143,26 +201,34 @@ def update(session: Session) -> InstallReport:
     comes first, this removes what a crash left.
     """
     report = check_update(session)
-    if report.newer:
-        _require_lasting(report)
-        tell_temporary(session, report.choice)
+    choice, active = report.choice, report.installed
+    if report.newer or (report.over and not report.revocation):
+        # The setting may name a revoked release.
+        refuse_revoked(session, choice)
+        if report.newer:
+            require_lasting(session, choice, active)
+        tell_temporary(session, choice)
         if report.replaced:
-            session.user.note(f"{report.installed.receipt.variant} is replaced: {report.replaced}")
-        return install_choice(session, report.choice)
-    candidate = report.choice.selection.selected
+            session.user.note(f"{active.receipt.variant} is replaced: {report.replaced}")
+        return install_choice(session, choice)
     session.store.sweep()
-    session.store.drop_downloads(report.installed.receipt.digests)
+    session.store.drop_downloads(active.receipt.digests)
     if report.revocation and report.way_back:
-        raise revoked(report.installed.receipt.release, report.revocation, report.way_back)
-    reasons = passed_over(report.choice, candidate, {})
-    return InstallReport("unchanged", report.choice, candidate, reasons, report.installed)
+        raise revoked(active.receipt.release, report.revocation, report.way_back)
+    tell_temporary(session, choice)
+    if not is_about(choice, active):
+        # The newest release that fits is older than the active one: their variants differ.
+        return UpToDate(report, None, active.receipt.reasons, None)
+    own = choice.selection.candidate(active.receipt.variant)
+    failed = known_failures(session.reader, choice, session.machine.environ)
+    reasons = passed_over(choice, own, failed)
+    return UpToDate(report, own, reasons, reasons.pop(active.receipt.variant, None))
 
 
-def _download(session: Session, choice: Choice) -> int | None:
+def _download(session: Session, choice: Choice, candidate: Candidate | None) -> int | None:
     """Return the bytes that an update would download; None if the manifest does not say."""
-    candidate = next(iter(choice.selection.compatible), None)
     if candidate is None:
-        return None
+        return 0
     # The version may be installed already: then nothing is downloaded.
     with suppress(StoreError):
         if session.reader.find(version_of(choice.release.release, candidate.variant)):
@@ -185,17 +251,3 @@ def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
             select(choice.release, choice.hardware, anything),
         )
     return ()
-
-
-def _require_lasting(report: UpdateReport) -> None:
-    """Refuse to leave the GPU because of a problem that will pass. Raises ``SelectionError``."""
-    problems = [each for each in report.choice.hardware.all_problems if each.transient]
-    leaves_gpu = report.installed.receipt.backend != "cpu" and (
-        report.candidate is None or report.candidate.variant.backend == "cpu"
-    )
-    if problems and leaves_gpu:
-        raise SelectionError(
-            "the GPU cannot be used at the moment, so the update would move the server to the CPU",
-            facts=tuple(problem.text for problem in problems),
-            hint=problems[0].fix,
-        )

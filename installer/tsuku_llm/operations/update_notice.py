@@ -14,12 +14,15 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm import records
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import make_folder, read_small, write_note
 from tsuku_llm.operations.session import Session
+
+if TYPE_CHECKING:
+    from tsuku_llm.config.settings import Settings
 
 EVERY = timedelta(days=1)
 """The time between two looks."""
@@ -33,17 +36,20 @@ _LIMIT = 4096
 
 
 class Offer(NamedTuple):
-    """A newer release that fits this machine."""
+    """A newer release that fits this machine, or the installed one with a better variant.
+
+    ``reason`` is why another variant of the installed release is better, None for a newer release.
+    """
 
     release: str
     version: str | None
+    reason: str | None = None
 
 
 def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
     """Write down what a look for an update found for the installed version of that id."""
-    document = {"format": _FORMAT, "installed": installed, "release": None, "version": None}
-    if offer:
-        document |= {"release": offer.release, "version": offer.version}
+    found = offer._asdict() if offer else dict.fromkeys(Offer._fields)
+    document = {"format": _FORMAT, "installed": installed, **found}
     with suppress(StoreError, OSError):  # a missing or incomplete file only costs the note
         make_folder(session.paths.state)
         write_note(session.paths.state / _FOUND, records.encode(document))
@@ -51,7 +57,8 @@ def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
 
 _NAME = records.optional(records.text)
 _READ = records.fields(
-    {"installed": records.text, "release": _NAME, "version": _NAME}, format=_FORMAT
+    {"installed": records.text, "release": _NAME, "version": _NAME, "reason": _NAME},
+    format=_FORMAT,
 )
 
 
@@ -60,7 +67,7 @@ def kept_offer(session: Session, installed: str) -> Offer | None:
     with suppress(StoreError, ValueError):
         found = records.parse(read_small(session.paths.state / _FOUND, _LIMIT) or b"null", _READ)
         if found["installed"] == installed and found["release"]:
-            return Offer(found["release"], found["version"])
+            return Offer(found["release"], found["version"], found["reason"])
     return None
 
 
@@ -79,12 +86,25 @@ def offer_update(session: Session, installed: str) -> None:
         # Mark before the look: a second server that starts now then does not look as well.
         write_note(mark, b"")
         os.utime(mark, (session.machine.now.timestamp(),) * 2)
-        if offer := kept_offer(session, installed):
+        offer = kept_offer(session, installed)
+        if offer and may_be_told(session.settings, installed, offer):
             version = f" ({offer.version})" if offer.version else ""
-            session.user.note(f"{offer.release}{version} is there; to install it: tsuku-llm update")
+            found = offer.reason or f"{offer.release}{version} is there"
+            session.user.note(f"{found}; to install it: tsuku-llm update")
         # A daemon thread: the end of the server does not wait for it. It only reads the session, so
         # it needs no lock.
         Thread(target=_look, args=(session,), daemon=True).start()
+
+
+def may_be_told(settings: Settings, installed: str, offer: Offer) -> bool:
+    """Return whether no setting keeps the user from this release.
+
+    The setting may be newer than the offer. ``installed`` is the id of the active version.
+    """
+    if settings.release:
+        return settings.release.removeprefix("v") in {offer.release, offer.version}
+    # The id of a version begins with its release.
+    return not settings.hold or installed.startswith(f"{offer.release}-")
 
 
 def _is_due(mark: Path, now: datetime) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError
+from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError, did_you_mean
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
@@ -110,7 +110,9 @@ def _resolved(name: str, named: Mapping[str, set[str]]) -> str:
         return ids[0]
     facts = tuple(f"installed: {version}" for version in named)
     if not ids:
-        hint = "see: tsuku-llm list" if named else "run: tsuku-llm install"
+        known = (text for names in named.values() for text in names)
+        otherwise = "see: tsuku-llm list" if named else "run: tsuku-llm install"
+        hint = did_you_mean(name, known, otherwise)
         raise NotInstalled(f"{name} is not installed", facts=facts, hint=hint)
     raise UsageError(
         f"{name} names {len(ids)} installed versions",

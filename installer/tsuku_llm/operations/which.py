@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from tsuku_llm.errors import NotInstalled
+from tsuku_llm.errors import NotInstalled, did_you_mean
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.replace_process import replace_process
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, way_to_undo
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
@@ -42,22 +42,47 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
     active, backend = reader.active(), session.settings.backend
     if active and meets(active.receipt, backend):
         return active
-    for installed in reader.installed():
-        if meets(installed.receipt, backend):
-            return installed
+    suitable = [each for each in reader.installed() if meets(each.receipt, backend)]
+    if suitable:
+        # The release in use first: the user asked for another backend, and not for another release.
+        release = active.receipt.release if active else None
+        return max(suitable, key=lambda each: _newest_of(each, release))
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+    undo = way_to_undo(session, "llm.backend", "set llm.backend auto")
+    use = f"; or use what is installed: {undo}" if undo else ""
     raise NotInstalled(
         f"the backend {backend} is requested, and {active.receipt.variant} is installed",
-        hint=f"run: tsuku-llm install --backend {backend}",
+        hint=f"run: tsuku-llm install --backend {backend}{use}",
     )
 
 
 def meets(receipt: Receipt, backend: str) -> bool:
-    """Return whether an installed variant is what the request asks for."""
+    """Return whether an installed variant is what the request asks for.
+
+    A build for GPUs of several makers meets the name of one of them if it was installed for it, or
+    if its interface listed no other GPUs then.
+    """
+    if backend in ("auto", receipt.backend, receipt.variant):
+        return True
+    from tsuku_llm.backends import VENDORS, backends_of, facts_of, meaning  # noqa: PLC0415 - rare
+
+    backend = meaning(backend)
     if backend == "gpu":
         return receipt.backend != "cpu"
-    return backend in ("auto", receipt.backend, receipt.variant)
+    if backend not in VENDORS:
+        return backend == receipt.backend
+    if receipt.requested == backend or receipt.backend in backends_of(backend):
+        return True
+    api = facts_of(receipt.backend).api
+    makers = {
+        gpu.get("vendor_id")
+        for each in receipt.hardware.get("apis", ())
+        if each.get("name") == api
+        for gpu in each.get("gpus", ())
+        if gpu.get("kind") != "software"
+    }
+    return makers == {VENDORS[backend]}
 
 
 def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
@@ -95,7 +120,7 @@ def tool_of(receipt: Receipt, name: str) -> str:
     raise NotInstalled(
         f"{receipt.variant} of {receipt.release} has no tool {name}",
         facts=tuple(f"tool: {each}" for each in tools),
-        hint="run one of these: tsuku-llm run TOOL -- ARGUMENTS",
+        hint=did_you_mean(name, tools, "run one of these: tsuku-llm run TOOL -- ARGUMENTS"),
     )
 
 
@@ -117,8 +142,9 @@ def tools_of(receipt: Receipt) -> Mapping[str, str]:
 def installed_variant(reader: StoreReader, variant: str, release: str) -> Installed | None:
     """Return the newest installed version of a variant; a version of ``release`` comes first."""
     found = [each for each in reader.installed() if each.receipt.variant == variant]
+    return max(found, key=lambda each: _newest_of(each, release), default=None)
 
-    def order(each: Installed) -> tuple[bool, int]:
-        return each.receipt.release == release, each.receipt.sequence
 
-    return max(found, key=order, default=None)
+def _newest_of(installed: Installed, release: str | None) -> tuple[bool, int]:
+    """Return the key that orders versions by age, with those of ``release`` last."""
+    return installed.receipt.release == release, installed.receipt.sequence

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tsuku_llm.hardware import Hardware
     from tsuku_llm.host import Host
 
-LIMIT = 5.0  # seconds for one API
+LONGEST_WORD = 40
+"""Letters of an unknown system's or processor's name that are shown; a recording may have any."""
 SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
 # Systems spell the same processor differently (Windows: AMD64, macOS: arm64, Linux: aarch64).
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -33,8 +34,11 @@ QUESTIONS = {
 }
 
 
-def probe(host: Host, limit: float = LIMIT) -> Hardware:
-    """Ask each question of this system once; a driver costs at most ``limit`` seconds."""
+def probe(host: Host, limit: float = 20.0) -> Hardware:
+    """Ask each question of this system once; a driver may take ``limit`` seconds to answer.
+
+    The default is that of the setting ``llm.probe_timeout``.
+    """
     wait = host.ask(program(host), questions(host), limit)
     # Import the parsers only now: the child asks the drivers in the meantime.
     from tsuku_llm.probe.assemble import assemble  # noqa: PLC0415
@@ -57,13 +61,13 @@ def platform_key(host: Host) -> str:
 
 def os_name(host: Host) -> str:
     """Return the manifest's word for the operating system, or Python's own if it has no other."""
-    system = str(host.system().get("os"))
+    system = str(host.system().get("os"))[:LONGEST_WORD]
     return SYSTEMS.get(system, system)
 
 
 def arch_name(host: Host) -> str:
     """Return the manifest's word for the processor, or the machine's own in lower case."""
-    machine = str(host.system().get("machine")).lower()
+    machine = str(host.system().get("machine")).lower()[:LONGEST_WORD]
     return MACHINES.get(machine, machine)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tsuku_llm.backends import AMD
+from tsuku_llm.backends import AMD, facts_of
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import answers
@@ -25,6 +25,7 @@ CODES = {
     101: "hipErrorInvalidDevice",
 }
 NO_DEVICE = 100
+MOST_DIGITS = 9
 # Targets that are APUs, for runtimes that do not report "integrated".
 INTEGRATED = frozenset(
     {
@@ -36,18 +37,26 @@ INTEGRATED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RawAmd:
-    """The worker's answer, each node's properties file, and this user's access to /dev/kfd."""
+    """The worker's answer, each node's properties file, and this user's access to /dev/kfd.
+
+    ``hiding`` has the variables that are set and choose HIP's devices, with their values.
+    """
 
     hip: DriverAnswer = ABSENT
     nodes: tuple[str, ...] = ()
     access: str | None = None
+    hiding: tuple[tuple[str, str], ...] = ()
 
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawAmd:
     """Take the worker's answer and read the kernel's topology."""
-    names = [name for name in host.list_dir(NODES) or () if name.isdecimal()]
+    found = host.list_dir(NODES) or ()
+    # A recording may hold any name, and Python refuses to read a number of thousands of digits.
+    names = [name for name in found if name.isdecimal() and len(name) <= MOST_DIGITS]
     texts = [host.read_text(f"{NODES}/{name}/properties") for name in sorted(names, key=int)]
+    variables = [(name, host.environment(name)) for name in facts_of("rocm").hiding_variables]
     return RawAmd(
+        hiding=tuple((name, value) for name, value in variables if value is not None),
         hip=by_question.get("hip", ABSENT),
         nodes=tuple(text for text in texts if text is not None),
         access=host.access(COMPUTE_DEVICE),
@@ -129,6 +138,7 @@ def _evidence(raw: RawAmd, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
     found = list(answers.evidence(raw.hip, CODES))
     if targets:
         found.append(Evidence(NODES, ", ".join(targets)))
+    found += [Evidence(name, repr(value)[:300]) for name, value in raw.hiding]
     if raw.access is not None:
         found.append(Evidence(COMPUTE_DEVICE, raw.access or "no access"))
     return tuple(found)
@@ -136,7 +146,8 @@ def _evidence(raw: RawAmd, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
 
 def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Problem | None:
     broken = answers.broken(raw.hip, "AMD's HIP runtime")
-    if broken:
+    # Without a child nothing is known of the runtime: ``answers.not_asked`` tells why.
+    if broken or raw.hip.end == "not-started":
         return broken
     if answers.library(raw.hip) is None:
         return _runtime_problem(raw.hip, targets)
@@ -147,10 +158,19 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
         return _PERMISSION
     code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
-        fix = "use Vulkan; ROCm supports few of AMD's GPUs"
-        return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
+        return _no_device(raw, seen=bool(targets) or machine.has_pci(AMD))
     text = f"AMD's HIP runtime does not initialise: hipGetDeviceCount returned {code}"
     return Problem("rocm-error", text, "update the amdgpu driver and ROCm to matching versions")
+
+
+def _no_device(raw: RawAmd, *, seen: bool) -> Problem:
+    """Say why a runtime that works lists nothing; ``seen`` if the machine has an AMD GPU."""
+    if raw.hiding and seen:
+        name, value = raw.hiding[0]
+        text = f"{name}={value!r} leaves no AMD GPU of this machine visible"
+        return Problem("rocm-hidden", text, f"unset {name}")
+    fix = "use Vulkan; ROCm supports few of AMD's GPUs"
+    return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
 
 
 def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem | None:
@@ -175,5 +195,6 @@ _CONTAINER = Problem(
 _PERMISSION = Problem(
     "gpu-permission",
     f"this user may not open {COMPUTE_DEVICE}",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
+    "log in again",
 )

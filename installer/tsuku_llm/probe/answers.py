@@ -9,11 +9,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tsuku_llm import system_limits
 from tsuku_llm.hardware import ApiState, Evidence, Problem
 from tsuku_llm.host import DriverAnswer
 
 Codes = Mapping[int, str]
 _MISSING_GLIBC = ": cannot open shared object file"
+_NO_FILE = ": No such file or directory"
 _MISSING_MUSL = "loading shared library "
 _LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
@@ -85,25 +87,33 @@ def is_absence(name: str, error: str) -> bool:
     The loaders of glibc and musl both name the library that they miss. A pattern that searches for
     the name takes quadratic time on a long text, so only the fixed words are searched for.
     """
-    before, glibc, _ = error.partition(_MISSING_GLIBC)
+    before, glibc, why = error.partition(_MISSING_GLIBC)
     if glibc:
+        # Any other reason, such as too many open files, says nothing about the library.
+        if why not in ("", _NO_FILE):
+            return False
         # The name must be the whole word before the fixed text: "libfoo.so.1" ends with "foo.so.1".
         return before.endswith(name) and not before.removesuffix(name)[-1:].strip()
     _, musl, after = error.partition(_MISSING_MUSL)
     if musl:
-        return after.startswith(f"{name}:")
+        return after.startswith(f"{name}:") and limit_fix(error) is None
     # The messages of Python on Windows and of dyld on macOS.
     return "Could not find module" in error or "image not found" in error or "no such file" in error
 
 
+_BAD_ENDS = {
+    "absent": ApiState.ABSENT,
+    "not-started": ApiState.NOT_STARTED,
+    "timed-out": ApiState.TIMED_OUT,
+}
+
+
 def state(answer: DriverAnswer, *needed: str) -> ApiState:
     """Tell how far an API got; ``needed`` are the calls that must have returned 0."""
-    if answer.end == "timed-out":
-        return ApiState.TIMED_OUT
+    if answer.end in _BAD_ENDS:
+        return _BAD_ENDS[answer.end]
     if answer.end.startswith(("signal", "exit")):
         return ApiState.CRASHED
-    if answer.end == "absent":
-        return ApiState.ABSENT
     # No library loaded. It failed if the child says so or a dependency is missing, else it is
     # absent.
     if library(answer) is None:
@@ -115,13 +125,17 @@ def state(answer: DriverAnswer, *needed: str) -> ApiState:
 
 
 def broken(answer: DriverAnswer, driver: str) -> Problem | None:
-    """Return the problem of a driver that crashed or hung during its question."""
+    """Return the problem of a driver that crashed, was too slow, or met a limit of the system."""
     call = words(answer.during) or "between two calls"
     if answer.end == "timed-out":
+        # A recording from before the limit was recorded had 5 seconds.
+        limit = answer.limit or 5.0
+        longer = min(max(60, round(limit * 3)), 3600)  # an hour is the most that it may have
         return Problem(
             "driver-timed-out",
-            f"{driver} did not answer in time ({call})",
-            "restart the machine; if it happens again, reinstall the GPU's driver",
+            f"{driver} was too slow: it did not answer within {limit:g} s ({call})",
+            f"give it more time: tsuku-llm config set llm.probe_timeout {longer}s; "
+            "if it never answers, restart the machine",
             transient=True,
         )
     if answer.end.startswith(("signal", "exit")):
@@ -130,13 +144,47 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
             f"{driver} crashed when it was asked ({call}: {words(answer.end)})",
             "reinstall or update the GPU's driver",
         )
+    error = missing_dependency(answer) if library(answer) is None else None
+    fix = limit_fix(error) if error else None
+    if fix:
+        text = f"{driver} could not be loaded: {error}"
+        return Problem("driver-not-loaded", text, fix, transient=True)
     return None
+
+
+def limit_fix(error: str) -> str | None:
+    """Return the fix if a limit of the system kept a library from being loaded, else None."""
+    limited = error.endswith(("Too many open files", "Cannot allocate memory"))
+    return system_limits.fix_of(error) if limited else None
+
+
+def not_asked(by_question: Mapping[str, DriverAnswer]) -> tuple[Problem, ...]:
+    """Return the problem of a machine on which a child process could not be started to ask.
+
+    The reason is the same for every driver, so it is told once, and not per API.
+    """
+    failed = [name for name, answer in by_question.items() if answer.end == "not-started"]
+    if not failed:
+        return ()
+    reason = words(by_question[failed[0]].during) or "the child process does not start"
+    which = "no driver" if len(failed) == len(by_question) else f"not all ({', '.join(failed)})"
+    return (
+        Problem(
+            "drivers-not-asked",
+            f"{which} could be asked: {reason}",
+            system_limits.fix_of(reason)
+            or "make sure that this program may start processes, then try again",
+            transient=True,
+        ),
+    )
 
 
 def evidence(answer: DriverAnswer, codes: Codes | None = None) -> tuple[Evidence, ...]:
     """List each call and its outcome as text; ``codes`` names return codes."""
     found = [item for line in answer.lines if (item := _item(line, codes or {}))]
-    if answer.end not in ("done", "absent"):
+    if answer.end == "not-started":
+        found.append(Evidence("the child process that asks", words(answer.during) or answer.end))
+    elif answer.end not in ("done", "absent"):
         found.append(Evidence(words(answer.during) or "the question", words(answer.end) or ""))
     return tuple(found)
 
@@ -148,14 +196,23 @@ def _item(line: Mapping[str, Any], codes: Codes) -> Evidence | None:
     if call == "open":
         return _opened(line)
     if call == "icd":
-        name = f"{words(line.get('file'))} → {words(line.get('library'))}"
-        return Evidence(name, words(line.get("error")) or "present")
+        return _driver_file(line)
     if "error" in line:
         return Evidence(call, words(line["error"]) or "")
     # Devices that were read become ``Gpu`` values; only their errors are evidence.
     if number is None or (call == "device" and number == 0):
         return None
     return Evidence(call, f"{number} ({codes[number]})" if number in codes else str(number))
+
+
+def _driver_file(line: Mapping[str, Any]) -> Evidence:
+    name = f"{words(line.get('file'))} → {words(line.get('library'))}"
+    variable = words(line.get("variable"))
+    if line.get("missing") is True:
+        return Evidence(name, f"missing (named by {variable})")
+    return Evidence(
+        name, f"left out by {variable}" if variable else words(line.get("error")) or "present"
+    )
 
 
 def _opened(line: Mapping[str, Any]) -> Evidence:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tsuku_llm.hardware import Api, Cpu, Hardware
 from tsuku_llm.host import DriverAnswer, Host
+from tsuku_llm.packages import family_of
 from tsuku_llm.probe import (
     amd,
     answers,
@@ -43,9 +44,11 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
         cpu=processor,
         memory=memory,
         apis=_apis(host, by_question, kind),
-        problems=machine.problems(kind),
+        problems=answers.not_asked(by_question) + machine.problems(kind),
         evidence=machine.evidence(kind),
         simulated=host.name,
+        packages=kind.packages,
+        container=kind.container,
     )
 
 
@@ -60,7 +63,9 @@ def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> H
         cpu=_cpu(arch, *apple.parse_cpu(raw)),
         memory=apple.parse_memory(raw),
         apis=(apple.parse(raw),),
+        problems=answers.not_asked(by_question),
         simulated=host.name,
+        packages=family_of("darwin"),
     )
 
 
@@ -82,9 +87,10 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
         cpu=_cpu(arch, *windows.parse_cpu(raw)),
         memory=windows.parse_memory(raw),
         apis=_apis(host, by_question, machine.MachineKind(os="windows", pci=adapters)),
-        problems=windows.problems(vcruntime),
+        problems=answers.not_asked(by_question) + windows.problems(vcruntime, arch),
         evidence=windows.evidence(raw),
         simulated=host.name,
+        packages=family_of("windows"),
     )
 
 

@@ -48,11 +48,16 @@ def is_wsl(host: Host) -> bool:
 
 
 def child_environment(
-    environ: Mapping[str, str], scratch: str, root: str, *, first_library_folder: str | None = None
+    environ: Mapping[str, str],
+    scratch: str | None,
+    root: str,
+    *,
+    first_library_folder: str | None = None,
 ) -> dict[str, str]:
     """Return the child's environment; the drivers' own variables and library paths stay.
 
-    ``scratch`` is a private, writable folder: PoCL lists no device without a cache.
+    ``scratch`` is a private, writable folder: PoCL lists no device without a cache. Without it,
+    PoCL has the user's own cache.
     ``first_library_folder`` comes before the user's ``LD_LIBRARY_PATH``.
     """
     kept = {
@@ -60,7 +65,9 @@ def child_environment(
         for name, value in environ.items()
         if name not in DROPPED and not name.startswith(DROPPED_PREFIXES)
     }
-    kept |= ADDED | {"POCL_CACHE_DIR": scratch}
+    kept |= ADDED
+    if scratch:
+        kept["POCL_CACHE_DIR"] = scratch
     if first_library_folder:
         paths = [root + first_library_folder, kept.get("LD_LIBRARY_PATH", "")]
         kept["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)

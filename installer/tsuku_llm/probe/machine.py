@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tsuku_llm.hardware import Evidence, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.packages import family_of
 from tsuku_llm.probe import answers
 from tsuku_llm.probe.environment import is_wsl
 
@@ -32,7 +33,10 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """The kind of machine; on Windows only ``os`` and ``pci`` carry information."""
+    """The kind of machine; on Windows only ``os``, ``pci`` and ``packages`` carry information.
+
+    ``packages`` is the family of its package manager.
+    """
 
     os: str = "linux"
     container: bool = False
@@ -40,6 +44,7 @@ class MachineKind:
     wsl_device: bool = False
     tegra: str | None = None
     pci: tuple[PciDevice, ...] = ()
+    packages: str = ""
 
     def has_pci(self, vendor: int) -> bool:
         """Tell whether the bus lists a device of that vendor."""
@@ -55,6 +60,7 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
         wsl_device=wsl and host.access("/dev/dxg") is not None,
         tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
         pci=parse_pci(by_question.get("pci", ABSENT)),
+        packages=family_of("linux", host.read_text("/etc/os-release") or ""),
     )
 
 
@@ -110,7 +116,7 @@ def problems(machine: MachineKind) -> tuple[Problem, ...]:
             Problem(
                 "jetson",
                 f"this is a Jetson ({machine.tegra}): its CUDA is not the one of arm64 servers",
-                "use the CPU build, or build llama.cpp with the JetPack's own CUDA",
+                "build llama.cpp with the JetPack's own CUDA",
             )
         )
     # A container in WSL lacks /dev/dxg only because it was not passed in.

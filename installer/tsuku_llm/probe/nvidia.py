@@ -45,6 +45,33 @@ NVML_CODES = {
     18: "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
     999: "NVML_ERROR_UNKNOWN",
 }
+# The newest CUDA that each branch of the driver supports, newest branch first. Source: the table of
+# minimum drivers in the release notes of each toolkit, and nvidia-smi of branches without one.
+CUDA_OF_BRANCH = (
+    (610, "13.3"),
+    (595, "13.2"),
+    (590, "13.1"),
+    (580, "13.0"),
+    (575, "12.9"),
+    (570, "12.8"),
+    (565, "12.7"),
+    (560, "12.6"),
+    (555, "12.5"),
+    (550, "12.4"),
+    (545, "12.3"),
+    (535, "12.2"),
+    (530, "12.1"),
+    (525, "12.0"),
+    (520, "11.8"),
+    (515, "11.7"),
+    (510, "11.6"),
+    (495, "11.5"),
+    (470, "11.4"),
+    (465, "11.3"),
+    (460, "11.2"),
+    (455, "11.1"),
+    (450, "11.0"),
+)
 # A driver's version, such as 580.159.04.
 _VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
 
@@ -75,14 +102,21 @@ def parse(raw: RawNvidia, machine: MachineKind) -> Api:
     """Read the API ``cuda`` from everything that NVIDIA's libraries and files said."""
     state = answers.state(raw.cuda, "cuInit", "cuDeviceGetCount")
     gpus = _gpus(raw) if state is ApiState.OK else ()
+    told = cuda_version(answers.value(raw.cuda, "cuDriverGetVersion", "version"))
+    # A Jetson's driver has branches of its own.
+    branch = None if machine.tegra else cuda_of_driver(driver_version(raw))
+    evidence = _evidence(raw)
+    if branch and not told and answers.library(raw.cuda):
+        evidence += (Evidence(f"driver {driver_version(raw)}", f"CUDA {branch} at most"),)
     return Api(
         name="cuda",
         state=state,
         library=answers.library(raw.cuda),
-        version=cuda_version(answers.value(raw.cuda, "cuDriverGetVersion", "version")),
+        # The driver's own word comes first: a compatibility library raises it.
+        version=told or branch,
         driver=driver_version(raw),
         gpus=gpus,
-        evidence=_evidence(raw),
+        evidence=evidence,
         problem=None if gpus else _problem(raw, machine, state),
     )
 
@@ -91,6 +125,18 @@ def cuda_version(number: object) -> str | None:
     """Return the version as text: 12080 is CUDA 12.8."""
     value = answers.positive(number)
     return f"{value // 1000}.{value % 1000 // 10}" if value else None
+
+
+def cuda_of_driver(version: str | None) -> str | None:
+    """Return the newest CUDA that a driver supports, by its branch; None for an unknown branch.
+
+    A branch that is newer than the table may support any version. Between two branches of the
+    table the older one counts, and before the first one CUDA 10.
+    """
+    branch = int(version.partition(".")[0]) if version else None
+    if branch is None or branch > CUDA_OF_BRANCH[0][0]:
+        return None
+    return next((cuda for first, cuda in CUDA_OF_BRANCH if branch >= first), "10.2")
 
 
 def driver_version(raw: RawNvidia) -> str | None:
@@ -153,7 +199,8 @@ def _evidence(raw: RawNvidia) -> tuple[Evidence, ...]:
 
 def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem | None:
     broken = answers.broken(raw.cuda, "NVIDIA's CUDA driver")
-    if broken:
+    # Without a child nothing is known of the driver: ``answers.not_asked`` tells why.
+    if broken or state is ApiState.NOT_STARTED:
         return broken
     if answers.library(raw.cuda) is None:
         return _library_problem(raw, machine)
@@ -184,7 +231,7 @@ def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     if not machine.has_pci(NVIDIA) and raw.kernel is None:
         return None
     if machine.container:
-        return _CONTAINER
+        return _container(raw, machine)
     return Problem(
         "nvidia-driver-missing",
         "there is an NVIDIA GPU, but its driver library (libcuda) is not installed",
@@ -218,6 +265,21 @@ def _mismatch_problem(raw: RawNvidia) -> Problem:
     )
 
 
+def _container(raw: RawNvidia, machine: MachineKind) -> Problem:
+    """Say what this container has of NVIDIA's GPU, and what it lacks."""
+    # The kernel module's text and the bus are the host's, also in a container.
+    sees = machine.has_pci(NVIDIA) or raw.kernel is not None
+    library = answers.library(raw.cuda) is not None
+    if sees and library:
+        text = f"this container sees an NVIDIA GPU but was not given its device ({CONTROL_DEVICE})"
+    elif sees:
+        text = "this container sees an NVIDIA GPU but was not given its driver"
+    else:
+        text = "this container has NVIDIA's driver library, but no NVIDIA GPU is visible in it"
+    fix = _GIVE_GPU if sees else f"if the host has an NVIDIA GPU: {_GIVE_GPU}"
+    return Problem("container-without-gpu", text, fix)
+
+
 def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
     # The checks go from the most to the least specific cause; the first that matches is told.
     if any(answers.integer(line.get("mig")) for line in answers.calls(raw.nvml, "device")):
@@ -226,23 +288,27 @@ def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
             "the NVIDIA GPU is in MIG mode and offers no instance here",
             "create one: sudo nvidia-smi mig -cgi 0 -C; or pass one to this container",
         )
+    # WSL has other device files, another kernel module, and Microsoft's adapters on its bus.
+    seen = raw.control is not None or machine.wsl
+    if machine.container and not seen:
+        return _container(raw, machine)
+    problem = _NO_DEVICE
+    if raw.kernel is None and not machine.wsl:
+        # The bus is visible and has other GPUs only: the library may be a leftover.
+        leftover = machine.pci and not machine.has_pci(NVIDIA) and not machine.tegra
+        problem = _LEFTOVER if leftover else _MODULE if machine.os == "linux" else _NO_DEVICE
+    # Without a module and its device files no variable and no permission decides.
+    if machine.os == "linux" and raw.kernel is None and not seen:
+        return problem
     if raw.visible is not None:
         return Problem(
             "cuda-hidden",
             f"CUDA_VISIBLE_DEVICES={raw.visible!r} leaves no NVIDIA GPU of this machine visible",
             "unset CUDA_VISIBLE_DEVICES",
         )
-    if machine.container and raw.control is None:
-        return _CONTAINER
     if raw.control is not None and raw.control != "rw":
         return _PERMISSION
-    if raw.kernel is None and machine.os == "linux" and not machine.wsl:
-        return _MODULE
-    return Problem(
-        "cuda-no-device",
-        "NVIDIA's driver is installed but finds no device",
-        "check that the GPU is switched on and not given to a virtual machine",
-    )
+    return problem
 
 
 def _other(raw: RawNvidia, init: int | None) -> Problem:
@@ -258,10 +324,18 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
 
 
 _RESTART = "restart the machine; if the problem remains, update or reinstall the NVIDIA driver"
-_CONTAINER = Problem(
-    "container-without-gpu",
-    "this container sees an NVIDIA GPU but was not given its driver",
-    "start it with --gpus all (NVIDIA Container Toolkit), or with a CDI device in podman",
+_GIVE_GPU = (
+    "start the container with --gpus all (NVIDIA Container Toolkit), or with a CDI device in podman"
+)
+_NO_DEVICE = Problem(
+    "cuda-no-device",
+    "NVIDIA's driver is installed but finds no device",
+    "check that the GPU is switched on and not given to a virtual machine",
+)
+_LEFTOVER = Problem(
+    "cuda-no-device",
+    "NVIDIA's driver library is installed, but there is no NVIDIA GPU on the PCI bus",
+    "nothing, if this machine has no NVIDIA GPU; else check that it is switched on and seated",
 )
 _MODULE = Problem(
     "nvidia-module-missing",
@@ -271,7 +345,8 @@ _MODULE = Problem(
 _PERMISSION = Problem(
     "gpu-permission",
     f"this user may not open {CONTROL_DEVICE}",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
+    "log in again",
 )
 _INIT_PROBLEMS = {
     34: Problem(

@@ -13,6 +13,7 @@ from typing import Any
 from tsuku_llm.backends import AMD, INTEL, NVIDIA
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.packages import command_for
 from tsuku_llm.probe import answers
 from tsuku_llm.probe.machine import MachineKind
 
@@ -25,6 +26,8 @@ KINDS = {
     4: GpuKind.SOFTWARE,
 }
 SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "basic render driver")
+# In the names of the files of Mesa's and Google's software drivers, and of Dozen.
+SOFTWARE_FILES = ("lvp_", "dzn_", "swiftshader")
 CODES = {
     0: "VK_SUCCESS",
     -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
@@ -36,19 +39,9 @@ CODES = {
     -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
 }
 NO_DRIVER = (-3, -9)
-# Debian's package of each library that a Vulkan driver may miss.
-PACKAGES = {
-    "libX11.so.6": "libx11-6",
-    "libX11-xcb.so.1": "libx11-xcb1",
-    "libXext.so.6": "libxext6",
-    "libxcb.so.1": "libxcb1",
-    "libEGL.so.1": "libegl1",
-    "libGL.so.1": "libgl1",
-    "libGLX.so.0": "libglx0",
-    "libGLdispatch.so.0": "libglvnd0",
-    "libdrm.so.2": "libdrm2",
-    "libwayland-client.so.0": "libwayland-client0",
-}
+LOADER = "libvulkan.so.1"
+_MESA = {AMD: "vulkan-driver-amd", INTEL: "vulkan-driver-intel"}
+"""Mesa's drivers by the vendor of the GPU, with their names in ``packages``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,10 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawVulkan:
 def parse(raw: RawVulkan, machine: MachineKind) -> Api:
     """Read the API ``vulkan``."""
     answer = raw.vulkan
-    state = answers.state(answer, "vkCreateInstance", "vkEnumeratePhysicalDevices")
+    # The loader's own answer was complete before the drivers' files were looked at. A library that
+    # the loader passed over, and that breaks the child, takes nothing from it.
+    loader = replace(answer, end="done") if answers.calls(answer, "listed") else answer
+    state = answers.state(loader, "vkCreateInstance", "vkEnumeratePhysicalDevices")
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(line) for line in lines)
     hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
@@ -121,7 +117,12 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
         api_version=version_text(line.get("api")),
         driver=driver or None,
         uuid=answers.words(line.get("uuid")),
+        storage_16bit=_flag(line.get("storage16")),
     )
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def kind(name: str, number: int | None, driver: int | None) -> GpuKind:
@@ -172,46 +173,73 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
         return broken
     files = answers.calls(answer, "icd")
     if answers.library(answer) is None:
-        return _loader_problem(answer, files)
+        return _loader_problem(answer, _installed(answer), machine)
     if any(access != "rw" for _, access in raw.nodes):
-        return _icd_problem(files) or _PERMISSION
-    # A driver that does not load explains why only a software device, or none, is left.
+        return _icd_problem(files, machine) or _PERMISSION
+    # A driver that does not load, or that a variable hides, explains why only a software device,
+    # or none, is left.
     return (
-        _icd_problem(files) or _software_problem(gpus, machine) or _error_problem(answer, machine)
+        _icd_problem(files, machine)
+        or _variable_problem(files)
+        or _software_problem(gpus, machine)
+        or _error_problem(answer, machine)
     )
 
 
-def _loader_problem(answer: DriverAnswer, files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+def _installed(answer: DriverAnswer) -> tuple[Mapping[str, Any], ...]:
+    """Return the drivers' files that exist: a variable may name files that do not."""
+    return tuple(line for line in answers.calls(answer, "icd") if line.get("missing") is not True)
+
+
+def _loader_problem(
+    answer: DriverAnswer, files: tuple[Mapping[str, Any], ...], machine: MachineKind
+) -> Problem | None:
     error = answers.missing_dependency(answer)
     if error:
         text = f"the Vulkan loader is installed but does not load: {error}"
-        return Problem("vulkan-loader-broken", text, "reinstall libvulkan1 (or vulkan-loader)")
+        return Problem("vulkan-loader-broken", text, "reinstall the Vulkan loader")
     if not files:
         return None
+    command = command_for((LOADER,), machine.packages, container=machine.container)
     return Problem(
         "vulkan-icd-without-loader",
-        "a Vulkan driver is installed, but the Vulkan loader (libvulkan.so.1) is not",
-        "install it: sudo apt install libvulkan1, or sudo dnf install vulkan-loader",
+        f"a Vulkan driver is installed, but the Vulkan loader ({LOADER}) is not",
+        command or f"install the Vulkan loader ({LOADER})",
     )
 
 
-def _icd_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+def _icd_problem(files: tuple[Mapping[str, Any], ...], machine: MachineKind) -> Problem | None:
     """Return the problem of the first driver of this word size that does not load."""
     for line in files:
         name, error = answers.words(line.get("library")), answers.words(line.get("error"))
         # A 32-bit driver next to the 64-bit one is normal.
         if name and error and "ELFCLASS32" not in error:
-            return _broken_icd(name, error)
+            return _broken_icd(name, error, machine)
     return None
 
 
-def _broken_icd(name: str, error: str) -> Problem:
+def _variable_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
+    """Return the problem of a variable that hides a driver, or names one that does not exist."""
+    for line in files:
+        name, path = answers.words(line.get("variable")), answers.words(line.get("file"))
+        if not name or not path or any(word in path for word in SOFTWARE_FILES):
+            continue
+        if line.get("missing") is True:
+            text = f"{name} names the Vulkan driver {path}, which does not exist"
+            return Problem("vulkan-driver-file-missing", text, f"correct {name}, or unset it")
+        text = f"{name} makes the Vulkan loader leave out the driver {posixpath.basename(path)}"
+        return Problem("vulkan-driver-hidden", text, f"correct {name}, or unset it")
+    return None
+
+
+def _broken_icd(name: str, error: str, machine: MachineKind) -> Problem:
     # The loader's message begins with the file that it misses.
     wanted = posixpath.basename(error.partition(":")[0])
-    package = PACKAGES.get(wanted)
-    fix = f"sudo apt install {package}" if package else f"install what provides {wanted}"
+    command = command_for((wanted,), machine.packages, container=machine.container)
+    fix = command or f"install what provides {wanted}"
     if wanted == posixpath.basename(name):
         fix = "reinstall the GPU's driver, or remove its file from vulkan/icd.d"
+    fix = answers.limit_fix(error) or fix
     return Problem("vulkan-icd-broken", f"the Vulkan driver {name} does not load: {error}", fix)
 
 
@@ -239,19 +267,31 @@ def _container_fix(machine: MachineKind, *, has_drivers: bool) -> str:
         return "start the container with --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all"
     fix = "start the container with --device /dev/dri"
     if not has_drivers:
-        fix = f"install mesa-vulkan-drivers in the container, and {fix}"
+        command = command_for(tuple(_MESA.values()), machine.packages, container=True)
+        fix = f"in the container: {command or 'install its Vulkan driver'}; {fix}"
     if machine.has_pci(AMD) or machine.has_pci(INTEL):
         return fix
     # The bus shows no GPU: there may be none, or this container may not see the bus.
-    return f"if the host has an AMD or Intel GPU: {fix}; if it has none, use the CPU: {_USE_CPU}"
+    return f"if the host has an AMD or Intel GPU: {fix}; if it has none, nothing is to be done"
+
+
+def _driver_fix(machine: MachineKind) -> str:
+    """Return how to get the Vulkan driver of the GPUs on the bus, or of the usual ones."""
+    seen = tuple(name for vendor, name in _MESA.items() if machine.has_pci(vendor))
+    if machine.has_pci(NVIDIA) and not seen:
+        return "install NVIDIA's driver with its part for Vulkan"
+    command = command_for(seen or tuple(_MESA.values()), machine.packages)
+    if seen:
+        return command or "install Mesa's Vulkan drivers"
+    return f"AMD and Intel: {command}; NVIDIA: install its driver" if command else _SOFTWARE
 
 
 def _error_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None:
     if _no_driver(answer) and machine.os != "linux":
         return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
     if _no_driver(answer):
-        has_drivers = bool(answers.calls(answer, "icd"))
-        problem = _NO_DEVICE if has_drivers else _NO_ICD
+        has_drivers = bool(_installed(answer))
+        problem = _NO_DEVICE if has_drivers else replace(_NO_ICD, fix=_driver_fix(machine))
         if not machine.container:
             return problem
         return replace(problem, fix=_container_fix(machine, has_drivers=has_drivers))
@@ -266,18 +306,18 @@ def _error_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None
 _PERMISSION = Problem(
     "gpu-permission",
     "this user may not open the GPU's render node in /dev/dri",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER",
+    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
+    "log in again",
 )
 _NO_ICD = Problem(
     "vulkan-loader-without-icd",
     "the Vulkan loader is installed, but no Vulkan driver",
-    "AMD and Intel: sudo apt install mesa-vulkan-drivers; NVIDIA: install its driver",
+    "install the Vulkan driver of this machine's GPU",
 )
 _NO_DEVICE = Problem(
     "vulkan-no-device",
     "Vulkan drivers are installed, but none of them finds a device",
     "install the driver of this machine's GPU",
 )
-_USE_CPU = "tsuku-llm config set llm.backend cpu"
 _SOFTWARE = "install the Vulkan driver of this machine's GPU, if it has one"
 _SOFTWARE_WSL = "update the GPU's driver in Windows, and Mesa in this distribution"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tsuku_llm.hardware import Evidence, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer
+from tsuku_llm.packages import command_for, family_of
 from tsuku_llm.probe import answers
 
 NOT_INSTALLED = "0"
@@ -87,7 +88,10 @@ def evidence(raw: RawWindows) -> tuple[Evidence, ...]:
     )
 
 
-def problems(vcruntime: str | None) -> tuple[Problem, ...]:
+_RUNTIME_BY_HAND = "install Microsoft's Visual C++ runtime (2015 or later)"
+
+
+def problems(vcruntime: str | None, arch: str) -> tuple[Problem, ...]:
     """Return the problems that concern the whole machine."""
     if vcruntime != NOT_INSTALLED:
         return ()
@@ -95,6 +99,6 @@ def problems(vcruntime: str | None) -> tuple[Problem, ...]:
         Problem(
             "vcruntime-missing",
             "the Visual C++ runtime, which every build needs, is not installed",
-            "winget install Microsoft.VCRedist.2015+.x64 (on ARM: .arm64)",
+            command_for((f"vcruntime-{arch}",), family_of("windows")) or _RUNTIME_BY_HAND,
         ),
     )

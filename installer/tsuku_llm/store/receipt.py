@@ -44,7 +44,8 @@ class Receipt(NamedTuple):
     in the probe's words. ``installed_at`` is UTC, to the second. ``tsuku_llm`` is the version
     that wrote this receipt. ``unattested`` is the publisher's reason why the builder was not
     verified, None if the release file has no such reason. ``former`` are repositories that the
-    build was bound to before: their revocations count too.
+    build was bound to before: their revocations count too. ``hidden_by`` are the variables, as
+    "NAME=value", that could hide a GPU when this version was chosen.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Receipt(NamedTuple):
     tsuku_llm: str
     unattested: str | None = None
     former: tuple[str, ...] = ()
+    hidden_by: tuple[str, ...] = ()
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -185,7 +187,8 @@ _READ = records.record(
         "tsuku_llm": _text,
         "unattested": records.optional(_text),
         "former": records.many(_text),
+        "hidden_by": records.many(_text),
     },
     format=FORMAT,
-    since={"unattested": NOT_RECORDED, "former": []},
+    since={"unattested": NOT_RECORDED, "former": [], "hidden_by": []},
 )

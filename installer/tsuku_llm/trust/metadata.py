@@ -102,7 +102,8 @@ def state_of(signed: Signed) -> RoleState:
     try:
         when = datetime.strptime(issued, TIME).replace(tzinfo=timezone.utc)
     except (TypeError, ValueError) as error:
-        raise refusal(signed.type, "its date of issue is malformed") from error
+        fact = f"its issued is {f'{issued!a}'[:40]}, and not a time such as 2026-11-20T00:00:00Z"
+        raise refusal(signed.type, fact) from error
     return RoleState(signed.version, signed.expires, when)
 
 

@@ -44,6 +44,7 @@ def _data(report: PackReport) -> dict[str, Any]:
         "platform": report.platform,
         "variant": report.variant,
         "archives": [_archive(each) for each in report.archives],
+        "not_packed": list(report.not_packed),
     }
 
 
@@ -66,7 +67,7 @@ def _lines(report: PackReport) -> tuple[str, ...]:
     ]
     count = f"{len(rows)} archives" if len(rows) > 1 else "1 archive"
     where = f"{report.release}: {report.variant} for {report.platform}"
-    return (
-        *table(rows, indent=0),
-        f"{where} consists of {count}; sign it, then publish it",
-    )
+    then = "sign it, then publish it"
+    if report.not_packed:
+        then = f"still to pack: {', '.join(report.not_packed)}"
+    return (*table(rows, indent=0), f"{where} consists of {count}; {then}")

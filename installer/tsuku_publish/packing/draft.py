@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from tsuku_llm.errors import ManifestError, UsageError
 from tsuku_llm.files import write_output
 from tsuku_llm.manifest import require_release
 from tsuku_llm.trust import decode_json
+
+_NOT_PACKED = {"url": "https://host.invalid/later", "sha256": "0" * 64, "format": "tar.gz"}
+"""Stands in for the archives of a variant that is packed later, while the rest is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,15 @@ class Draft:
     def write(self) -> None:
         """Replace the file in one step, if clients would understand it.
 
-        Raises ``UsageError``, and the errors of the disk.
+        Other variants may still be without archives: a release is packed one variant after the
+        other. Raises ``UsageError``, and the errors of the disk.
         """
+        checked = copy.deepcopy(self.content)
+        for _, _, entry in _without_archives(checked):
+            entry["artifacts"] = [_NOT_PACKED]
         try:
             # The parser of the clients decides: a file that it refuses must never be signed.
-            require_release(self.content)
+            require_release(checked)
         except ManifestError as error:
             raise UsageError(
                 f"clients would not understand {self.path.name}",
@@ -77,6 +86,23 @@ class Draft:
                 hint="correct the release file; nothing was entered into it",
             ) from error
         write_output(self.path, json.dumps(self.content, indent=2) + "\n")
+
+    @property
+    def not_packed(self) -> tuple[str, ...]:
+        """The variants without archives, such as "cpu for linux-amd64": they are still to pack."""
+        return tuple(
+            f"{name} for {platform}" for platform, name, _ in _without_archives(self.content)
+        )
+
+
+def _without_archives(content: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield platform, name and entry of each variant that no archive was entered for."""
+    for platform, described in content["platforms"].items():
+        # Anything may be in the file; what is no object is for the parser to refuse.
+        variants = described["variants"]
+        for name, entry in variants.items() if isinstance(variants, dict) else ():
+            if isinstance(entry, dict) and not entry.get("artifacts"):
+                yield platform, name, entry
 
 
 def _unusable(path: Path, fact: str) -> UsageError:

@@ -42,12 +42,16 @@ class PackedArchive:
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """A variant of a release file, and the archives that it consists of now."""
+    """A variant of a release file, and the archives that it consists of now.
+
+    ``not_packed`` names the variants that have no archives yet: the file cannot be signed.
+    """
 
     release: Path
     platform: str
     variant: str
     archives: tuple[PackedArchive, ...]
+    not_packed: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def pack(
     entry["artifacts"] = [each.artifact.document() for each in archives]
     # Last: the release file never names an archive that is not complete.
     draft.write()
-    return PackReport(release, platform, variant, archives)
+    return PackReport(release, platform, variant, archives, draft.not_packed)
 
 
 def pack_tree(tree: Path, items: Sequence[TreeEntry], place: Place) -> tuple[PackedArchive, ...]:

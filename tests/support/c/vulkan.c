@@ -29,6 +29,16 @@ struct id_properties {
   uint8_t device_uuid[16], driver_uuid[16], luid[8];
   uint32_t mask, valid;
 };
+struct features2 {
+  uint32_t type;
+  void *next;
+  uint32_t features[55];
+};
+struct storage16_features {
+  uint32_t type;
+  void *next;
+  uint32_t storage_buffer, uniform_buffer, push_constant, input_output;
+};
 struct memory {
   uint32_t type_count;
   struct { uint32_t flags, heap; } types[32];
@@ -91,6 +101,18 @@ EXPORT void vkGetPhysicalDeviceProperties2(void *device, struct properties2 *out
     if (item->type == 1000071004)
       memset(((struct id_properties *)item)->device_uuid, 0xb0 + (int)(uintptr_t)device, 16);
   }
+}
+EXPORT void vkGetPhysicalDeviceFeatures2(void *device, struct features2 *out) {
+  char key[64];
+  behave("vkGetPhysicalDeviceFeatures2");
+  /* A driver fills all of it; only a wrong layout on our side would be noticed here. */
+  memset(out->features, 0xff, sizeof out->features);
+  for (struct chain *item = out->next; item; item = item->next)
+    if (item->type == 1000083000) {
+      struct storage16_features *storage = (void *)item;
+      storage->storage_buffer = (uint32_t)number(of(device, "storage16", key), 1);
+      storage->uniform_buffer = storage->push_constant = storage->input_output = 1;
+    }
 }
 EXPORT void vkGetPhysicalDeviceMemoryProperties(void *device, struct memory *out) {
   char key[64];

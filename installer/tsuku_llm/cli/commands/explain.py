@@ -120,10 +120,21 @@ def probe_command(console: Console, *, record: Path | None) -> CommandResult:
 
 @click.command("doctor", cls=Command)
 @options.setting("backend")
+@options.setting("channel")
+@options.setting("repository")
 @click.pass_obj
-def doctor_command(console: Console, *, backend: str | None) -> CommandResult:
+def doctor_command(
+    console: Console, *, backend: str | None, channel: str | None, repository: str | None
+) -> CommandResult:
     """Find the first broken link between the GPU and the server."""
-    with open_session(console, looking=True, probes=True, backend=backend) as session:
+    with open_session(
+        console,
+        looking=True,
+        probes=True,
+        backend=backend,
+        channel=channel,
+        repository=repository,
+    ) as session:
         from tsuku_llm.cli.render import doctor as render
         from tsuku_llm.operations.doctor import examine
 

@@ -67,11 +67,13 @@ def update_command(
 ) -> CommandResult:
     """Update to the newest release of the channel."""
     from tsuku_llm.cli.render import install as render
-    from tsuku_llm.operations.update import check_update, update
+    from tsuku_llm.operations.update import UpToDate, check_update, update
 
     with open_session(console, channel=channel, repository=repository) as session:
         if check:
             checked = check_update(session)
             return CommandResult(render.update_data(checked), render.update_lines(checked))
         report = update(session)
+    if isinstance(report, UpToDate):
+        return CommandResult(render.up_to_date_data(report), render.up_to_date_lines(report))
     return CommandResult(render.data(report), render.lines(report))

@@ -41,6 +41,7 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 
 
 @click.command("serve", cls=Launching, example="tsuku-llm serve -- -m MODEL.gguf")
+@options.setting("backend")
 @click.option("--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used.")
 @click.option(
     "--min-gpu-share",
@@ -114,6 +115,7 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 def serve_command(  # noqa: PLR0913
     context: click.Context,
     *,
+    backend: str | None,
     require_gpu: bool,
     min_gpu_share: float | None,
     require_fit: bool,
@@ -150,6 +152,7 @@ def serve_command(  # noqa: PLR0913
         raise UsageError("--min-gpu-share needs --require-gpu", hint="add --require-gpu")
     with open_session(
         console,
+        backend=backend,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         fallback=_FALLBACK[fallback],
@@ -165,7 +168,10 @@ def serve_command(  # noqa: PLR0913
             return CommandResult(render.planned_data(plan), render.planned_lines(plan))
         if detach:
             from tsuku_llm.cli import background
+            from tsuku_llm.operations.fallback import wanted_version
 
+            # The process in the background has no terminal to offer a missing build.
+            wanted_version(session)
             return background.detach(console, session, name, context.meta[ARGV])
         if unit:
             from tsuku_llm.cli import units

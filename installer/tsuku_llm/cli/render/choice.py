@@ -34,6 +34,8 @@ def head(choice: Choice) -> dict[str, Any]:
         "revocation": choice.revocation and revocation_data(choice.revocation),
         "avoided": [revocation_data(each) for each in choice.avoided],
         "channel": choice.channel,
+        "kept_by": choice.kept_by,
+        "young": list(choice.young),
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
     }
@@ -47,7 +49,12 @@ def data(choice: Choice) -> dict[str, Any]:
         *map(_rejected, selection.rejected),
     ]
     problems = choice.hardware.all_problems
-    return {**head(choice), "variants": variants, "problems": list(problems)}
+    return {
+        **head(choice),
+        "variants": variants,
+        "idle": list(selection.idle),
+        "problems": list(problems),
+    }
 
 
 def _compatible(candidate: Candidate) -> dict[str, Any]:
@@ -95,7 +102,16 @@ def lines(choice: Choice) -> tuple[str, ...]:
         ),
     ]
     avoided = (f"not taken: {each.release}, {each.summary}" for each in choice.avoided)
-    return (*title(choice), *avoided, decision(choice), *table(rows), *problems(choice.hardware))
+    names = ", ".join(selection.idle)
+    idle = (f"idle, as no build that fits can use it: {names}; what would help: tsuku-llm doctor",)
+    return (
+        *title(choice),
+        *avoided,
+        decision(choice),
+        *table(rows),
+        *(idle if names else ()),
+        *problems(choice.hardware),
+    )
 
 
 def fit_data(fit: Fit) -> dict[str, Any]:

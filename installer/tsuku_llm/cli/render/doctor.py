@@ -9,7 +9,7 @@ from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.render.choice import decision, head, named_problem
 from tsuku_llm.cli.render.installed import told_data, told_lines
-from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.cli.render.text import named, size, table
 from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.caches import CacheState
 from tsuku_llm.operations.doctor import Examination
@@ -59,7 +59,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
     rows = [row for link in chain.links for row in _rows(link)]
     return (
         decision(examination.choice),
-        f"from the GPU to the server, for {_subject(chain)}:",
+        f"from the GPU to the server, for {_subject(examination)}:",
         *table([*rows, *_cache_rows(examination.caches)]),
         *_verdict(chain),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
@@ -67,9 +67,13 @@ def lines(examination: Examination) -> tuple[str, ...]:
     )
 
 
-def _subject(chain: Chain) -> str:
-    variant = chain.subject.variant
-    return f"{chain.subject.backend} ({variant.name})" if variant else chain.subject.backend
+def _subject(examination: Examination) -> str:
+    """Return the backend and variant that are examined, and the release that they belong to."""
+    subject, choice = examination.chain.subject, examination.choice
+    build = f"{subject.backend} ({subject.variant.name})" if subject.variant else subject.backend
+    release = named(choice.release.release, choice.release.version)
+    where = f"repository {choice.catalog.repository.name}, channel {choice.channel}"
+    return f"{build} of {release}, {where}"
 
 
 def _name(stage: Stage) -> str:

@@ -10,7 +10,8 @@ from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 
 if TYPE_CHECKING:
     from tsuku_llm.operations.install import InstallReport
-    from tsuku_llm.operations.update import FitChange, UpdateReport
+    from tsuku_llm.operations.update import FitChange, UpdateReport, UpToDate
+    from tsuku_llm.selection import Candidate
 
 _DONE = {"planned": "would install", "installed": "installed", "unchanged": "already installed"}
 
@@ -97,6 +98,85 @@ def _next_step(report: InstallReport) -> tuple[str, ...]:
 # --- an update ----------------------------------------------------------------------------
 
 
+def up_to_date_data(found: UpToDate) -> dict[str, Any]:
+    """Return what is active after an update that changed nothing, for programs.
+
+    It has the fields of an install, and two about the machine of now.
+    """
+    installed, candidate = found.report.installed, found.candidate
+    receipt = installed.receipt
+    return {
+        **head(found.report.choice),
+        # After ``head``, which is about what would be best: these are about what is active.
+        "release": receipt.release,
+        "version": receipt.version,
+        "publisher": receipt.publisher,
+        "repository": receipt.repository,
+        "unattested": receipt.unattested,
+        "channel": receipt.channel,
+        "revoked": False,
+        "revocation": None,
+        "outcome": "unchanged",
+        "selected": receipt.variant,
+        "variant": receipt.variant,
+        "backend": receipt.backend,
+        "device": candidate.gpu.name if candidate and candidate.gpu else None,
+        "note": candidate.note if candidate else None,
+        "line": receipt.line,
+        "download_size": sum(artifact.size for artifact in receipt.artifacts),
+        "artifacts": [artifact._asdict() for artifact in receipt.artifacts],
+        "passed_over": dict(found.passed_over),
+        "bound_before": None,
+        "id": receipt.id,
+        "path": installed.tree,
+        "obstacle": found.obstacle,
+        "better": _better_data(found.report.better),
+    }
+
+
+def up_to_date_lines(found: UpToDate) -> tuple[str, ...]:
+    """Return what is active after an update that changed nothing, for people."""
+    installed = found.report.installed
+    receipt = installed.receipt
+    passed_over = table(list(found.passed_over.items()))
+    return (
+        receipt.line,
+        (
+            f"{_DONE['unchanged']}: {receipt.variant} of "
+            f"{named(receipt.release, receipt.version)}, "
+            f"{origin(receipt.publisher, receipt.repository)}"
+        ),
+        *unattested(receipt.unattested),
+        f"  in {installed.tree}",
+        *((f"  it does not fit this machine now: {found.obstacle}",) if found.obstacle else ()),
+        *(("not in use:", *passed_over) if passed_over else ()),
+        *_better(found.report),
+    )
+
+
+def _better_data(better: Candidate | None) -> dict[str, Any] | None:
+    if better is None:
+        return None
+    return {
+        "variant": better.variant.name,
+        "device": better.gpu.name if better.gpu else None,
+        "download_size": better.variant.download_size,
+    }
+
+
+def _better(report: UpdateReport) -> tuple[str, ...]:
+    """Return a line about a variant of the installed release that would be better now."""
+    better = report.better
+    if better is None:
+        return ()
+    what = f"{better.variant.name} would be chosen now" + (
+        f" ({better.gpu.name})" if better.gpu else ""
+    )
+    if report.over:
+        return (f"{report.replaced}; {what}; run: tsuku-llm update",)
+    return (f"{what}; to move to it: tsuku-llm install",)
+
+
 def update_data(report: UpdateReport) -> dict[str, Any]:
     """Return the report for programs."""
     receipt, release = report.installed.receipt, report.choice.release
@@ -121,11 +201,14 @@ def update_data(report: UpdateReport) -> dict[str, Any]:
             "repository": report.choice.catalog.repository.name,
             "unattested": release.unattested,
         },
+        "kept_by": report.choice.kept_by,
+        "young": list(report.choice.young),
         "available": report.newer,
         "variant": candidate.variant.name if candidate else None,
         "download_size": candidate.variant.download_size if candidate else None,
         "to_download": report.download,
         "replaced": report.replaced,
+        "better": _better_data(report.better),
         "changes": list(report.changes),
         "not_compatible": {r.variant.name: r.reason.text for r in report.choice.selection.rejected},
     }
@@ -143,14 +226,20 @@ def update_lines(report: UpdateReport) -> tuple[str, ...]:
             f"{origin(receipt.publisher, receipt.repository)}"
         ),
         *unattested(receipt.unattested),
-        (
-            f"newest in channel {report.choice.channel}: {newest}, "
-            f"{origin(release.publisher, repository)}"
-        ),
+        f"{_sought(report)}: {newest}, {origin(release.publisher, repository)}",
         *unattested(release.unattested),
         *_revoked(report),
         *_verdict(report),
     )
+
+
+def _sought(report: UpdateReport) -> str:
+    """Say what the other release is: the newest that may be taken, or the one that is named."""
+    choice = report.choice
+    if choice.kept_by:
+        return f"named by {choice.kept_by}"
+    newest = "newest that is old enough" if choice.young else "newest"
+    return f"{newest} in channel {choice.channel}"
 
 
 def _revoked(report: UpdateReport) -> tuple[str, ...]:
@@ -162,7 +251,7 @@ def _revoked(report: UpdateReport) -> tuple[str, ...]:
 
 def _verdict(report: UpdateReport) -> tuple[str, ...]:
     if not report.newer:
-        return (report.way_back or "up to date",)
+        return (report.way_back or "up to date", *_better(report))
     if report.candidate is None:
         return ("no variant of it fits this machine and the request; see: tsuku-llm explain",)
     return (_plan(report), *_replaced(report), *map(_change, report.changes))

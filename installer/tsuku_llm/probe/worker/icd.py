@@ -3,7 +3,7 @@
 Search order: the loader's own description, "Loader and Driver Interface".
 """
 
-# ruff: noqa: PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH110, PTH112, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -28,33 +28,75 @@ NVIDIA's library loads without GLVND's libEGL, but then finds no device (measure
 def drivers(root: str, *, load: bool, before: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Yield each driver's file and library, and, if ``load``, why the library does not load.
 
-    ``before`` announces each load: a driver's library may crash or hang.
+    ``before`` announces each load: a driver's library may crash or hang. ``variable`` is the
+    variable because of which the loader passes the file over, or which names a missing file.
     """
-    for path in _files(root):
-        library = _library(root + path)
-        error = None
-        if load and library:
+    for path, named_by in _files(root):
+        fact: dict[str, Any] = {"file": path, "library": _library(root + path), "error": None}
+        filtered_by = _filter(os.path.basename(path))
+        if named_by and not os.path.exists(root + path):
+            fact |= {"variable": named_by, "missing": True}
+        elif filtered_by:
+            # The loader does not load it, so neither do we: this may be why the user left it out.
+            fact |= {"variable": filtered_by}
+        elif load and fact["library"]:
+            library = fact["library"]
             before(f"open {library}")
-            error = _why_not(library, *OPENED_LATER.get(os.path.basename(library), ()))
-        yield {"file": path, "library": library, "error": error}
+            fact["error"] = _why_not(library, *OPENED_LATER.get(os.path.basename(library), ()))
+        yield fact
 
 
-def _files(root: str) -> Iterator[str]:
-    # These variables replace the whole search; the second is the older name.
-    forced = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
-    if forced:
-        yield from (path for path in forced.split(":") if path)
-        return
+def _files(root: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each file in the loader's order, with the variable that names it."""
+    # The first two replace the whole search; the second is the older name. The third adds to it.
+    for variable in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"):
+        named = os.environ.get(variable, "")
+        for path in filter(None, named.split(":")):
+            # Each is a file, or a folder of files.
+            inside = _manifests(root, path) if os.path.isdir(root + path) else (path,)
+            yield from ((each, variable) for each in inside)
+        if named and variable != "VK_ADD_DRIVER_FILES":
+            return
     seen = set()
     for folder in _folders():
-        if folder in seen:
-            continue
-        seen.add(folder)
-        try:
-            names = sorted(os.listdir(root + folder))
-        except OSError:
-            continue
-        yield from (f"{folder}/{name}" for name in names if name.endswith(".json"))
+        if folder not in seen:
+            seen.add(folder)
+            yield from ((each, None) for each in _manifests(root, folder))
+
+
+def _manifests(root: str, folder: str) -> Iterator[str]:
+    try:
+        names = sorted(os.listdir(root + folder))
+    except OSError:
+        return
+    yield from (f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(".json"))
+
+
+def _filter(name: str) -> str | None:
+    """Return the variable that makes the loader (since 1.3.234) leave a file out."""
+    select = os.environ.get("VK_LOADER_DRIVERS_SELECT")
+    if select and not _matches(name, select):
+        return "VK_LOADER_DRIVERS_SELECT"
+    disable = os.environ.get("VK_LOADER_DRIVERS_DISABLE")
+    return "VK_LOADER_DRIVERS_DISABLE" if disable and _matches(name, disable) else None
+
+
+def _matches(name: str, globs: str) -> bool:
+    """Compare a file's name with a list of patterns, which know ``*`` only at their ends."""
+    name = name.lower()
+    for glob in globs.lower().split(","):
+        text = glob.strip("*")
+        if glob == "~all~" or (glob and not text):
+            return True
+        found = {
+            (True, True): text in name,
+            (True, False): name.endswith(text),
+            (False, True): name.startswith(text),
+            (False, False): name == text,
+        }
+        if text and found[glob.startswith("*"), glob.endswith("*")]:
+            return True
+    return False
 
 
 def _folders() -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import importlib
 import os
@@ -13,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+THREADS = 8  # more than CUDA's and Vulkan's drivers start; the server needs more than that
 END_AFTER = 2.0  # seconds beyond the parent's limit: the parent should end the child first
 
 
@@ -24,19 +26,48 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
     """
     pipe = _take_stdout()
     _die_quietly()
-    Channel(pipe, None).greet()
+    greeting = Channel(pipe, None)
+    try:
+        # Without threads drivers fail as well, each in its own way: some abort. Say so before the
+        # first one, so that no driver is blamed.
+        _require_threads()
+        _watch(limit)
+    except RuntimeError:
+        greeting.refuse("thread")
+        os._exit(1)
+    greeting.greet()
     for question in questions:
         channel = Channel(pipe, question)
         channel.before(question)
-        # A watchdog thread in C: it ends the process even while a driver holds the GIL in a hung
-        # call.
-        faulthandler.dump_traceback_later(limit + END_AFTER, exit=True, file=2)
+        _watch(limit)
         try:
             importlib.import_module(f".{question}", __package__).ask(channel, root)
         except Exception as error:  # noqa: BLE001 - the next question must still be asked
             channel.answer("error", error=f"{type(error).__name__}: {error}")
         channel.end()
     os._exit(0)  # skip the drivers' own destructors, which may crash, too
+
+
+def _require_threads() -> None:
+    """Start as many threads as a driver may need, and end them. Raises ``RuntimeError``."""
+    waiting = _thread.allocate_lock()
+
+    def wait() -> None:
+        with waiting:
+            pass
+
+    # They all wait for this lock, so that they exist at the same time.
+    with waiting:
+        for _ in range(THREADS):
+            _thread.start_new_thread(wait, ())
+
+
+def _watch(limit: float) -> None:
+    """Restart the watchdog's time. Raises ``RuntimeError`` if no thread can be started.
+
+    It is a thread in C: it ends the process even while a driver holds the GIL in a hung call.
+    """
+    faulthandler.dump_traceback_later(limit + END_AFTER, exit=True, file=2)
 
 
 def _take_stdout() -> int:

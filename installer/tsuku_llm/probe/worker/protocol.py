@@ -37,6 +37,10 @@ class Channel:
         """Report that the child runs, before it has loaded any foreign code."""
         self._write({})
 
+    def refuse(self, lacking: str) -> None:
+        """Report that the child cannot ask, for want of what the system does not allow."""
+        self._write({"lacking": lacking})
+
     def call(
         self,
         library: ctypes.CDLL,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VERSION_1_0, VERSION_1_1, VERSION_1_2 = 1 << 22, 1 << 22 | 1 << 12, 1 << 22 | 2 << 12
 SUCCESS, INCOMPLETE = 0, 5
-DEVICE_LOCAL = 1
+DISCRETE = 2
 LIBRARIES = {
     "win32": ["vulkan-1.dll"],
     "darwin": ["libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "libMoltenVK.dylib"],
@@ -93,6 +93,25 @@ class DeviceProperties2(ctypes.Structure):
     _fields_ = (("type", c_uint32), ("next", c_void_p), ("properties", VkDeviceProperties))
 
 
+class Storage16Features(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("storage_buffer", c_uint32),
+        ("uniform_buffer", c_uint32),
+        ("push_constant", c_uint32),
+        ("input_output", c_uint32),
+    )
+
+
+class DeviceFeatures2(ctypes.Structure):
+    _fields_ = (
+        ("type", c_uint32),
+        ("next", c_void_p),
+        ("features", c_uint32 * 55),  # those of Vulkan 1.0, which we do not read
+    )
+
+
 class MemoryType(ctypes.Structure):
     _fields_ = (("flags", c_uint32), ("heap", c_uint32))
 
@@ -117,16 +136,19 @@ class ExtensionProperties(ctypes.Structure):
 def ask(channel: Channel, root: str) -> None:
     """Create an instance without layers, list its devices, then look at the drivers' files."""
     vulkan = channel.open(LIBRARIES.get(sys.platform, ["libvulkan.so.1"]))
-    if vulkan is not None:
-        _ask_loader(channel, vulkan)
+    types = _ask_loader(channel, vulkan) if vulkan is not None else set()
+    # From here on the answer of the loader is complete, whatever the files do.
+    channel.answer("listed")
     if sys.platform == "linux":
-        # The files come last: loading a broken driver can end the child, and by then the devices
-        # are reported.
-        for fact in icd.drivers(root, load=vulkan is not None, before=channel.before):
+        # A library that does not load explains why a device is missing. With a discrete GPU in
+        # the list there is nothing to explain that would be worth the risk of loading it.
+        load = vulkan is not None and DISCRETE not in types
+        for fact in icd.drivers(root, load=load, before=channel.before):
             channel.answer("icd", **fact)
 
 
-def _ask_loader(channel: Channel, vulkan: ctypes.CDLL) -> None:
+def _ask_loader(channel: Channel, vulkan: ctypes.CDLL) -> set[int]:
+    """List the devices, and return their types."""
     version, instance, count = c_uint32(VERSION_1_0), c_void_p(), c_uint32()
     channel.call(
         vulkan,
@@ -137,20 +159,24 @@ def _ask_loader(channel: Channel, vulkan: ctypes.CDLL) -> None:
     # Without the patch number, and at most 1.2, the newest version whose structures are read here.
     api = min(version.value & ~0xFFF, VERSION_1_2)
     if channel.call(vulkan, "vkCreateInstance", byref(_instance(api)), None, byref(instance)) != 0:
-        return
+        return set()
     name = "vkEnumeratePhysicalDevices"
     tell = lambda: {"count": count.value}  # noqa: E731
     if channel.call(vulkan, name, instance, byref(count), None, tell=tell) != 0 or not count.value:
-        return
+        return set()
     devices = (c_void_p * count.value)()
     channel.before(name)
     code = vulkan.vkEnumeratePhysicalDevices(instance, byref(count), devices)
     if code not in (SUCCESS, INCOMPLETE):
         channel.answer(name, code=code)
-        return
+        return set()
+    types = set()
     for index in range(count.value):
         channel.before(f"device {index}")
-        channel.answer("device", index=index, **_device(vulkan, c_void_p(devices[index]), api))
+        facts = _device(vulkan, c_void_p(devices[index]), api)
+        channel.answer("device", index=index, **facts)
+        types.add(facts["type"])
+    return types
 
 
 def _instance(api: int) -> InstanceCreateInfo:
@@ -177,6 +203,7 @@ def _device(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
     }
     if min(api, properties.api) >= VERSION_1_1:
         facts |= _more(vulkan, device, properties.api)
+        facts["storage16"] = _storage16(vulkan, device)
     return facts
 
 
@@ -198,6 +225,20 @@ def _more(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
         facts["driver"] = text(driver.name)
         facts["driver_info"] = text(driver.info)
     return facts
+
+
+def _storage16(vulkan: ctypes.CDLL, device: c_void_p) -> bool | None:
+    """Tell whether shaders may use 16-bit values in storage buffers; ggml refuses other devices.
+
+    The structure is part of Vulkan 1.1. ``VkPhysicalDeviceVulkan11Features`` has the same answer,
+    but only from devices of Vulkan 1.2.
+    """
+    if not hasattr(vulkan, "vkGetPhysicalDeviceFeatures2"):
+        return None
+    storage = Storage16Features(1000083000, None)
+    query = DeviceFeatures2(1000059000, ctypes.cast(ctypes.pointer(storage), c_void_p))
+    vulkan.vkGetPhysicalDeviceFeatures2(device, byref(query))
+    return bool(storage.storage_buffer)
 
 
 def _heaps(vulkan: ctypes.CDLL, device: c_void_p) -> list[list[int]]:

@@ -1,0 +1,194 @@
+"""Where nothing can be chosen or started, the error's commands lead to a build."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from support.folder_shop import NOW, FolderShop
+from support.release_server import NAME
+from support.repository import release_document
+from support.sessions import changed
+from support.stored import install as put
+
+from tsuku_llm.errors import NotInstalled, ProxyError, SelectionError, UnknownRequest
+from tsuku_llm.operations.install import install
+from tsuku_llm.operations.refresh import refresh
+from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.which import requested_version
+from tsuku_llm.snapshot import ReplayHost
+from tsuku_llm.store.store import Store
+
+SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
+WITHOUT_GPU = SNAPSHOTS / "debian-12-vm-no-gpu.json"
+
+
+@pytest.fixture
+def folder_shop(tmp_path: Path) -> FolderShop:
+    return FolderShop(tmp_path / "shop")
+
+
+def publish(shop: FolderShop, tag: str, backend: str, channel: str = "stable") -> None:
+    build = shop.variant(shop.packed(f"{tag}-{backend}"), backend=backend)
+    shop.publish(tag, {backend: build}, channels=(channel,))
+
+
+def on(shop: FolderShop, home: Path, machine: Path, **changes: object) -> Session:
+    return changed(shop.session(home), host=ReplayHost.load(machine), **changes)
+
+
+def riscv(folder: Path) -> Path:
+    """A machine with another processor than the builds are for."""
+    recording = json.loads(WITHOUT_GPU.read_text())
+    recording["system"]["machine"] = "riscv64"
+    machine = folder / "riscv.json"
+    machine.write_text(json.dumps(recording))
+    return machine
+
+
+def followed(session: Session, hint: str) -> str:
+    """Run the last command of a hint as a plan, and return the variant that it would install."""
+    words = shlex.split(hint.rsplit("tsuku-llm install", maxsplit=1)[1])
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    names = {"--channel": "channel", "--backend": "backend", "--repository": "repository"}
+    settings = {names[name]: value for name, value in told.items() if name in names}
+    planned = install(changed(session, **settings), release=told.get("--release"), dry_run=True)
+    return planned.candidate.variant.name
+
+
+def hint_of(session: Session, release: str | None = None) -> str:
+    with pytest.raises(SelectionError) as caught:
+        install(session, release=release, dry_run=True)
+    return caught.value.hint
+
+
+def test_a_channel_that_has_a_fitting_build_is_offered(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    publish(folder_shop, "b1", "cpu", "other")
+    publish(folder_shop, "b2", "cuda")
+    session = on(folder_shop, tmp_path / "home", WITHOUT_GPU)
+    hint = hint_of(session)
+    assert hint.endswith(f"install --release b1 --channel other --repository {NAME}")
+    assert followed(session, hint) == "cpu"
+
+
+def test_an_older_release_is_offered_for_a_named_one_that_does_not_fit(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    publish(folder_shop, "b1", "cpu")
+    publish(folder_shop, "b2", "cuda")
+    session = on(folder_shop, tmp_path / "home", WITHOUT_GPU)
+    hint = hint_of(session, "b2")
+    assert "--release b1 --channel stable" in hint
+    assert followed(session, hint) == "cpu"
+
+
+def test_a_release_that_fits_keeps_the_requested_backend(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    publish(folder_shop, "b1", "cuda", "other")
+    publish(folder_shop, "b2", "cpu")
+    machine = SNAPSHOTS / "rtx-5080-driver-575.json"
+    session = on(folder_shop, tmp_path / "home", machine, backend="gpu")
+    hint = hint_of(session)
+    first, second = hint.split("; or: ")
+    assert "--channel other --backend gpu" in first
+    assert followed(session, first) == "cuda"
+    assert followed(session, second) == "cpu"
+
+
+def test_a_backend_that_fits_is_offered_where_no_release_has_the_requested_one(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    publish(folder_shop, "b1", "cpu")
+    session = on(folder_shop, tmp_path / "home", WITHOUT_GPU, backend="gpu")
+    hint = hint_of(session)
+    assert hint.endswith("tsuku-llm install --backend cpu")
+    assert followed(session, hint) == "cpu"
+
+
+def test_a_revoked_release_is_not_offered(folder_shop: FolderShop, tmp_path: Path) -> None:
+    build = folder_shop.variant(folder_shop.packed("b1-cpu"))
+    platform = {"default": "cpu", "preference": {}, "variants": {"cpu": build}}
+    revoked = release_document("b1", platforms={"linux-amd64": platform}, revoked=True)
+    folder_shop.simulator.publish(revoked, channels=("other",))
+    publish(folder_shop, "b2", "cuda")
+    session = on(folder_shop, tmp_path / "home", WITHOUT_GPU)
+    assert "b1" not in hint_of(session)
+
+
+def test_a_release_for_the_platform_is_offered_with_its_repository(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    build = folder_shop.variant(folder_shop.packed("b1-cpu"))
+    platform = {"default": "cpu", "preference": {}, "variants": {"cpu": build}}
+    document = release_document("b1", platforms={"linux-riscv64": platform})
+    folder_shop.simulator.publish(document, channels=("stable",))
+    publish(folder_shop, "b2", "cpu")
+    session = on(folder_shop, tmp_path / "home", riscv(tmp_path))
+    with pytest.raises(UnknownRequest) as caught:
+        install(session, release="b2", dry_run=True)
+    assert caught.value.hint == f"tsuku-llm install --release b1 --repository {NAME}"
+    assert followed(session, caught.value.hint) == "cpu"
+
+
+def test_a_platform_without_builds_is_told_that_nothing_helps(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    publish(folder_shop, "b1", "cpu")
+    with pytest.raises(UnknownRequest) as caught:
+        install(on(folder_shop, tmp_path / "home", riscv(tmp_path)), dry_run=True)
+    assert caught.value.hint == (
+        f"nothing here changes that: no release of {NAME} is for linux-riscv64"
+    )
+
+
+# --- what is installed -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "undo"),
+    [
+        ({}, "tsuku-llm config set llm.backend auto"),
+        ({"TSUKU_LLM_BACKEND": "cuda"}, "unset TSUKU_LLM_BACKEND"),
+    ],
+)
+def test_a_backend_that_is_not_installed_leads_to_what_is(
+    folder_shop: FolderShop, tmp_path: Path, environ: dict[str, str], undo: str
+) -> None:
+    session = on(folder_shop, tmp_path / "home", WITHOUT_GPU, backend="cuda", environ=environ)
+    put(Store(session.paths.data))
+    with pytest.raises(NotInstalled) as caught:
+        requested_version(session.reader, session)
+    assert caught.value.hint == (
+        f"run: tsuku-llm install --backend cuda; or use what is installed: {undo}"
+    )
+
+
+# --- a repository that cannot be reached -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("repository", "url", "words"),
+    [
+        (None, None, "tsuku-llm config set llm.repository_url URL"),
+        (None, "https://a.invalid/", "tsuku-llm config unset llm.repository_url"),
+        (NAME, None, f"tsuku-llm repository add {NAME} URL --root FILE"),
+    ],
+)
+def test_a_proxy_in_the_way_names_what_moves_the_repository(
+    folder_shop: FolderShop, tmp_path: Path, repository: str | None, url: str | None, words: str
+) -> None:
+    publish(folder_shop, "b1", "cpu")
+    session = folder_shop.session(tmp_path / "home")
+    # Nothing listens at port 1; the name is never resolved, as a proxy would do that.
+    proxy = {"HTTPS_PROXY": "http://127.0.0.1:1"}
+    moved = changed(session, now=NOW, environ=proxy, repository=repository, repository_url=url)
+    if repository:
+        file = session.paths.data / "metadata" / NAME / "repository.json"
+        document = json.loads(file.read_text()) | {"url": "https://a.invalid/"}
+        file.write_text(json.dumps(document))
+    with pytest.raises(ProxyError) as caught:
+        refresh(moved, patience=5)
+    assert caught.value.hint.endswith(words)
