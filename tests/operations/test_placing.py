@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.gguf_files import layered_model
 from support.servers import Starter, install_stand_in
+from support.stored import make_receipt
 
 from tsuku_llm.launch.devices import ListedDevice
 from tsuku_llm.launch.planning import Build, LaunchPlan, plan_server
-from tsuku_llm.operations.device_check import Check
+from tsuku_llm.operations.device_check import Check, wanted_maker
 from tsuku_llm.operations.placing import Placed, place_start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -46,12 +47,13 @@ def placed(  # noqa: PLR0913
     setting: str = "auto",
     recalled: bool = False,
     ask_again: Callable[[], Check] = unasked,
+    maker: int | None = None,
     **env: str,
 ) -> Placed:
     """Place a start of a build that lists these devices."""
     check = Check(Build(TREE, "s", backend), devices, recalled=recalled)
     plan = plan_of(*arguments, backend=backend, **env)
-    return place_start(plan, check, hardware or {}, setting, ask_again)
+    return place_start(plan, check, hardware or {}, setting, ask_again, maker=maker)
 
 
 def given_by(made: Placed) -> str:
@@ -121,6 +123,37 @@ def test_what_the_probe_found_tells_an_integrated_device(small: str) -> None:
     assert made.placement.devices == ("Vulkan1",)
     for junk in ({"apis": None}, {"apis": [3, {"name": "vulkan", "gpus": [{}, 1]}]}):
         assert placed("-m", small, devices=devices, hardware=junk).placement
+
+
+def test_a_maker_that_the_user_named_keeps_the_devices_of_others_out(small: str) -> None:
+    """A Vulkan build lists the cards of both makers."""
+    devices = (
+        ListedDevice("Vulkan0", "AMD Radeon RX 7900 XTX", 25_700_000_000, 25_600_000_000),
+        ListedDevice("Vulkan1", "NVIDIA GeForce RTX 3060", 12_600_000_000, 12_500_000_000),
+        ListedDevice("Vulkan2", "A card that came later", 90 * GB, 90 * GB),
+    )
+    gpus = [
+        {"name": devices[0].description, "kind": "discrete", "vendor_id": 0x1002},
+        {"name": devices[1].description, "kind": "discrete", "vendor_id": 0x10DE},
+    ]
+    hardware = {"apis": [{"name": "vulkan", "gpus": gpus}]}
+    both = devices[:2]
+    assert given_by(placed("-m", small, devices=both, hardware=hardware)) == "--device Vulkan0"
+    made = placed("-m", small, devices=both, hardware=hardware, maker=0x10DE)
+    assert given_by(made) == "--device Vulkan1"
+    made = placed("-m", small, devices=devices, hardware=hardware, maker=0x10DE, setting="all")
+    assert given_by(made) == "--device Vulkan1,Vulkan2", "nobody knows who made it"
+
+
+def test_the_word_of_now_counts_before_that_of_the_install() -> None:
+    nvidia, amd = 0x10DE, 0x1002
+    named = make_receipt(requested="nvidia", backend="vulkan", variant="vulkan")
+    plain = make_receipt(requested="auto", backend="vulkan", variant="vulkan")
+    assert wanted_maker(named, "auto") == nvidia
+    assert wanted_maker(named, "AMD") == amd
+    assert wanted_maker(named, "vulkan") is None
+    assert [wanted_maker(plain, word) for word in ("auto", "gpu", "nvidia")] == [None, None, nvidia]
+    assert wanted_maker(make_receipt(requested="nvidia", variant="nvidia"), "auto") is None
 
 
 # --- the user's word ---------------------------------------------------------------------------

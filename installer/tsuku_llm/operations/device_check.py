@@ -10,6 +10,7 @@ from tsuku_llm.launch.devices import ListedDevice, own_devices
 from tsuku_llm.launch.planning import Build
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.state_notes import StateNotes
+from tsuku_llm.store.receipt import Receipt
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.causes import Diagnosis
@@ -82,19 +83,44 @@ def check_devices(  # noqa: PLR0913
     return Check(build, listing.devices)
 
 
-def listed_cards(check: Check, hardware: Mapping[str, Any]) -> tuple[Card, ...]:
+def listed_cards(
+    check: Check, hardware: Mapping[str, Any], maker: int | None = None
+) -> tuple[Card, ...]:
     """Return the devices of a build's own backend, none for the processor.
 
-    ``hardware`` is the probe's result when the build was installed: it knows what kinds they are.
+    ``hardware`` is the probe's result when the build was installed: it knows what kinds they are,
+    and who made them. With a ``maker`` (its PCI id) the devices of other makers are left out.
     """
     if check.build.backend == "cpu" or not check.devices:
         return ()
     from tsuku_llm.backends import facts_of  # noqa: PLC0415 - a start on the CPU does without
+    from tsuku_llm.launch.card_speeds import plain_name  # noqa: PLC0415
     from tsuku_llm.launch.placement import cards_of  # noqa: PLC0415
 
     backend = check.build.backend
-    kinds = dict(_kinds(hardware, facts_of(backend).api))
-    return cards_of(own_devices(check.devices, backend), kinds)
+    probed = tuple(_probed(hardware, facts_of(backend).api))
+    kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
+    cards = cards_of(own_devices(check.devices, backend), kinds)
+    if maker is None:
+        return cards
+    others = {
+        plain_name(gpu["name"]) for gpu in probed if gpu.get("vendor_id") not in (None, maker)
+    }
+    return tuple(card for card in cards if plain_name(card.description) not in others)
+
+
+def wanted_maker(receipt: Receipt, requested: str) -> int | None:
+    """Return the PCI id of the maker whose GPUs the user asks for, now or at the install.
+
+    ``requested`` is the setting ``llm.backend``. None for any other request.
+    """
+    word = receipt.requested if requested == "auto" else requested
+    if word == "auto":
+        return None
+    from tsuku_llm.backends import VENDORS, meaning  # noqa: PLC0415 - rare
+
+    # A variant may have the name of a maker: then its name counts.
+    return None if word == receipt.variant else VENDORS.get(meaning(word))
 
 
 def with_other_processes(cards: Sequence[Card], env: Mapping[str, str]) -> tuple[Card, ...]:
@@ -105,8 +131,8 @@ def with_other_processes(cards: Sequence[Card], env: Mapping[str, str]) -> tuple
     return with_holders(cards, seen) if seen else tuple(cards)
 
 
-def _kinds(hardware: Mapping[str, Any], api: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the kind of each device that the probe found by this API.
+def _probed(hardware: Mapping[str, Any], api: str) -> Iterator[Mapping[str, Any]]:
+    """Yield each device with a name and a kind that the probe found by this API.
 
     The receipt has the probe's words; a part that is missing there is unknown.
     """
@@ -114,7 +140,7 @@ def _kinds(hardware: Mapping[str, Any], api: str) -> Iterator[tuple[str, str]]:
         if isinstance(each, dict) and each.get("name") == api:
             for gpu in each.get("gpus") or ():
                 if isinstance(gpu, dict) and "name" in gpu and "kind" in gpu:
-                    yield str(gpu["name"]), str(gpu["kind"])
+                    yield {**gpu, "name": str(gpu["name"]), "kind": str(gpu["kind"])}
 
 
 def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:

@@ -35,7 +35,12 @@ from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.caches import would_give
 from tsuku_llm.operations.choice import Choice, choose, version_of
-from tsuku_llm.operations.device_check import Check, listed_cards, with_other_processes
+from tsuku_llm.operations.device_check import (
+    Check,
+    listed_cards,
+    wanted_maker,
+    with_other_processes,
+)
 from tsuku_llm.operations.fitting import ModelFiles, read_models, spaces_of
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.staying import staying
@@ -157,8 +162,9 @@ def _of_installed(
     """
     reader = session.reader
     installed = requested_version(reader, session)
+    receipt = installed.receipt
     best = next(iter(choice.selection.compatible), None)
-    if best is None or installed.receipt.backend != best.variant.backend:
+    if best is None or receipt.backend != best.variant.backend:
         return (), NeedCorrection()
     # As before a start: the build is run.
     check_path(session.paths.data)
@@ -169,9 +175,10 @@ def _of_installed(
         devices: tuple[FreeMemory, ...] = ()
         if build.backend != "cpu":
             listed = Check(build, list_devices(build, environ).devices)
-            cards = listed_cards(listed, installed.receipt.hardware)
+            maker = wanted_maker(receipt, session.settings.backend)
+            cards = listed_cards(listed, receipt.hardware, maker)
             devices = spaces_of(with_other_processes(cards, environ))
-        tools = tools_of(installed.receipt)
+        tools = tools_of(receipt)
         # The tool reads one local model, and knows nothing of companions.
         if TOOL not in tools or options.model is None or "://" in options.model:
             return devices, NeedCorrection()

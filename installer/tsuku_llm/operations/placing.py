@@ -32,20 +32,22 @@ class Placed(NamedTuple):
     models: ModelFiles | None = None
 
 
-def place_start(
+def place_start(  # noqa: PLR0913
     plan: LaunchPlan,
     check: Check,
     hardware: Mapping[str, Any],
     setting: str,
     ask_again: Callable[[], Check],
+    *,
+    maker: int | None = None,
 ) -> Placed:
     """Choose the devices for a start, unless the user has; ``setting`` is ``llm.placement``.
 
-    ``hardware`` is the probe's result when the build was installed. If free memory decides and the
+    ``hardware`` and ``maker`` are those of ``listed_cards``. If free memory decides and the
     list of devices was recalled, ``ask_again`` asks the build, as other processes come and go. If
     that gives no list, the recalled one counts.
     """
-    cards = listed_cards(check, hardware)
+    cards = listed_cards(check, hardware, maker)
     # The processor, or a build that lists no device: nothing to choose.
     if not cards:
         return Placed(plan, check)
@@ -64,7 +66,7 @@ def place_start(
                 now = ask_again()
                 # A build that does not answer now is not asked a third time: the start will show.
                 check = now if now.devices else check
-                cards = listed_cards(check, hardware)
+                cards = listed_cards(check, hardware, maker)
             cards = with_other_processes(cards, plan.env)
         # A refusal is "no layer": any device will do for what is left.
         asked = 0 if wishes.refusal else wishes.layers

@@ -83,7 +83,7 @@ class Planned:
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
     from tsuku_llm.launch.fingerprint import driver_fingerprint  # noqa: PLC0415 - a run does without
-    from tsuku_llm.operations.device_check import check_devices  # noqa: PLC0415
+    from tsuku_llm.operations.device_check import check_devices, wanted_maker  # noqa: PLC0415
     from tsuku_llm.operations.placing import place_start  # noqa: PLC0415
     from tsuku_llm.operations.state_notes import StateNotes  # noqa: PLC0415
 
@@ -107,6 +107,7 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
                 installed.receipt.hardware,
                 session.settings.placement,
                 partial(ask, ask_again=True),
+                maker=wanted_maker(installed.receipt, session.settings.backend),
             )
             plan, placement = placed.plan, placed.placement
     except TsukuError as error:

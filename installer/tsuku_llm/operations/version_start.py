@@ -24,7 +24,13 @@ from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.operations.caches import BuildCaches, build_caches
-from tsuku_llm.operations.device_check import Check, check_devices, explain, listed_cards
+from tsuku_llm.operations.device_check import (
+    Check,
+    check_devices,
+    explain,
+    listed_cards,
+    wanted_maker,
+)
 from tsuku_llm.operations.placing import Placed, place_start
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session
@@ -147,8 +153,11 @@ class VersionStart(NamedTuple):
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
         receipt = self.installed.receipt
-        setting = self.session.settings.placement
-        placed = place_start(plan, check, receipt.hardware, setting, ask_again)
+        settings = self.session.settings
+        maker = wanted_maker(receipt, settings.backend)
+        placed = place_start(
+            plan, check, receipt.hardware, settings.placement, ask_again, maker=maker
+        )
         self._require_devices(placed.check, placed.plan)
         if placed.told:
             self.session.user.note(placed.told)
@@ -160,7 +169,7 @@ class VersionStart(NamedTuple):
                 placed.plan,
                 placed.check,
                 placed.cards,
-                lambda: listed_cards(ask_again(), receipt.hardware),
+                lambda: listed_cards(ask_again(), receipt.hardware, maker),
                 models=placed.models,
                 tools=tools_of(receipt),
                 certain=self.how.require_fit,
