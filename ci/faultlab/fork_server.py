@@ -2,10 +2,10 @@
 
 ``python -m ci.faultlab.fork_server DESCRIPTOR`` imports the program and waits on a socket. Each
 order comes with three descriptors (stdout, stderr, and one for the answers). For each order the
-server forks a keeper. The keeper forks the program, reports its process id, waits for it, and
-reports how it ended. The child waits to be released by a signal, in a system call into which no
-fault is injected. Then it runs the program's entry point and ends as an interpreter ends. Only
-finding and reading modules is skipped, and no fault is about that.
+server forks a keeper. The keeper forks the program, waits for it, and reports how it ended. The
+child prepares itself, reports its process id, and waits to be released by a signal, in a system
+call into which no fault is injected. Then it runs the program's entry point and ends as an
+interpreter ends. Only finding and reading modules is skipped, and no fault is about that.
 """
 
 from __future__ import annotations
@@ -68,23 +68,20 @@ def _import_all(names: Iterable[str]) -> None:
 
 
 def _keep(order: dict[str, Any], descriptors: list[int]) -> int:
-    *streams, answer = descriptors
+    stdout, stderr, answer = descriptors
     # Block the signal before the fork: one that comes before the child waits for it stays pending.
     signal.pthread_sigmask(signal.SIG_BLOCK, {RELEASE})
     child = os.fork()
     if child == 0:
-        os.close(answer)
-        return _be_the_program(order, *streams)
-    for each in streams:
+        return _be_the_program(order, stdout, stderr, answer)
+    for each in (stdout, stderr):
         os.close(each)
-    # Two writes of a line each, at most a few bytes: atomic in a pipe.
-    os.write(answer, b"%d\n" % child)
     _, status, usage = os.wait4(child, 0)
     os.write(answer, b"%d %d\n" % (os.waitstatus_to_exitcode(status), usage.ru_maxrss))
     os._exit(0)
 
 
-def _be_the_program(order: dict[str, Any], stdout: int, stderr: int) -> int:
+def _be_the_program(order: dict[str, Any], stdout: int, stderr: int, answer: int) -> int:
     # A new session: signals of the terminal do not reach the program.
     os.setsid()
     for source, target in ((stdout, 1), (stderr, 2)):
@@ -96,6 +93,10 @@ def _be_the_program(order: dict[str, Any], stdout: int, stderr: int) -> int:
     sys.argv = ["tsuku-llm", *order["argv"]]
     from tsuku_llm.cli.main import main as program  # noqa: PLC0415
 
+    # Last: who reads this attaches a tracer, and none of the calls above are the program's. Two
+    # processes write a line each into this pipe: a few bytes, which is atomic.
+    os.write(answer, b"%d\n" % os.getpid())
+    os.close(answer)
     if not signal.sigtimedwait({RELEASE}, _PATIENCE):
         return 1
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {RELEASE})
