@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from ci.gpulab.fitting import fit
 from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
@@ -96,6 +97,7 @@ def _steps(
     document["on the GPU, no canary"] = serve(machine, model, env={"TSUKU_LLM_CANARY": "false"})
     document["5 layers"] = serve(machine, model, "-ngl", "5", verdict="partly")
     document["5 layers refused"] = refuse_a_part(machine, model)
+    document["fits"] = fit(machine)
     document["watched"] = watch(machine, model)
     if cuda is None:
         document["compared"] = compare(machine, model)

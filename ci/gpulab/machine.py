@@ -82,8 +82,12 @@ def prepare(root: Path, folders: Sequence[Path], folder: Path, hardware: Path | 
     for package in (path for each in folders for path in sorted(each.glob("*.deb"))):
         subprocess.run(["dpkg", "-x", package, loaders], check=True)
     bare = {
-        # The user's own settings of this program must not change the result.
-        **{name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")},
+        # The user's own settings of this program, and modules of ours, must not change the result.
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("TSUKU_") and name != "PYTHONPATH"
+        },
         "TSUKU_HOME": str(folder / "home"),
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": " ".join(map(str, (*folders, wheels))),

@@ -42,6 +42,8 @@ def test_a_model_is_compared_with_a_recorded_card(llama: Path, explained: Explai
     assert found["context"] == 8192
     assert found["cache"] == 8192 * 32 * 2 * 8 * 128 * 2
     assert found["layers"] == found["layers_on_devices"] == 33
+    # The input embeddings stay in main memory.
+    assert 0 < found["needs_on_devices"] <= found["needs"] - 128_256 * 4096 * 2
     (card,) = found["devices"]
     assert card["name"] == "NVIDIA GeForce RTX 4090"
     assert card["free"] is None

@@ -95,6 +95,11 @@ class Fit(NamedTuple):
         return self.need.total + more * (self.need.driver + self.need.compute)
 
     @property
+    def device_size(self) -> int:
+        """The part of ``size`` that the devices need together, with every layer on them."""
+        return self.size - self.need.other - self.need.host_compute if self.devices else 0
+
+    @property
     def told(self) -> tuple[str, ...]:
         """The comparison in words, a line for each fact."""
         cache = sum(self.need.cache)

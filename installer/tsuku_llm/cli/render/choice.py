@@ -118,6 +118,7 @@ def fit_data(fit: Fit) -> dict[str, Any]:
     """Return whether a model fits for programs; all sizes are in bytes."""
     return {
         "needs": fit.size,
+        "needs_on_devices": fit.device_size,
         "weights": fit.need.weights,
         "cache": sum(fit.need.cache),
         "context": fit.context,
