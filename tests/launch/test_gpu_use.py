@@ -172,6 +172,27 @@ ANSWERED = CanaryResult(answered=True)
 WORKED = ANSWERED._replace(worked=True)
 
 
+def test_a_mapped_file_says_nothing_where_the_gpu_holds_all_layers() -> None:
+    """Mamba with Vulkan: one small tensor of each layer stays, and keeps all of the file mapped.
+
+    The numbers are those of an H200.
+    """
+    seen = vulkan(
+        process=HEALTHY._replace(model_mapped=10_578_477_056),
+        nvidia_memory=10_798_030_848,
+        model_size=10_672_000_000,
+        whole=10_578_000_000,
+        wanted=10_578_000_000,
+    )
+    assert judge(seen) is PARTLY
+    known = seen._replace(needed=10_840_633_600)
+    assert judge(known) is ON_GPU
+    assert bytes_on_gpu(known, ON_GPU) == known.model_size
+    # The context may fill what the layers do not.
+    assert judge(known._replace(needed=13_000_000_000)) is PARTLY
+    assert judge(known._replace(nvidia_memory=9 * GIB)) is PARTLY
+
+
 def test_a_healthy_server_gives_every_sign() -> None:
     seen = vulkan(
         log=read("b10434-gpu")._replace(weights=(("Vulkan0", 6 * GIB),)),
@@ -407,11 +428,13 @@ OBSERVED = st.builds(
         st.none(),
         SIZES,
     ),
+    model_size=SIZES,
     nvidia_memory=SIZES,
     risen=SIZES,
     wishes=st.sampled_from([Wishes(names_model=True), TEN, CPU_MOE, REMOTE, Wishes()]),
     whole=SIZES,
     wanted=SIZES,
+    needed=SIZES,
     canary=st.builds(CanaryResult, st.booleans(), worked=st.sampled_from([None, True, False])),
     log=st.builds(
         LogFacts,

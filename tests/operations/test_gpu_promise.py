@@ -63,6 +63,16 @@ HEALTHY: dict[str, tuple[Case, str, str]] = {
         "on_gpu",
         "100 % of 10.7 GB on CUDA0",
     ),
+    # The driver sees the work of one token no better than its memory for two layers.
+    "seen-at-a-later-try": (
+        (
+            ("work WORKED", "work-from 4", *ON_A_CARD),
+            {"nvml_used": 636 << 20, "nvml_sm": 30},
+            ("-ngl", "2"),
+        ),
+        "partly",
+        "6 % of 10.7 GB on CUDA0",
+    ),
     "engines-alone": (
         (("work WORKED", *ON_A_CARD), {"nvml_process": (1 << 64) - 1, "nvml_sm": 30}, ()),
         "on_gpu",

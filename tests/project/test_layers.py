@@ -233,7 +233,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
         | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
-        | {"planning", "proc", "wishes"},
+        | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
         "failure": {"causes", "diagnosis", "health", "last_words", "planning"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.

@@ -48,7 +48,8 @@ def write_header(
     """Write a file with these keys and tensors."""
     words, offset = [_text(name) + _value(value) for name, value in keys.items()], 0
     for name, dimensions in tensors.items():
-        kind = weights if len(dimensions) > 1 and "norm" not in name and "ssm" not in name else F32
+        plain = any(word in name for word in ("norm", "ssm", "bias"))
+        kind = weights if len(dimensions) > 1 and not plain else F32
         words.append(
             _text(name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
         )

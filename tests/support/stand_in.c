@@ -19,6 +19,7 @@
  *     until FILE            prompts of several tokens are answered once FILE exists
  *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
+ *     work-from NUMBER      only this result and later ones do
  *     open FILE             open a file and keep it open
  *     mapped FILE N         map N bytes of a model, by its absolute path
  *     child                 go on in a child, and end with it: a router, or a script
@@ -104,6 +105,7 @@ static size_t hog;
 static long most_tokens;
 static char last_words[4096];
 static char work[4096];
+static int work_from = 1, worked;
 static char awaited[4096];
 
 static double prompt_speed, generation_speed;
@@ -172,7 +174,7 @@ static void answer(int client)
         usleep(1000);
     if (code)
         snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
-    else if (*work && !strncmp(request, "POST /", 6))
+    else if (*work && !strncmp(request, "POST /", 6) && ++worked >= work_from)
         close(open(work, O_CREAT | O_WRONLY, 0600));
     if (!strncmp(request, "GET /health", 11))
         strcpy(body, "{\"status\":\"ok\"}");
@@ -321,6 +323,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
         stuck = 1;
     else if (!strcmp(name, "hog"))
         hog = strtoul(text, NULL, 10);
+    else if (!strcmp(name, "work-from"))
+      work_from = atoi(text);
     else if (!strcmp(name, "work"))
         snprintf(work, sizeof work, "%s", text);
     else if (!strcmp(name, "open")) {

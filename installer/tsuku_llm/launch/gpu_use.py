@@ -81,7 +81,8 @@ class Observed(NamedTuple):
     NVIDIA's library counts for the server's processes, which the kernel does not count.
     ``risen`` is how much more of the device is used since the start. ``model_size`` is the size
     of the model's files. ``whole`` are the bytes of all its layers, and ``wanted`` of those that
-    the user asked for: as many as possible, if the arguments do not say how many.
+    the user asked for: as many as possible, if the arguments do not say how many. ``needed`` is
+    the estimate of what a GPU with all layers holds, with their cache and all else.
     """
 
     backend: str
@@ -95,6 +96,7 @@ class Observed(NamedTuple):
     model_size: int | None = None
     whole: int | None = None
     wanted: int | None = None
+    needed: int | None = None
     canary: CanaryResult = CanaryResult()
 
     @property
@@ -377,8 +379,11 @@ def _mapped_model(seen: Observed) -> Iterator[Sign]:
 
 def _unmapped(seen: Observed) -> int | None:
     """Return the bytes of the model that are not used in main memory; None if unknown."""
-    # Single tensors of all layers in main memory keep whole ranges mapped.
+    # Single tensors of all layers in main memory keep whole ranges mapped: the user's arguments put
+    # them there, or the build, if its backend cannot compute with them (Mamba's states).
     if not seen.process.model_mapped or seen.model_size is None or seen.wishes.split:
+        return None
+    if seen.needed is not None and seen.memory and seen.memory[0] >= _WHOLE * seen.needed:
         return None
     return max(0, seen.model_size - seen.process.model_mapped)
 

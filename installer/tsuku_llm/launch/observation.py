@@ -1,6 +1,6 @@
 """The observation of one server: the kernel's, the driver's and the log's facts at one moment.
 
-Only the monitor's thread uses it. Nothing here decides: ``gpu_use`` reads the facts.
+Only the monitor's thread uses it. ``gpu_use`` reads the facts, and ``verdict`` decides.
 """
 
 from __future__ import annotations
@@ -8,15 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
+from tsuku_llm.backends import facts_of
 from tsuku_llm.launch import nvml
 from tsuku_llm.launch.canary import ask_canary
 from tsuku_llm.launch.devices import ListedDevice
-from tsuku_llm.launch.gguf import ModelLayout, read_layout
-from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample
+from tsuku_llm.launch.gguf import ModelLayout, read_header, read_layout
+from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample, collect_signs
 from tsuku_llm.launch.health import ServerAddress
 from tsuku_llm.launch.log import LogFacts
+from tsuku_llm.launch.memory_options import memory_options
+from tsuku_llm.launch.need import estimate_need
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.proc import computing_processes, counts_work, mapped_model, sample_processes
+from tsuku_llm.launch.report import Verdict
+from tsuku_llm.launch.verdict import decide
 from tsuku_llm.launch.wishes import wishes_in
 
 _REQUESTS = (1, 5, 5)
@@ -48,6 +53,7 @@ class GpuObserver:
         # The server reads the same file now, so this makes no start longer.
         self._model = self.wishes.model
         self._layout = read_layout(self._model) if self._model else None
+        self._needed: int | None = None
         self.nvidia: nvml.GpuMemory | None = None
         """NVIDIA's last answer."""
 
@@ -69,13 +75,14 @@ class GpuObserver:
 
         ``has_ended`` is asked after a lost connection: of a server that has ended nothing is read.
         """
-        made = CanaryResult(problem="llm.canary is off")
         pids = computing_processes(pid, self._files)
         self._find_model(pids)
         process = sample_processes(pids, self._model)
         if not canary:
             self.nvidia = nvml.gpu_memory(self._plan.env)
+        seen = self._observed(pid, log, process, CanaryResult(problem="llm.canary is off"))
         for requests in _REQUESTS if canary else ():
+            made = CanaryResult()
             busy, began = process.busy, time.time_ns() // 1000
             for _ in range(requests):
                 made = ask_canary(address, self.wishes)
@@ -83,17 +90,18 @@ class GpuObserver:
                     break
             # Soon: the supervisor waits for this, and a driver that has failed may answer late.
             if made.lost and has_ended():
-                break
+                return self._observed(pid, log, process, made)
             # Again the list of processes: a router may have started one for the request.
             pids = computing_processes(pid, self._files)
             process = sample_processes(pids, self._model)
             self.nvidia = nvml.gpu_memory(self._plan.env, since=began)
             made = made._replace(worked=_worked(busy, process, self.nvidia, pids))
-            # Once more only where NVIDIA's driver has nothing else to show: no memory by process.
-            blind = self.nvidia is not None and self.nvidia.of(pids) is None
-            if not (made.answered and made.worked is None and blind):
+            seen = self._observed(pid, log, process, made)
+            # Once more only where NVIDIA's driver can show its work, and nothing else has shown it.
+            unseen = made.answered and made.worked is None and self.nvidia is not None
+            if not unseen or decide(collect_signs(seen)) is not Verdict.UNKNOWN:
                 break
-        return self._observed(pid, log, process, made)
+        return seen
 
     def _find_model(self, pids: Collection[int]) -> None:
         """Find the file of a model that the server has fetched (``-hf``, ``--model-url``)."""
@@ -106,6 +114,8 @@ class GpuObserver:
         self, pid: int, log: LogFacts, process: ProcessSample, canary: CanaryResult
     ) -> Observed:
         layout, wishes, after = self._layout, self.wishes, self.nvidia
+        if self._needed is None and self._model and layout and process.model_mapped:
+            self._needed = _need_of_all_layers(self._plan, self._model)
         whole, wanted = _bytes_of_layers(layout, wishes.layers)
         used = after.used - self._before.used if after and self._before else None
         return Observed(
@@ -121,8 +131,22 @@ class GpuObserver:
             model_size=layout.total if layout else None,
             whole=whole,
             wanted=None if wishes.split or wishes.refusal else wanted,
+            needed=self._needed,
             canary=canary,
         )
+
+
+def _need_of_all_layers(plan: LaunchPlan, model: str) -> int | None:
+    """Estimate what a device holds with every layer on it; None for what the header lacks."""
+    try:
+        header = read_header(model)
+    except (OSError, ValueError):
+        return None
+    need = estimate_need(header, memory_options(plan.argv, plan.env))
+    # Without the context's part the estimate could be far too low.
+    if not any(need.cache):
+        return None
+    return need._replace(driver=facts_of(plan.backend).driver_memory).on_device()
 
 
 def _bytes_of_layers(
