@@ -183,3 +183,16 @@ def test_an_answer_that_is_no_model_is_refused(
         result = program("explain", "-m", f"{server.url}/m.gguf", "--hardware", MACHINE)
     assert result.code == code
     assert result.stderr.startswith(f"error[{slug}]: ")
+
+
+def test_where_nothing_fits_the_tables_end_with_what_helps(program: Program) -> None:
+    """ROCm and Metal are asked for on a Linux machine with an NVIDIA card."""
+    old = Path(MACHINE).with_name("gtx-1080-ti-driver-535.json")
+    for words in (("explain", "--backend", "rocm"), ("explain", "--backend", "metal")):
+        told = program(*words, "--hardware", str(old))
+        last = told.stdout.splitlines()[-1]
+        assert last.startswith("no variant fits; hint: ")
+        document = program(*words, "--hardware", str(old), "--json").document["data"]
+        assert document["hint"] == last.removeprefix("no variant fits; hint: ")
+    fitting = program("explain", "--hardware", str(old), "--json").document["data"]
+    assert fitting["hint"] is None

@@ -101,6 +101,15 @@ def test_a_start_warns_while_the_state_lasts(waiting: User) -> None:
         assert "selected=cpu" in said
 
 
+def test_a_list_marks_what_was_chosen_meanwhile(waiting: User) -> None:
+    assert "chosen while a GPU could not be used: NVIDIA's" in waiting.run("list").stdout
+    (version,) = waiting.run("list", "--json").document["data"]["versions"]
+    assert "does not match the kernel module" in version["withheld"][0]
+    installed(waiting, WORKING)
+    found = waiting.run("list", "--json").document["data"]["versions"]
+    assert [each["withheld"] for each in found if each["active"]] == [[]]
+
+
 @pytest.mark.parametrize("words", [(), ("--no-fallback",)])
 def test_without_consent_a_start_only_offers_the_move(
     waiting: User, words: tuple[str, ...]

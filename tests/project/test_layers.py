@@ -95,7 +95,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
-    "versions": frozenset({"revocation", "session"}),
+    "versions": frozenset({"revocation", "session", "temporary"}),
     # operations with effects
     "background": frozenset({"revocation", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),

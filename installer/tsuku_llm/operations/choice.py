@@ -31,7 +31,7 @@ class Choice:
     ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
     this release was revoked. ``avoided`` are the revoked releases of the channel that were not
     taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
-    ``llm.min_age`` left out, newest first.
+    ``llm.min_age`` left out, newest first. ``helps`` is ``what_helps``, where it was asked for.
     """
 
     catalog: Catalog
@@ -44,6 +44,7 @@ class Choice:
     avoided: tuple[Revocation, ...] = ()
     kept_by: str | None = None
     young: tuple[str, ...] = ()
+    helps: str = ""
 
     def line(self, candidate: Candidate | None) -> str:
         """Return the line of the decision, which every start prints and the receipt keeps."""

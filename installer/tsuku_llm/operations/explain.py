@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from tsuku_llm.launch.model_header import (
 from tsuku_llm.launch.wishes import wishes_in
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.caches import would_give
-from tsuku_llm.operations.choice import Choice, choose, version_of
+from tsuku_llm.operations.choice import Choice, choose, version_of, what_helps
 from tsuku_llm.operations.device_check import (
     Check,
     listed_cards,
@@ -76,12 +76,17 @@ def explain(
 ) -> Choice:
     """Return the choice for this machine, or for the recorded machine in ``hardware_file``.
 
+    If no variant fits, it has what helps there.
+
     Raises ``SnapshotError`` for a file that is not a recording.
     """
     hardware = probe(ReplayHost.load(hardware_file)) if hardware_file else None
     if release is None:
         session = staying(session)
-    return choose(session, release=release, hardware=hardware)
+    choice = choose(session, release=release, hardware=hardware)
+    if choice.selection.compatible:
+        return choice
+    return replace(choice, helps=what_helps(session, choice))
 
 
 def backends(

@@ -11,6 +11,7 @@ from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError, did_you_mea
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.temporary import withheld
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.legacy import LegacyAddon, find_legacy
 from tsuku_llm.store.reader import StoreReader
@@ -24,7 +25,7 @@ class Inventory:
     version, by id: that it was revoked, or that no channel offers it any more. ``damaged`` maps the
     names of unusable versions to the reason. ``unusable`` says why nothing is active although
     something should be. ``foreign`` are files that this program did not make: it never removes
-    them.
+    them. ``withheld`` are the states that kept a GPU from a version's choice then, by its id.
     """
 
     versions: tuple[Installed, ...]
@@ -35,6 +36,7 @@ class Inventory:
     legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
     told: Mapping[str, ReleaseStatus] = field(default_factory=dict)
+    withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def inventory(session: Session) -> Inventory:
@@ -59,6 +61,11 @@ def inventory(session: Session) -> Inventory:
         legacy=find_legacy(session.paths.home) if session.paths.home else (),
         told={each.id: known.of(each.receipt) for each in versions} if known else {},
         foreign=reader.foreign(),
+        withheld={
+            each.id: tuple(state.text for state in states)
+            for each in versions
+            if (states := withheld(each.receipt, "auto"))
+        },
     )
 
 

@@ -54,6 +54,7 @@ def data(choice: Choice) -> dict[str, Any]:
         "variants": variants,
         "idle": list(selection.idle),
         "problems": list(problems),
+        "hint": choice.helps or None,
     }
 
 
@@ -111,7 +112,12 @@ def lines(choice: Choice) -> tuple[str, ...]:
         *table(rows),
         *(idle if names else ()),
         *problems(choice.hardware),
+        *_helps(choice),
     )
+
+
+def _helps(choice: Choice) -> tuple[str, ...]:
+    return (f"no variant fits; hint: {choice.helps}",) if choice.helps else ()
 
 
 def fit_data(fit: Fit) -> dict[str, Any]:
@@ -202,6 +208,7 @@ def matrix_lines(matrix: Matrix) -> tuple[str, ...]:
         *title(matrix.choice),
         decision(matrix.choice),
         *table([head, *rows]),
+        *_helps(matrix.choice),
         *_other_active(matrix),
     )
 

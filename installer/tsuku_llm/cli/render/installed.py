@@ -32,6 +32,7 @@ def data(found: Inventory) -> dict[str, Any]:
                 **told_data(found.told.get(version.id)),
                 "active": version == found.active,
                 "previous": version == found.previous,
+                "withheld": list(found.withheld.get(version.id, ())),
             }
             for version in found.versions
         ],
@@ -72,6 +73,10 @@ def lines(found: Inventory) -> tuple[str, ...]:
         *nothing,
         *table(rows, indent=0),
         *told_lines(found.told),
+        *(
+            f"{name}: chosen while a GPU could not be used: {'; '.join(states)}"
+            for name, states in found.withheld.items()
+        ),
         *unusable,
         *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
         *legacy_lines(found.legacy),
