@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,20 @@ def test_explain_says_what_is_free_on_the_builds_devices(model: str, starter: St
     server.write_bytes(b"#!/bin/sh\necho changed\n")
     fit = explain_model(session, choice, model, FITS, simulated=False)
     assert "NVIDIA GeForce RTX 3090 has 25." in fit.told[0]
+
+
+def test_explain_judges_a_model_where_a_start_would_place_it(model: str, starter: Starter) -> None:
+    two = (*CARD, "out   Vulkan1: a card (4096 MiB, 3900 MiB free)")
+    install_stand_in(starter.data, devices=two)
+    session = starter.session()
+    hardware = probe(ReplayHost.load(SNAPSHOTS / "rtx-3090-ubuntu-22.04.json"))
+    choice = choose(session, hardware=hardware)
+    explained = partial(explain_model, session, choice, model, simulated=False)
+    assert [each.name for each in explained(FITS).devices] == ["Vulkan1"]
+    needs_both = ("-c", "327680")
+    assert len(explained(needs_both).devices) == 2
+    assert [each.name for each in explained((*FITS, "-dev", "Vulkan0")).devices] == ["Vulkan0"]
+    assert len(explained((*FITS, "-sm", "layer")).devices) == 2
 
 
 def test_require_fit_asks_the_tool_of_the_build(model: str, starter: Starter) -> None:

@@ -98,6 +98,11 @@ class Wishes(NamedTuple):
     placed: str | None = None
     draft: bool = False
 
+    @property
+    def device_layers(self) -> int | None:
+        """How many layers devices get: none after a refusal, None for as many as possible."""
+        return 0 if self.refusal else self.layers
+
 
 def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     """Read the wishes as llama-server does: the last argument counts, and before a variable."""

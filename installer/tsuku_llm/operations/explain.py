@@ -31,7 +31,8 @@ from tsuku_llm.launch.model_header import (
     parse_header,
     parts_of,
 )
-from tsuku_llm.launch.wishes import wishes_in
+from tsuku_llm.launch.placement import place
+from tsuku_llm.launch.wishes import Wishes, visible_devices, wishes_in
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.caches import would_give
 from tsuku_llm.operations.choice import Choice, choose, version_of, what_helps
@@ -142,7 +143,7 @@ def explain_model(
     listed, correction = probed, NeedCorrection()
     # Without an intact build for these devices, the drivers' word is all there is.
     with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
-        listed, correction = _of_installed(session, choice, models, options)
+        listed, correction = _of_installed(session, choice, models, options, wishes)
     return judged(listed or probed, main_memory(), correction=correction)
 
 
@@ -158,9 +159,9 @@ def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
 
 
 def _of_installed(
-    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions
+    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions, wishes: Wishes
 ) -> tuple[tuple[FreeMemory, ...], NeedCorrection]:
-    """Ask the installed build what is free on its devices, and its own tool for the model.
+    """Ask the installed build what is free where a start would place the model, and its own tool.
 
     Nothing is asked of a build for another backend than the chosen one. Raises ``NotInstalled``,
     the errors of the checks before a start, and ``GateFailed``.
@@ -182,7 +183,14 @@ def _of_installed(
             listed = Check(build, list_devices(build, environ).devices)
             maker = wanted_maker(receipt, session.settings.backend)
             cards = listed_cards(listed, receipt.hardware, maker)
-            devices = spaces_of(with_other_processes(cards, environ))
+            cards = with_other_processes(cards, environ)
+            chosen = visible_devices(environ, facts_of(build.backend).hiding_variables)
+            if not (wishes.placed or chosen):
+                need, setting = models.need(options), session.settings.placement
+                placed = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
+                # None where the server chooses.
+                cards = tuple(card for card in cards if card.name in placed.devices) or cards
+            devices = spaces_of(cards)
         tools = tools_of(receipt)
         # The tool reads one local model, and knows nothing of companions.
         if TOOL not in tools or options.model is None or "://" in options.model:

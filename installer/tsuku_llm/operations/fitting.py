@@ -63,7 +63,7 @@ class ModelFiles(NamedTuple):
             host,
             own_context=self.model.number("context_length"),
             numbers=self.model.numbers,
-            asked_layers=0 if wishes.refusal else wishes.layers,
+            asked_layers=wishes.device_layers,
         )
 
 

@@ -68,10 +68,9 @@ def place_start(  # noqa: PLR0913
                 check = now if now.devices else check
                 cards = listed_cards(check, hardware, maker)
             cards = with_other_processes(cards, plan.env)
-        # A refusal is "no layer": any device will do for what is left.
-        asked = 0 if wishes.refusal else wishes.layers
         models, need = _models_of(plan)
-        placement = place(cards, need, setting=setting, asked_layers=asked)
+        # Without a layer any device will do for what is left.
+        placement = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
         plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
     # One device, and nothing to choose: the line of the decision names it.
     told = f"placed: {placement.told}" if len(cards) > 1 else ""
