@@ -43,9 +43,9 @@ _MOST_SETS, _MOST_ORDERED = 1024, 4
 
 # The names of integrated devices, if neither the build nor the probe says what a device is.
 _INTEGRATED = re.compile(
-    r"\b(?:u?hd graphics|iris|intel (?:arc )?graphics|radeon (?:\d{3,4}[ms] )?graphics"
-    r"|radeon vega|vega \d+ graphics|radeon \d{3}m|radeon 80[456]0s|gb10|orin|thor|xavier|tegra"
-    r"|adreno|mali|apple m\d)\b"
+    r"\b(?:u?hd graphics|iris|intel (?:arc )?graphics|arc (?:1[34]0[tv]|b3[79]0)"
+    r"|radeon (?:\d{3,4}[ms] )?graphics|radeon vega|vega \d+ graphics|radeon \d{3}m"
+    r"|radeon 80[456]0s|gb10|orin|thor|xavier|tegra|adreno|mali|apple m\d)\b"
 )
 
 

@@ -48,8 +48,7 @@ class ModelFiles(NamedTuple):
         correction: NeedCorrection | None = None,
     ) -> Fit:
         """Compare these models with the memory of devices; those that the user named count."""
-        named = tuple(space for space in devices if space.name in wishes.devices)
-
+        named = tuple(space for space in devices if _is_named(space, wishes))
         driver = facts_of(backend).driver_memory
 
         def estimate(changed: MemoryOptions) -> MemoryNeed:
@@ -135,11 +134,16 @@ def _or_elsewhere(
     room = [
         f"use --device {space.name}: {space.told}"
         for space in devices
-        if space.name not in wishes.devices
+        if not _is_named(space, wishes)
         and (alone := judged(anywhere, (space,), found.host)).fits
         and not alone.shortened
     ]
     return found._replace(remedies=(*room[:1], *found.remedies))
+
+
+def _is_named(space: FreeMemory, wishes: Wishes) -> bool:
+    # Upstream compares these names without regard to case.
+    return space.name.casefold() in map(str.casefold, wishes.devices)
 
 
 def require_fit(fit: Fit | None) -> None:
