@@ -338,8 +338,10 @@ def _told(plan: _Plan, own: Sequence[Card], wanted: _Wanted) -> Placement:
     if plan.own_split:
         return Placement(names, main, f"{reason}; on {len(names)} devices", passed_over=passed)
     counts = tuple(end - start for start, end in plan.spans)
-    faster = "; the faster device has as many layers as it can hold"
-    return Placement(names, main, reason + faster, counts, passed)
+    # Without known speeds none of them is called faster.
+    filled = "the faster device" if len(set(map(_speed, plan.cards))) > 1 else main
+    reason += f"; {filled} has as many layers as it can hold"
+    return Placement(names, main, reason, counts, passed)
 
 
 def _why(card: Card, own: Sequence[Card], wanted: _Wanted) -> str:
