@@ -13,6 +13,8 @@ from support.http_faults import Behaviour, FaultServer, answer, good, head, raw
 from support.model_headers import Q4_0, write_header, write_shape
 from support.program import Result
 
+from tsuku_llm.launch.model_header import parts_of
+
 Program = Callable[..., Result]
 Explained = Callable[..., Any]
 
@@ -133,6 +135,37 @@ def test_a_file_that_is_no_model_is_refused(
     assert reason in result.stderr
 
 
+def test_an_error_names_the_file_that_is_no_model(
+    llama: Path, tmp_path: Path, program: Program
+) -> None:
+    other = tmp_path / "projector.gguf"
+    other.write_bytes(b"<!doctype html>")
+    result = program("explain", "-m", str(llama), "--", "--mmproj", str(other))
+    assert result.code == 7
+    assert str(other) in result.stderr
+    assert str(llama) not in result.stderr
+
+
+def test_a_part_alone_and_an_incomplete_file_are_refused(tmp_path: Path, program: Program) -> None:
+    def refused(path: Path) -> str:
+        result = program("explain", "-m", str(path))
+        assert result.code == 7
+        return str(result.stderr)
+
+    dimensions = {"blk.0.a.weight": (64, 64), "blk.0.b.weight": (64, 64)}
+    keys = {"split.no": 1, "split.count": 2}
+    part = write_header(tmp_path / "m-00002-of-00002.gguf", keys, dimensions, model_headers.F16)
+    assert "name the first part" in refused(part)
+    keys = {"split.no": 0, "split.count": 2}
+    renamed = write_header(tmp_path / "renamed.gguf", keys, dimensions, model_headers.F16)
+    assert "one of 2 parts" in refused(renamed)
+    whole = write_header(tmp_path / "m.gguf", {}, dimensions, model_headers.F16)
+    with whole.open("rb+") as file:
+        file.truncate(whole.stat().st_size // 3)
+    assert "ends before its last tensor" in refused(whole)
+    assert "download it again" in refused(whole)
+
+
 def test_arguments_without_a_model_are_refused(program: Program) -> None:
     result = program("explain", "--", "-c", "4096")
     assert result.code == 2
@@ -183,6 +216,17 @@ def test_an_answer_that_is_no_model_is_refused(
         result = program("explain", "-m", f"{server.url}/m.gguf", "--hardware", MACHINE)
     assert result.code == code
     assert result.stderr.startswith(f"error[{slug}]: ")
+    # These settings are for our own files.
+    assert "llm.mirror" not in result.stderr
+    assert "tsuku-llm update" not in result.stderr
+
+
+def test_the_parts_of_a_model_are_found_by_a_url_with_a_query() -> None:
+    begin = "https://example.org/m-0000"
+    assert parts_of(f"{begin}1-of-00002.gguf?download=true") == (
+        f"{begin}1-of-00002.gguf?download=true",
+        f"{begin}2-of-00002.gguf?download=true",
+    )
 
 
 def test_where_nothing_fits_the_tables_end_with_what_helps(program: Program) -> None:

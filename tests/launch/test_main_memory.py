@@ -1,5 +1,7 @@
 """The free main memory, from files as kernels write them."""
 
+import sys
+
 import pytest
 
 from tsuku_llm.launch.main_memory import main_memory, parse_main_memory
@@ -40,3 +42,6 @@ def test_this_machine_has_memory() -> None:
     found = main_memory()
     assert found.name == "main memory"
     assert found.total is None or found.total > 0
+    if sys.platform in ("linux", "win32"):
+        assert found.total
+        assert 0 < (found.free or 0) <= found.total

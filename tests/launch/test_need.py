@@ -156,6 +156,10 @@ def test_a_cache_in_main_memory_is_not_on_the_device(tmp_path: Path) -> None:
     moved = estimate_need(header, memory_options(["-c", "8192", "-nkvo"], {}))
     assert moved.cache == (0, 0)
     assert moved.other - usual.other == sum(usual.cache)
+    # Upstream's older variable; an argument comes before it.
+    variable = {"LLAMA_ARG_NO_KV_OFFLOAD": ""}
+    assert estimate_need(header, memory_options(["-c", "8192"], variable)) == moved
+    assert estimate_need(header, memory_options(["-c", "8192", "-kvo"], variable)) == usual
 
 
 def test_the_layers_that_guess_tokens_are_loaded_only_if_asked_for(tmp_path: Path) -> None:

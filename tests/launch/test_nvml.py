@@ -1,5 +1,6 @@
 """What NVIDIA's management library counts, asked in a child that loads a stub of it."""
 
+import json
 import os
 import sys
 import threading
@@ -376,3 +377,11 @@ def test_what_cannot_be_paired_stays_as_listed(cards: tuple[Card, ...], seen: Gp
 def test_processes_of_another_namespace_are_not_named() -> None:
     (found,) = with_holders((listed("CUDA0", 140),), counted(100, complete=False))
     assert (found.free, found.holders) == (40 * GIB, ())
+
+
+def test_a_number_that_means_unknown_is_no_holders_memory() -> None:
+    device = {"name": "NVIDIA H200", "total": 9 * GIB, "used": GIB, "complete": True}
+    device |= {"processes": {"77": (1 << 64) - 2}, "working": None, "idle": True}
+    found = parse_memory(json.dumps({"driver": "580.159.04", "devices": [device]}))
+    assert found
+    assert found.devices[0].processes == {77: None}

@@ -116,6 +116,15 @@ def test_unlike_cards_share_what_neither_holds_and_the_faster_one_gets_more() ->
     shares = dict(zip(devices.split(","), map(int, counts.split(",")), strict=True))
     assert sum(shares.values()) == 41
     assert shares["CUDA1"] > 2 * shares["CUDA0"] > 0
+    assert "the faster device has as many layers" in made.reason
+
+
+def test_no_card_is_called_faster_if_the_speeds_are_not_known() -> None:
+    cards = tuple(card(f"V{n}", 8 + n, called=f"card {n}")._replace(speed=None) for n in range(10))
+    made = place(cards, need(80, 32))
+    assert made.layers
+    assert "faster" not in made.reason
+    assert f"; {made.main} has as many layers as it can hold" in made.reason
 
 
 def test_an_integrated_device_never_computes_beside_a_card() -> None:
@@ -213,6 +222,9 @@ def test_the_setting_decides() -> None:
         ("Intel(R) Graphics (ADL GT2)", {}, None, True),
         ("Intel(R) Arc(tm) Graphics (MTL)", {}, None, True),
         ("Intel(R) Arc(tm) A770 Graphics (DG2)", {}, None, False),
+        ("Intel(R) Arc(TM) 140V GPU (16GB)", {}, None, True),
+        ("Intel(R) Arc(TM) B390 GPU", {}, None, True),
+        ("Intel(R) Arc(TM) B580 Graphics", {}, None, False),
         ("NVIDIA GB10", {}, None, True),
         ("AMD Radeon RX 7900 XTX (RADV NAVI31)", {}, None, False),
         ("Strange Card 9", {}, None, False),

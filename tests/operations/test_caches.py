@@ -166,6 +166,34 @@ def test_a_value_that_is_no_folder_is_shown_as_the_users_word(value: str, user: 
     )
 
 
+def test_a_folder_that_this_user_may_not_open_is_named_with_what_helps(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = user.folder / "closed"
+    closed.mkdir()
+    stat_of, allowed = os.stat, os.access
+
+    def refusing(path: object, *words: object, **named: object) -> os.stat_result:
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat_of(path, *words, **named)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(os, "stat", refusing)
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: str(path) != str(closed) and allowed(path, mode)
+    )
+    user.environ = {"CUDA_CACHE_PATH": str(closed / "cuda")}
+    (state,) = look_at_caches(user.session, "cuda")
+    assert (state.state, state.fix) == (
+        "unusable",
+        "let CUDA_CACHE_PATH name a folder of your own, or unset it",
+    )
+    assert state.text.endswith(f"this user may not write to {closed}")
+    user.environ = {"CUDA_CACHE_PATH": str(user.folder / "none")}
+    (state,) = look_at_caches(user.session, "cuda")
+    assert (state.state, state.fix) == ("unusable", "make it")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the locks of an open file")
 def test_a_cache_without_a_limit_of_its_own_is_emptied_beyond_ours(user: User) -> None:
     def fill(name: str, size: int) -> Path:

@@ -71,6 +71,25 @@ def test_require_fit_refuses_what_does_not_fit(model: str, starter: Starter) -> 
     assert starter.reports == []
 
 
+def test_the_name_of_a_device_counts_in_any_case(model: str, starter: Starter) -> None:
+    small = "out   Vulkan1: a card (1024 MiB, 900 MiB free)"
+    install_stand_in(starter.data, devices=(*CARD, small))
+    with pytest.raises(DoesNotFit) as refused:
+        starter.start("-m", model, *FITS, "--device", "vulkan1", require_fit=True)
+    assert "Vulkan1 has" in refused.value.facts[0]
+    assert "Vulkan0" not in refused.value.facts[0]
+
+
+def test_a_model_that_is_not_split_has_one_device(model: str, starter: Starter) -> None:
+    other = "out   Vulkan1: a card (1024 MiB, 900 MiB free)"
+    install_stand_in(starter.data, devices=(*CARD, other))
+    words = ("-m", model, *FITS, "-sm", "none", "-mg")
+    assert starter.start(*words, "0", require_fit=True) == 0
+    with pytest.raises(DoesNotFit) as refused:
+        starter.start(*words, "1", require_fit=True)
+    assert refused.value.facts[0].endswith("; Vulkan1 has 944 MB of 1.1 GB free")
+
+
 def test_require_fit_starts_what_fits(model: str, starter: Starter) -> None:
     install_stand_in(starter.data, devices=CARD)
     assert starter.start("-m", model, *FITS, require_fit=True) == 0

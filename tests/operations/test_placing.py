@@ -290,3 +290,14 @@ def test_a_device_with_room_is_named_if_the_chosen_one_has_none(
     starter.notes.clear()
     assert starter.start("-m", small, "-c", "512", "--device", "Vulkan1") == 0
     assert not [note for note in starter.notes if note.startswith("to fit: ")]
+
+
+def test_an_integrated_gpu_with_the_name_of_a_card_is_told_from_it() -> None:
+    name = "AMD Radeon Graphics"
+    devices = tuple(ListedDevice(f"ROCm{at}", name, 16 * GB, 15 * GB) for at in range(2))
+    gpus = [{"name": name, "kind": kind} for kind in ("discrete", "integrated")]
+    for order in (gpus, gpus[::-1]):
+        hardware = {"apis": [{"name": "rocm", "gpus": order}]}
+        made = placed("-m", "x", devices=devices, backend="rocm", hardware=hardware)
+        assert made.placement
+        assert made.placement.devices == (f"ROCm{order.index(gpus[0])}",)

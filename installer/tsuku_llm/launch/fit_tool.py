@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.launch.child import ask
-from tsuku_llm.launch.memory_options import MemoryOptions
+from tsuku_llm.launch.memory_options import ALL, MemoryOptions
 from tsuku_llm.launch.need import MemoryNeed
 from tsuku_llm.launch.planning import Build, LaunchPlan, environment
 
@@ -64,7 +64,10 @@ def tool_arguments(options: MemoryOptions, devices: Sequence[str]) -> tuple[str,
     words += [] if options.flash_attention else ["-fa", "off"]
     words += ["--swa-full"] if options.full_windows else []
     words += ["-nkvo"] if options.cache_in_host else []
-    words += ["-ncmoe", str(options.experts_in_host)] if options.experts_in_host else []
+    if options.experts_in_host >= ALL:
+        words += ["-cmoe"]
+    elif options.experts_in_host:
+        words += ["-ncmoe", str(options.experts_in_host)]
     words += ["--device", ",".join(devices)] if devices else []
     return tuple(words)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 
 from tsuku_llm.launch.fit import FreeMemory
@@ -15,12 +16,25 @@ _USE = "/sys/fs/cgroup/memory.stat"
 
 def main_memory() -> FreeMemory:
     """Ask the system for its memory; what it does not tell stays unknown."""
+    if sys.platform == "win32":
+        return _of_windows()
     found = parse_main_memory(_read(_MEMINFO), _read(_LIMIT), _read(_USE))
     if found.total is None:
-        # Not on Windows, where os has no sysconf; macOS knows its pages, and not which are free.
-        with suppress(AttributeError, ValueError, OSError):
+        # macOS knows its pages, and not which are free.
+        with suppress(ValueError, OSError):
             return found._replace(total=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return found
+
+
+def _of_windows() -> FreeMemory:
+    if sys.platform == "win32":
+        import ctypes  # noqa: PLC0415 - elsewhere a start does without
+
+        # MEMORYSTATUSEX: 8 numbers, of which the first is its size. Then all bytes, and the free.
+        status = (ctypes.c_uint64 * 8)(64)
+        if ctypes.WinDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(status)):
+            return FreeMemory(_NAME, status[2], status[1])
+    return FreeMemory(_NAME, None, None)
 
 
 def parse_main_memory(meminfo: str, limit: str, use: str) -> FreeMemory:

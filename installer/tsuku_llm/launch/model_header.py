@@ -92,16 +92,30 @@ def parts_of(name: str) -> tuple[str, ...]:
 
     The user names the first part, and the server finds the others by their numbers.
     """
-    found = _PART.search(name)
+    path, rest = name, ""
+    # A URL may go on with a query, such as "?download=true".
+    if "://" in name and (query := re.search("[?#]", name)):
+        path, rest = name[: query.start()], name[query.start() :]
+    found = _PART.search(path)
     if found is None:
         return (name,)
-    stem, count = name[: found.start()], found[1]
+    stem, count = path[: found.start()], found[1]
     numbers = range(1, int(count) + 1)
-    return tuple(f"{stem}-{number:0{len(count)}}-of-{count}.gguf" for number in numbers)
+    return tuple(f"{stem}-{number:0{len(count)}}-of-{count}.gguf{rest}" for number in numbers)
 
 
 def joined(headers: Sequence[ModelHeader]) -> ModelHeader:
-    """Join the headers of a model's parts: the first one describes the model."""
+    """Join the headers of a model's parts: the first one describes the model.
+
+    Raises ``NotGguf`` for a part alone: the server does not load it either.
+    """
+    first = headers[0].values
+    if first.get("split.no"):
+        raise NotGguf("it is a later part of a split model: name the first part")
+    if (count := first.get("split.count", 0)) not in (0, 1, len(headers)):
+        raise NotGguf(
+            f"it is one of {count} parts, and its name does not end like -00001-of-00002.gguf"
+        )
     tensors = tuple(tensor for header in headers for tensor in header.tensors)
     return headers[0]._replace(size=sum(header.size for header in headers), tensors=tensors)
 
@@ -150,7 +164,7 @@ def _parsed(data: bytes | mmap.mmap, size: int) -> ModelHeader:
     table = []
     for (offset, name, shape), end in zip(ordered, ends, strict=False):
         if end < offset:
-            raise NotGguf("a tensor outside the file")
+            raise NotGguf("the file ends before its last tensor")
         table.append(Tensor(name, shape, end - offset))
     return ModelHeader(size, values, arrays, tuple(table))
 

@@ -304,17 +304,16 @@ def parse_memory(text: str) -> GpuMemory | None:
         processes: dict[int, int | None] = {}
         working: set[int] = set()
         for device in devices:
-            for pid, told in device["processes"].items():
-                # More than 9 petabytes is a driver's word for "not known".
-                used = told if told is None or told < _NONSENSE else None
-                before = processes.get(int(pid))
-                processes[int(pid)] = before if used is None else (before or 0) + int(used)
-            working.update(map(int, device["working"] or ()))
-            name = str(device.get("name", ""))
+            # More than 9 petabytes is a driver's word for "not known".
             held = {
-                int(pid): None if used is None else int(used)
+                int(pid): None if used is None or used >= _NONSENSE else int(used)
                 for pid, used in device["processes"].items()
             }
+            for pid, used in held.items():
+                before = processes.get(pid)
+                processes[pid] = before if used is None else (before or 0) + used
+            working.update(map(int, device["working"] or ()))
+            name = str(device.get("name", ""))
             single.append(NvidiaDevice(name, int(device["total"]), int(device["used"]), held))
         if not devices or any(max(each["total"], each["used"]) >= _NONSENSE for each in devices):
             return None

@@ -43,9 +43,9 @@ _MOST_SETS, _MOST_ORDERED = 1024, 4
 
 # The names of integrated devices, if neither the build nor the probe says what a device is.
 _INTEGRATED = re.compile(
-    r"\b(?:u?hd graphics|iris|intel (?:arc )?graphics|radeon (?:\d{3,4}[ms] )?graphics"
-    r"|radeon vega|vega \d+ graphics|radeon \d{3}m|radeon 80[456]0s|gb10|orin|thor|xavier|tegra"
-    r"|adreno|mali|apple m\d)\b"
+    r"\b(?:u?hd graphics|iris|intel (?:arc )?graphics|arc (?:1[34]0[tv]|b3[79]0)"
+    r"|radeon (?:\d{3,4}[ms] )?graphics|radeon vega|vega \d+ graphics|radeon \d{3}m"
+    r"|radeon 80[456]0s|gb10|orin|thor|xavier|tegra|adreno|mali|apple m\d)\b"
 )
 
 
@@ -338,8 +338,10 @@ def _told(plan: _Plan, own: Sequence[Card], wanted: _Wanted) -> Placement:
     if plan.own_split:
         return Placement(names, main, f"{reason}; on {len(names)} devices", passed_over=passed)
     counts = tuple(end - start for start, end in plan.spans)
-    faster = "; the faster device has as many layers as it can hold"
-    return Placement(names, main, reason + faster, counts, passed)
+    # Without known speeds none of them is called faster.
+    filled = "the faster device" if len(set(map(_speed, plan.cards))) > 1 else main
+    reason += f"; {filled} has as many layers as it can hold"
+    return Placement(names, main, reason, counts, passed)
 
 
 def _why(card: Card, own: Sequence[Card], wanted: _Wanted) -> str:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS")
 _DEVICE = ("-dev", "--device", "LLAMA_ARG_DEVICE")
 _RPC = ("--rpc", "LLAMA_ARG_RPC")
+_SPLIT_MODE = ("-sm", "--split-mode", "LLAMA_ARG_SPLIT_MODE")
+_MAIN = ("-mg", "--main-gpu", "LLAMA_ARG_MAIN_GPU")
 _MODEL = ("-m", "--model", "LLAMA_ARG_MODEL")
 _REPOSITORY: tuple[str, ...] = (
     "-hf",
@@ -51,9 +53,9 @@ _DRAFT_DEVICE = ("-devd", "--device-draft", "--spec-draft-device")
 # A user who gives one of these chooses the devices.
 _PLACED = (
     *_DEVICE,
-    *("-sm", "--split-mode", "LLAMA_ARG_SPLIT_MODE"),
+    *_SPLIT_MODE,
     *("-ts", "--tensor-split", "LLAMA_ARG_TENSOR_SPLIT"),
-    *("-mg", "--main-gpu", "LLAMA_ARG_MAIN_GPU"),
+    *_MAIN,
     *_RPC,
 )
 _VISIBLE = frozenset(
@@ -82,6 +84,7 @@ class Wishes(NamedTuple):
     the GPU computes in memory that it shares with the processor.
     ``key`` and ``key_file`` are for its API. ``placed`` is the first word that chooses devices, or
     divides the model among them. ``draft``: a draft model has no device of its own.
+    ``only`` is the number of the one device that has everything (``--split-mode none``).
     """
 
     refusal: str | None = None
@@ -97,6 +100,7 @@ class Wishes(NamedTuple):
     shared: str | None = None
     placed: str | None = None
     draft: bool = False
+    only: int | None = None
 
     @property
     def device_layers(self) -> int | None:
@@ -117,6 +121,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     refusals = [layers if layers and layers[1] == "0" else None]
     refusals += [device if device and device[1] == "none" else None]
     placed = chosen(_PLACED)
+    main = (value_of(_MAIN) or "0").strip()
     # A variable that is set to a word for "no" is not given.
     given = set(map(_spelled, argv)) | {
         name for name, value in env.items() if value not in ("", "0", "false")
@@ -137,6 +142,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         shared=next((name for name in _SHARED if name in env), None),
         placed=" ".join(placed) if placed else None,
         draft=bool(chosen(_DRAFT)) and chosen(_DRAFT_DEVICE) is None,
+        only=int(main) if value_of(_SPLIT_MODE) == "none" and main.isdecimal() else None,
     )
 
 
@@ -171,6 +177,9 @@ def flagged(  # noqa: PLR0913
     """Tell what counts for an option without a value, which has words for yes and for no."""
     value = env.get(variable)
     state = default if value is None else value.lower() not in ("", "0", "false", "off", "disabled")
+    # Upstream: an older variable for "no" comes first, whatever its value is.
+    if off and variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_") in env:
+        state = False
     for word in map(_spelled, argv):
         state = word in on or (state and word not in off)
     return state

@@ -62,7 +62,7 @@ def would_give(session: Session, backend: str) -> Mapping[str, str]:
     root, environ = root_of(session), session.machine.environ
     given = cache_variables(backend, environ, root) if root else {}
     # A question to a build gets no other folders than a start: the GPU runs what is in them.
-    if root is None or not given or _unsafe(root) or _unwritable(root):
+    if root is None or not given or _unsafe(root) or _unwritable(root, ""):
         return environ
     return {**environ, **given}
 
@@ -205,18 +205,23 @@ def _state(session: Session, cache: DriverCache) -> CacheState:
     if off := switched_off(cache, environ):
         return CacheState(cache.name, cache.driver, "off", f"turned off by {off}")
     if place := users_place(cache, environ):
-        folder, where = Path(place.partition("=")[2]), place
+        name, _, value = place.partition("=")
+        folder, where = Path(value), place
         # An empty value, or a word such as "off": the driver knows what it means.
         if not folder.is_absolute():
             return CacheState(cache.name, cache.driver, "off", f"as you say: {place}")
-        problem = None if folder.is_dir() else ("there is no such folder", "make it")
+        problem = _unwritable(folder, f"let {name} name a folder of your own, or unset it")
+        if problem is None and not folder.is_dir():
+            problem = "there is no such folder", "make it"
     else:
         root = root_of(session)
         if root is None:
             return CacheState(cache.name, cache.driver, "unusable", NO_FOLDER)
         folder, where = root / cache.name, str(root)
-        problem = _unsafe(root)
-    problem = problem or _unwritable(folder)
+        # XDG_CACHE_HOME moves nothing that lies below TSUKU_HOME.
+        below_home = session.paths.home and session.paths.home in root.parents
+        variable = "TSUKU_HOME" if below_home else "XDG_CACHE_HOME"
+        problem = _unsafe(root) or _unwritable(folder, f"set {variable} to a folder of your own")
     if problem:
         reason, fix = problem
         return CacheState(cache.name, cache.driver, "unusable", f"{where}: {reason}", fix=fix)
@@ -235,14 +240,18 @@ def _unsafe(root: Path) -> tuple[str, str] | None:
     return None
 
 
-def _unwritable(folder: Path) -> tuple[str, str] | None:
-    """Return why nothing can be kept in a folder, with a fix; None if something can."""
-    # Our own folder is made at the next start: so the first one above it that exists counts.
+def _unwritable(folder: Path, fix: str) -> tuple[str, str] | None:
+    """Return why nothing can be kept in a folder, with a fix; None if something can.
+
+    ``fix`` is for a folder that this user may not write to.
+    """
+    # Our own folder is made at the next start: so the first one above it that exists counts. Not
+    # ``Path.exists``, which raises below a folder that this user may not open (Python 3.12).
     found = folder
-    while not found.exists() and found != found.parent:
+    while not os.path.exists(found) and found != found.parent:  # noqa: PTH110
         found = found.parent
     if not found.is_dir():
         return f"{found} is not a folder", "move it away"
     if not os.access(found, os.W_OK | os.X_OK):
-        return f"this user may not write to {found}", "set XDG_CACHE_HOME to a folder of your own"
+        return f"this user may not write to {found}", fix
     return None

@@ -100,13 +100,36 @@ def listed_cards(
     backend = check.build.backend
     probed = tuple(_probed(hardware, facts_of(backend).api))
     kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
-    cards = cards_of(own_devices(check.devices, backend), kinds)
+    cards = cards_of(_told_apart(own_devices(check.devices, backend), probed), kinds)
     if maker is None:
         return cards
     others = {
         plain_name(gpu["name"]) for gpu in probed if gpu.get("vendor_id") not in (None, maker)
     }
     return tuple(card for card in cards if plain_name(card.description) not in others)
+
+
+def _told_apart(
+    devices: Sequence[ListedDevice], probed: Sequence[Mapping[str, Any]]
+) -> tuple[ListedDevice, ...]:
+    """Add the kinds of devices of one name that the probe found to be of several kinds.
+
+    HIP calls a card without a name "AMD Radeon Graphics", as it does an integrated GPU. Both list
+    their devices in the driver's order, so as many of them as the probe found are the same ones.
+    """
+    from tsuku_llm.launch.card_speeds import plain_name  # noqa: PLC0415 - as in ``listed_cards``
+
+    found = list(devices)
+    for plain in {plain_name(gpu["name"]) for gpu in probed}:
+        kinds = [gpu["kind"] for gpu in probed if plain_name(gpu["name"]) == plain]
+        ours = [at for at, each in enumerate(found) if plain_name(each.description) == plain]
+        if len(set(kinds)) < 2 or len(kinds) != len(ours):  # noqa: PLR2004 - all of one kind
+            continue
+        for at, kind in zip(ours, kinds, strict=True):
+            # What the build itself says comes first.
+            if found[at].integrated is None and kind in ("integrated", "discrete"):
+                found[at] = found[at]._replace(integrated=kind == "integrated")
+    return tuple(found)
 
 
 def wanted_maker(receipt: Receipt, requested: str) -> int | None:

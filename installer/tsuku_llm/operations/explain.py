@@ -12,7 +12,10 @@ from tsuku_llm import fetch
 from tsuku_llm.backends import facts_of
 from tsuku_llm.errors import (
     BadModel,
+    BodyError,
     GateFailed,
+    HostUnreachable,
+    HttpStatusError,
     NotInstalled,
     TamperedInstall,
     UnsafeLocation,
@@ -119,20 +122,7 @@ def explain_model(
     env = {} if simulated else session.machine.environ
     options, wishes = memory_options(argv, env), wishes_in(argv, env)
     with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
-        try:
-            models = read_models(options, partial(_header_of, network))
-        except OSError as error:
-            raise BadModel(
-                "the model cannot be read",
-                facts=(f"{error.filename or model}: {error.strerror or error}",),
-                hint="check the path, and that you may read the file",
-            ) from error
-        except ValueError as error:
-            raise BadModel(
-                "the model is no GGUF file",
-                facts=(f"{model}: {error}",),
-                hint="llama.cpp runs models in the GGUF format: choose such a file",
-            ) from error
+        models = read_models(options, partial(_header_of, network))
     best = next(iter(choice.selection.compatible), None)
     judged = partial(
         models.judged, options, wishes, backend=best.variant.backend if best else "cpu"
@@ -202,10 +192,37 @@ def _of_installed(
 
 
 def _header_of(network: fetch.Network, name: str) -> ModelHeader:
-    """Read the header of a model's parts, from this machine or from a host."""
-    if not name.startswith(("http://", "https://")):
-        return read_header(name)
-    return joined([_fetched(network, part) for part in parts_of(name)])
+    """Read the header of a model's parts, from this machine or from a host.
+
+    Raises ``BadModel`` with the name of this file: a start may have several.
+    """
+    try:
+        if not name.lower().startswith(("http://", "https://")):
+            return read_header(name)
+        return joined([_fetched(network, part) for part in parts_of(name)])
+    except (HttpStatusError, BodyError, HostUnreachable) as error:
+        # The other hints are about our own files: an update, or a mirror.
+        error.hint = _OF_A_URL
+        raise
+    except OSError as error:
+        raise BadModel(
+            "the model cannot be read",
+            facts=(f"{error.filename or name}: {error.strerror or error}",),
+            hint="check the path, and that you may read the file",
+        ) from error
+    except ValueError as error:
+        raise BadModel(
+            "the model is no GGUF file",
+            facts=(f"{name}: {error}",),
+            hint="llama.cpp runs models in the GGUF format: choose such a file, or download it "
+            "again if it is not complete",
+        ) from error
+
+
+_OF_A_URL = (
+    "check that the URL is the file's own and not that of a page about it, and needs no login; or "
+    "download the model first, and give its path"
+)
 
 
 def _fetched(network: fetch.Network, url: str) -> ModelHeader:

@@ -48,8 +48,10 @@ class ModelFiles(NamedTuple):
         correction: NeedCorrection | None = None,
     ) -> Fit:
         """Compare these models with the memory of devices; those that the user named count."""
-        named = tuple(space for space in devices if space.name in wishes.devices)
-
+        used = tuple(space for space in devices if _is_named(space, wishes)) or tuple(devices)
+        if wishes.only is not None:
+            # A number beyond the last one ends the server: then any comparison will do.
+            used = used[wishes.only : wishes.only + 1] or used
         driver = facts_of(backend).driver_memory
 
         def estimate(changed: MemoryOptions) -> MemoryNeed:
@@ -59,7 +61,7 @@ class ModelFiles(NamedTuple):
         return judge(
             estimate,
             options,
-            named or devices,
+            used,
             host,
             own_context=self.model.number("context_length"),
             numbers=self.model.numbers,
@@ -135,11 +137,16 @@ def _or_elsewhere(
     room = [
         f"use --device {space.name}: {space.told}"
         for space in devices
-        if space.name not in wishes.devices
+        if not _is_named(space, wishes)
         and (alone := judged(anywhere, (space,), found.host)).fits
         and not alone.shortened
     ]
     return found._replace(remedies=(*room[:1], *found.remedies))
+
+
+def _is_named(space: FreeMemory, wishes: Wishes) -> bool:
+    # Upstream compares these names without regard to case.
+    return space.name.casefold() in map(str.casefold, wishes.devices)
 
 
 def require_fit(fit: Fit | None) -> None:
@@ -147,7 +154,7 @@ def require_fit(fit: Fit | None) -> None:
     if fit is None:
         raise DoesNotFit(
             "the model has to fit, and it cannot be read before the start",
-            hint="name a GGUF file of this machine with -m, or leave out --require-fit",
+            hint="name GGUF files of this machine (-m, --mmproj, -md), or leave out --require-fit",
         )
     if not fit.fits:
         raise DoesNotFit(
