@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from support.fake_roots import LOADER, library, with_musl, write
 from support.stub_drivers import StubDrivers
 from support.tools import require_tool
 
+from tsuku_llm.config.keys import parse_probe_timeout, seconds_of
 from tsuku_llm.hardware import ApiState, Hardware, Libc
 from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import QUESTIONS, cpu, libc, platform_key, probe
-from tsuku_llm.probe.answers import is_absence, not_asked
+from tsuku_llm.probe.answers import broken, is_absence, not_asked
 from tsuku_llm.probe.assemble import parse_os_release
 from tsuku_llm.probe.worker import elf
 from tsuku_llm.snapshot import Recording, ReplayHost, parse_recording
@@ -296,6 +298,17 @@ def test_the_limit_of_a_slow_driver_is_recorded() -> None:
     assert problem
     assert "within 90 s (cuInit)" in problem.text
     assert "llm.probe_timeout 270s" in problem.fix
+
+
+@pytest.mark.parametrize("limit", [1.0, 20.0, 1300.0, 3600.0])
+def test_a_slow_driver_is_given_more_time_as_far_as_the_setting_goes(limit: float) -> None:
+    problem = broken(DriverAnswer((), "timed-out", "cuInit", limit), "a driver")
+    assert problem
+    assert "restart the machine" in problem.fix
+    told = re.search(r"llm.probe_timeout (\w+)", problem.fix)
+    assert (told is None) is (limit == 3600.0)
+    if told:
+        assert seconds_of(parse_probe_timeout(told[1])) > limit
 
 
 # --- libraries that a limit keeps from being loaded ----------------------------------------

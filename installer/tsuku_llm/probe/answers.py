@@ -17,6 +17,8 @@ Codes = Mapping[int, str]
 _MISSING_GLIBC = ": cannot open shared object file"
 _NO_FILE = ": No such file or directory"
 _MISSING_MUSL = "loading shared library "
+LONGEST_LIMIT = 3600
+"""The most seconds that a driver may have: the upper bound of ``llm.probe_timeout``."""
 _LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
 
@@ -130,14 +132,13 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
     if answer.end == "timed-out":
         # A recording from before the limit was recorded had 5 seconds.
         limit = answer.limit or 5.0
-        longer = min(max(60, round(limit * 3)), 3600)  # an hour is the most that it may have
-        return Problem(
-            "driver-timed-out",
-            f"{driver} was too slow: it did not answer within {limit:g} s ({call})",
-            f"give it more time: tsuku-llm config set llm.probe_timeout {longer}s; "
-            "if it never answers, restart the machine",
-            transient=True,
-        )
+        longer = min(max(60, round(limit * 3)), LONGEST_LIMIT)
+        helps = "restart the machine"
+        if longer > limit:
+            more = f"tsuku-llm config set llm.probe_timeout {longer}s"
+            helps = f"give it more time: {more}; if it never answers, {helps}"
+        text = f"{driver} was too slow: it did not answer within {limit:g} s ({call})"
+        return Problem("driver-timed-out", text, helps, transient=True)
     if answer.end.startswith(("signal", "exit")):
         return Problem(
             "driver-crashed",
