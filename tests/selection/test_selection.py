@@ -429,6 +429,7 @@ def test_a_maker_without_a_gpu_here_gets_no_other_makers_gpu() -> None:
     assert names(selection) == []
     reasons = {each.variant.name: each.reason for each in selection.rejected}
     assert reasons["vulkan"].text == "nvidia was requested, the Vulkan loader lists no such GPU"
+    assert reasons["vulkan"].slug == "no-device-of-maker"
     assert reasons["cpu"].slug == "not-requested"
     assert reasons["rocm-10.0"].slug == "not-requested"
 
