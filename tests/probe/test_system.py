@@ -343,6 +343,23 @@ def test_a_limit_is_not_taken_for_a_missing_driver(question: str, why: str, fix:
     assert fix in problem.fix
 
 
+def test_a_library_that_cannot_be_mapped_is_not_to_be_installed_again() -> None:
+    """As with ``ulimit -v``: the library is there, so a package of it changes nothing."""
+    why = "failed to map segment from shared object"
+    loader = {"call": "open", "library": "/usr/lib/libvulkan.so.1", "name": "libvulkan.so.1"}
+    file = {"call": "icd", "file": "/a/lvp.json", "library": "libvulkan_lvp.so"}
+    driver = DriverAnswer((loader, file | {"error": f"libLLVM-15.so.1: {why}"}), "done")
+    for answers, slug in (
+        ({"cuda": unloaded("libcuda.so.1", why)}, "driver-not-loaded"),
+        ({"vulkan": driver}, "vulkan-icd-broken"),
+    ):
+        recording = Recording({"os": "linux", "machine": "x86_64"}, answers=answers)
+        (problem,) = probe(ReplayHost(recording, "x")).all_problems
+        assert problem.slug == slug
+        assert "ulimit -v" in problem.fix
+        assert "install" not in problem.fix
+
+
 def test_musl_s_words_for_a_limit_are_not_taken_for_a_missing_driver() -> None:
     error = "Error loading shared library libcuda.so.1: {}"
     assert is_absence("libcuda.so.1", error.format("No such file or directory"))

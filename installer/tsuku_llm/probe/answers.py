@@ -155,6 +155,9 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
 
 def limit_fix(error: str) -> str | None:
     """Return the fix if a limit of the system kept a library from being loaded, else None."""
+    if error.endswith("failed to map segment from shared object"):
+        # glibc says no more, whether memory is limited or the folder may hold no programs.
+        return "raise the limit on memory (ulimit -v), or mount the library's folder without noexec"
     limited = error.endswith(("Too many open files", "Cannot allocate memory"))
     return system_limits.fix_of(error) if limited else None
 
