@@ -261,7 +261,8 @@ def _ptx_obstacle(
     if not any(ptx_serves(entry, capability) for entry in cuda.ptx):
         text = f"{name}: compute capability {capability} is older than the build supports"
         return Reason("cuda-capability", text)
-    if driver is not None and Version(driver) >= Version(cuda.toolkit):
+    # A driver tells no third number: it compiles the PTX of every toolkit of its minor version.
+    if driver is not None and Version(driver).release[:2] >= Version(cuda.toolkit).release[:2]:
         return None
     # An unknown version is refused: a build whose PTX the driver cannot compile lists its device,
     # passes the gate, and ends at the first prompt.

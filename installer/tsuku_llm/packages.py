@@ -30,7 +30,8 @@ _FAMILIES = {
     **dict.fromkeys(("suse", "opensuse", "sles"), "suse"),
     "alpine": "alpine",
     # Their programs are read-only or come from elsewhere, whatever they are like.
-    **dict.fromkeys(("nixos", "guix", "steamos", "flatcar", "bottlerocket"), ""),
+    **dict.fromkeys(("nixos", "guix", "steamos", "flatcar", "bottlerocket", "ubuntu-core"), ""),
+    **dict.fromkeys(("opensuse-microos", "opensuse-aeon", "opensuse-kalpa", "sl-micro"), ""),
 }
 
 
@@ -55,9 +56,13 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "libgcc_s": _same(
         "libgcc_s1", debian="libgcc-s1", fedora="libgcc", arch="gcc-libs", alpine="libgcc"
     ),
-    "libssl": _OPENSSL,
-    "libcrypto": _OPENSSL,
-    "libcurl": _same("libcurl4", fedora="libcurl", arch="curl", alpine="libcurl", homebrew="curl"),
+    # Of version 3 only: the systems of today have no package with an older one.
+    **dict.fromkeys(("libssl.so.3", "libcrypto.so.3", "libssl.3", "libcrypto.3"), _OPENSSL),
+    # Debian's "libcurl-gnutls" is another library, in another package.
+    **dict.fromkeys(
+        ("libcurl.so", "libcurl.4"),
+        _same("libcurl4", fedora="libcurl", arch="curl", alpine="libcurl", homebrew="curl"),
+    ),
     "libX11.so": _same("libx11", debian="libx11-6", fedora="libX11", suse="libX11-6"),
     "libX11-xcb": _same("libx11", debian="libx11-xcb1", fedora="libX11-xcb", suse="libX11-xcb1"),
     "libXext": _same("libxext", debian="libxext6", fedora="libXext", suse="libXext6"),
@@ -155,9 +160,9 @@ def family_of(system: str, release_file: str = "") -> str:
         key, _, value = line.partition("=")
         words[key] = value.strip().strip("\"'").lower().split()
     # Without an ID, the first word of the name says what it is.
-    name = [*words.get("NAME", ()), *words.get("PRETTY_NAME", ())][:1]
-    ids = (*words.get("ID", name), *words.get("ID_LIKE", ()))
-    # Only the first part counts in ids such as "opensuse-leap".
-    stems = (word.partition("-")[0] for word in ids)
-    family = next((_FAMILIES[stem] for stem in stems if stem in _FAMILIES), "")
+    first = [*words.get("NAME", ()), *words.get("PRETTY_NAME", ())][:1]
+    ids = (*words.get("ID", first), *words.get("ID_LIKE", ()))
+    # The whole id counts first, then its first part, as in "opensuse-leap".
+    names = (name for word in ids for name in (word, word.partition("-")[0]))
+    family = next((_FAMILIES[name] for name in names if name in _FAMILIES), "")
     return "ostree" if family == "fedora" and "OSTREE_VERSION" in words else family

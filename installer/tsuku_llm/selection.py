@@ -319,7 +319,8 @@ def _no_device_of(word: str, variant: Variant, hardware: Hardware) -> Reason | N
     row = facts_of(variant.backend)
     if hardware.api(row.api).hardware_gpus:
         return None
-    return Reason("not-requested", f"{word} was requested, {row.api_label} lists no such GPU")
+    text = f"{word} was requested, {row.api_label} lists no such GPU"
+    return Reason("no-device-of-maker", text)
 
 
 def _preference(platform: Platform, prefer: str | tuple[str, ...]) -> Callable[[Variant], int]:

@@ -170,7 +170,16 @@ def test_each_package_manager_has_its_own_names(release_file: str, command: str)
 
 @pytest.mark.parametrize(
     "release_file",
-    ["ID=nixos\n", "ID=steamos\nID_LIKE=arch\n", "ID=gentoo\n", "ID=slackware\n", "", "\0=="],
+    [
+        "ID=nixos\n",
+        "ID=steamos\nID_LIKE=arch\n",
+        "ID=gentoo\n",
+        "ID=slackware\n",
+        "",
+        "\0==",
+        'ID="opensuse-microos"\nID_LIKE="suse opensuse"\n',
+        "ID=ubuntu-core\nID_LIKE=debian\n",
+    ],
 )
 def test_a_system_without_a_known_manager_gets_no_package(release_file: str) -> None:
     assert command_for(("libvulkan.so.1",), family_of("linux", release_file)) is None
@@ -178,6 +187,11 @@ def test_a_system_without_a_known_manager_gets_no_package(release_file: str) -> 
 
 def test_a_part_of_what_is_needed_is_not_a_command() -> None:
     assert command_for(("libvulkan.so.1", "libunheard.so.3"), "debian") is None
+
+
+@pytest.mark.parametrize("library", ["libssl.so.1.1", "libcrypto.so.1.1", "libcurl-gnutls.so.4"])
+def test_a_package_that_has_another_library_is_not_named(library: str) -> None:
+    assert command_for((library,), "debian") is None
 
 
 def test_in_a_container_there_is_no_sudo() -> None:
@@ -188,6 +202,7 @@ def test_in_a_container_there_is_no_sudo() -> None:
     ("system", "library", "command"),
     [
         ("darwin", "libomp.dylib", "brew install libomp"),
+        ("darwin", "libssl.3.dylib", "brew install openssl@3"),
         ("windows", "vcruntime-arm64", "winget install Microsoft.VCRedist.2015+.arm64"),
     ],
 )

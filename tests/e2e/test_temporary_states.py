@@ -170,6 +170,26 @@ def test_a_better_build_that_does_not_start_is_tried_once(
     assert (found["variant"], found["better"]) == ("cpu", None)
 
 
+def test_a_driver_that_was_too_slow_is_asked_again_with_more_time(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    """Its question costs its whole limit, so it is not put again at each start."""
+    machine = json.loads((SNAPSHOTS / WORKING).read_bytes())
+    machine["answers"]["cuda"] |= {"end": "timed-out", "during": "cuInit", "limit": 20.0}
+    slow = str(tmp_path / "slow.json")
+    Path(slow).write_text(json.dumps(machine), encoding="utf-8")
+    user = folder_shop.user(tmp_path / "home")
+    assert installed(user, slow)["variant"] == "cpu"
+    for _ in range(2):
+        said = served(user, slow, "--fallback").stderr
+        assert "warning: cpu was chosen because: NVIDIA's CUDA driver was too slow" in said
+    # The start does not ask, as a question with the same limit may take as long in vain.
+    assert "over: " not in served(user, WORKING, "--fallback").stderr
+    said = served(user, WORKING, "--fallback", TSUKU_LLM_PROBE_TIMEOUT="60s").stderr
+    assert "over: NVIDIA's CUDA driver was too slow" in said
+    assert "b1-cuda" in active(user)
+
+
 def test_a_gpus_build_that_works_is_started_without_a_warning(
     folder_shop: FolderShop, tmp_path: Path
 ) -> None:

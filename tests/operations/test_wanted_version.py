@@ -197,6 +197,22 @@ def test_a_backend_that_does_not_fit_is_refused_with_its_reason(
     assert user.questions == []
 
 
+def test_a_maker_without_a_gpu_here_is_refused_with_that_reason(
+    shop: FolderShop, tmp_path: Path
+) -> None:
+    """There is a build for the GPUs of this maker; the machine has only another maker's."""
+    home = tmp_path / "home"
+    publish(shop, "b1", before={"vulkan": shop.variant(shop.packed("v"), backend="vulkan")})
+    machine = ReplayHost.load(BARE.with_name("h200-working-vulkan.json"))
+    session = shop.session(home, backend="intel", ask=Asked(), host=machine)
+    refresh(session)
+    with pytest.raises(NotInstalled) as caught:
+        wanted_version(session)
+    assert caught.value.facts == (
+        "vulkan: intel was requested, the Vulkan loader lists no such GPU",
+    )
+
+
 def test_if_it_does_not_run_the_next_one_is_offered(tmp_path: Path) -> None:
     shop, home = FolderShop(tmp_path / "shop"), tmp_path / "home"
     broken = shop.stand_in("broken", version=("err it is broken", "kill 6"))

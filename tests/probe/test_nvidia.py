@@ -211,6 +211,18 @@ def test_a_device_file_that_may_not_be_opened_is_named() -> None:
     assert slug(api) == "gpu-permission"
 
 
+def test_groups_of_a_container_are_given_at_its_start() -> None:
+    """Its own groups have other numbers: usermod in it changes nothing."""
+    opened = {"call": "open", "library": "/usr/lib/libcuda.so.1"}
+    answer = DriverAnswer((opened, {"call": "cuInit", "code": 100}), "done")
+    raw = RawNvidia(cuda=answer, kernel=KERNEL.format("580.95.05"), control="r")
+    problem = parse(raw, MachineKind(container=True)).problem
+    assert problem
+    assert problem.slug == "gpu-permission"
+    assert "--group-add $(stat -c %g /dev/nvidiactl)" in problem.fix
+    assert "usermod" not in problem.fix
+
+
 def test_a_container_without_device_files_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
     root = machine(tmp_path, {".dockerenv": ""})
     assert slug(cuda(stubs.host("cuda", root=root, cuInit=100))) == "container-without-gpu"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from support.fake_roots import LOADER, library, with_musl, write
 from support.stub_drivers import StubDrivers
 from support.tools import require_tool
 
+from tsuku_llm.config.keys import parse_probe_timeout, seconds_of
 from tsuku_llm.hardware import ApiState, Hardware, Libc
 from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import QUESTIONS, cpu, libc, platform_key, probe
-from tsuku_llm.probe.answers import is_absence, not_asked
+from tsuku_llm.probe.answers import broken, is_absence, not_asked
 from tsuku_llm.probe.assemble import parse_os_release
 from tsuku_llm.probe.worker import elf
 from tsuku_llm.snapshot import Recording, ReplayHost, parse_recording
@@ -298,6 +300,17 @@ def test_the_limit_of_a_slow_driver_is_recorded() -> None:
     assert "llm.probe_timeout 270s" in problem.fix
 
 
+@pytest.mark.parametrize("limit", [1.0, 20.0, 1300.0, 3600.0])
+def test_a_slow_driver_is_given_more_time_as_far_as_the_setting_goes(limit: float) -> None:
+    problem = broken(DriverAnswer((), "timed-out", "cuInit", limit), "a driver")
+    assert problem
+    assert "restart the machine" in problem.fix
+    told = re.search(r"llm.probe_timeout (\w+)", problem.fix)
+    assert (told is None) is (limit == 3600.0)
+    if told:
+        assert seconds_of(parse_probe_timeout(told[1])) > limit
+
+
 # --- libraries that a limit keeps from being loaded ----------------------------------------
 
 
@@ -328,6 +341,23 @@ def test_a_limit_is_not_taken_for_a_missing_driver(question: str, why: str, fix:
     assert (problem.slug, problem.transient) == ("driver-not-loaded", True)
     assert why in problem.text
     assert fix in problem.fix
+
+
+def test_a_library_that_cannot_be_mapped_is_not_to_be_installed_again() -> None:
+    """As with ``ulimit -v``: the library is there, so a package of it changes nothing."""
+    why = "failed to map segment from shared object"
+    loader = {"call": "open", "library": "/usr/lib/libvulkan.so.1", "name": "libvulkan.so.1"}
+    file = {"call": "icd", "file": "/a/lvp.json", "library": "libvulkan_lvp.so"}
+    driver = DriverAnswer((loader, file | {"error": f"libLLVM-15.so.1: {why}"}), "done")
+    for answers, slug in (
+        ({"cuda": unloaded("libcuda.so.1", why)}, "driver-not-loaded"),
+        ({"vulkan": driver}, "vulkan-icd-broken"),
+    ):
+        recording = Recording({"os": "linux", "machine": "x86_64"}, answers=answers)
+        (problem,) = probe(ReplayHost(recording, "x")).all_problems
+        assert problem.slug == slug
+        assert "ulimit -v" in problem.fix
+        assert "install" not in problem.fix
 
 
 def test_musl_s_words_for_a_limit_are_not_taken_for_a_missing_driver() -> None:

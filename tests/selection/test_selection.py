@@ -131,6 +131,15 @@ def test_if_every_build_must_be_compiled_the_publishers_order_counts() -> None:
         assert names(select(cuda_release(order), hardware, Request())) == expected
 
 
+def test_a_third_number_of_the_toolkit_excludes_no_driver() -> None:
+    """A driver for CUDA 12.8 compiles the PTX of 12.8.1: it does not tell the third number."""
+    build = variant("cuda", {"cuda": {**CUDA_12, "toolkit": "12.8.1"}})
+    variants = {"cpu": variant("cpu", {}), "cuda": build}
+    for driver, fits in (("12.8", True), ("12.7", False), ("13.0", True)):
+        selection = select(release(variants), machine(cuda("9.0", driver)), Request())
+        assert (selection.candidate("cuda") is not None) is fits, driver
+
+
 @pytest.mark.parametrize("order", [("12.8", "13.4"), ("13.4", "12.8")])
 def test_a_driver_without_a_version_gets_the_older_toolkit_and_no_ptx(
     order: tuple[str, ...],
@@ -420,6 +429,7 @@ def test_a_maker_without_a_gpu_here_gets_no_other_makers_gpu() -> None:
     assert names(selection) == []
     reasons = {each.variant.name: each.reason for each in selection.rejected}
     assert reasons["vulkan"].text == "nvidia was requested, the Vulkan loader lists no such GPU"
+    assert reasons["vulkan"].slug == "no-device-of-maker"
     assert reasons["cpu"].slug == "not-requested"
     assert reasons["rocm-10.0"].slug == "not-requested"
 

@@ -25,26 +25,28 @@ def recovered(
     installed, print a note and return ``active``.
     """
     environ = session.machine.environ
-    # Without a change of the drivers, two are not asked again at a start: one that did not answer,
-    # which would cost its time limit, and one beside a GPU's build that works. A variable that is
-    # still set needs no question either.
+    limit = session.settings.probe_timeout
+    # Without a change of the drivers, two are not asked again at a start: one that did not answer
+    # within the same limit, which would cost that time, and one beside a GPU's build that works. A
+    # variable that is still set needs no question either.
     on_gpu = active.receipt.backend != "cpu"
-    known = notes.still_withheld(active.id)
-    if all(is_set(each, environ) or (known and (each.waits or on_gpu)) for each in states):
-        return active
-    hardware = probe(session.machine.host, session.settings.probe_timeout)
-    gone = over(states, hardware, environ)
-    try:
-        instead = _better(session, active, hardware, gone) if gone else None
-    except TsukuError as error:
-        session.user.note(f"a better build cannot be installed: {error.message}")
-        return active
-    if instead:
-        return instead
+    known = notes.still_withheld(active.id, limit)
+    gone: tuple[Withheld, ...] = ()
+    asks = not all(is_set(each, environ) or (known and (each.waits or on_gpu)) for each in states)
+    if asks:
+        hardware = probe(session.machine.host, limit)
+        gone = over(states, hardware, environ)
+        try:
+            instead = _better(session, active, hardware, gone) if gone else None
+        except TsukuError as error:
+            session.user.note(f"a better build cannot be installed: {error.message}")
+            return active
+        if instead:
+            return instead
     # A variable is the user's own decision: it needs no warning.
     lasting = [each for each in states if each not in gone and each.api is not None]
-    if lasting:
-        notes.keep_withheld(active.id)
+    if asks and lasting:
+        notes.keep_withheld(active.id, limit)
     # A GPU's build may well be the best one in any case.
     for each in () if on_gpu else lasting:
         name = active.receipt.variant

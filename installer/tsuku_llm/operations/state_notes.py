@@ -61,14 +61,17 @@ class StateNotes:
         with suppress(OSError):
             (self._state / "devices.json").unlink(missing_ok=True)
 
-    def still_withheld(self, version: str) -> bool:
-        """Tell whether a start saw, on these drivers, that a GPU is still withheld."""
-        found = self._read("withheld.json", _WITHHELD)
-        return bool(found and found["version"] == version)
+    def still_withheld(self, version: str, limit: int) -> bool:
+        """Tell whether a start saw, on these drivers, that a GPU is still withheld.
 
-    def keep_withheld(self, version: str) -> None:
+        ``limit`` is in seconds, per driver. An answer within a shorter limit does not count.
+        """
+        found = self._read("withheld.json", _WITHHELD)
+        return bool(found and found["version"] == version and found["limit"] >= limit)
+
+    def keep_withheld(self, version: str, limit: int) -> None:
         """Keep the fact that what withheld a GPU from a version's install still holds."""
-        self._write("withheld.json", {"version": version})
+        self._write("withheld.json", {"version": version, "limit": limit})
 
     def failure(self, version: str) -> FailureNote | None:
         """Return why a version's backend failed on the current drivers, None if it did not."""
@@ -133,6 +136,8 @@ _DEVICES = records.fields(
         "devices": records.many(records.record(ListedDevice, _DEVICE)),
     },
 )
-_WITHHELD = records.fields({"drivers": records.many(_TEXT), "version": _TEXT})
+_WITHHELD = records.fields(
+    {"drivers": records.many(_TEXT), "version": _TEXT, "limit": records.count}
+)
 _FAILURE = records.record(FailureNote, dict.fromkeys(FailureNote._fields, _TEXT))
 _FAILURES = records.fields({"drivers": records.many(_TEXT), "failures": records.many(_FAILURE)})

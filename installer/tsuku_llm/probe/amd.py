@@ -13,7 +13,7 @@ from tsuku_llm.backends import AMD, facts_of
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import answers
-from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.probe.machine import MachineKind, permission_fix
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 COMPUTE_DEVICE = "/dev/kfd"
@@ -155,7 +155,8 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
     if raw.access is None and targets and machine.container:
         return _CONTAINER
     if raw.access is not None and raw.access != "rw":
-        return _PERMISSION
+        text = f"this user may not open {COMPUTE_DEVICE}"
+        return Problem("gpu-permission", text, permission_fix(machine, COMPUTE_DEVICE))
     code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
         return _no_device(raw, seen=bool(targets) or machine.has_pci(AMD))
@@ -191,10 +192,4 @@ _CONTAINER = Problem(
     "container-without-gpu",
     f"this container sees an AMD GPU but was not given {COMPUTE_DEVICE}",
     "start it with --device /dev/kfd --device /dev/dri",
-)
-_PERMISSION = Problem(
-    "gpu-permission",
-    f"this user may not open {COMPUTE_DEVICE}",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
-    "log in again",
 )

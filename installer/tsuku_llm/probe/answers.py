@@ -17,6 +17,8 @@ Codes = Mapping[int, str]
 _MISSING_GLIBC = ": cannot open shared object file"
 _NO_FILE = ": No such file or directory"
 _MISSING_MUSL = "loading shared library "
+LONGEST_LIMIT = 3600
+"""The most seconds that a driver may have: the upper bound of ``llm.probe_timeout``."""
 _LEADING_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
 
@@ -130,14 +132,13 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
     if answer.end == "timed-out":
         # A recording from before the limit was recorded had 5 seconds.
         limit = answer.limit or 5.0
-        longer = min(max(60, round(limit * 3)), 3600)  # an hour is the most that it may have
-        return Problem(
-            "driver-timed-out",
-            f"{driver} was too slow: it did not answer within {limit:g} s ({call})",
-            f"give it more time: tsuku-llm config set llm.probe_timeout {longer}s; "
-            "if it never answers, restart the machine",
-            transient=True,
-        )
+        longer = min(max(60, round(limit * 3)), LONGEST_LIMIT)
+        helps = "restart the machine"
+        if longer > limit:
+            more = f"tsuku-llm config set llm.probe_timeout {longer}s"
+            helps = f"give it more time: {more}; if it never answers, {helps}"
+        text = f"{driver} was too slow: it did not answer within {limit:g} s ({call})"
+        return Problem("driver-timed-out", text, helps, transient=True)
     if answer.end.startswith(("signal", "exit")):
         return Problem(
             "driver-crashed",
@@ -154,6 +155,9 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
 
 def limit_fix(error: str) -> str | None:
     """Return the fix if a limit of the system kept a library from being loaded, else None."""
+    if error.endswith("failed to map segment from shared object"):
+        # glibc says no more, whether memory is limited or the folder may hold no programs.
+        return "raise the limit on memory (ulimit -v), or mount the library's folder without noexec"
     limited = error.endswith(("Too many open files", "Cannot allocate memory"))
     return system_limits.fix_of(error) if limited else None
 

@@ -64,6 +64,20 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
     )
 
 
+def permission_fix(machine: MachineKind, device: str) -> str:
+    """Return how this user gets the right to open a GPU's device file."""
+    if machine.container:
+        # The container's own groups have other numbers than the host's, which owns the file.
+        return (
+            f"start the container with the file's group: --group-add $(stat -c %g {device}); "
+            "with podman without root: --group-add keep-groups"
+        )
+    return (
+        "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
+        "log in again"
+    )
+
+
 def _in_container(host: Host) -> bool:
     if host.environment("container") or host.environment("KUBERNETES_SERVICE_HOST"):
         return True

@@ -14,7 +14,7 @@ from tsuku_llm.backends import NVIDIA
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import answers
-from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.probe.machine import MachineKind, permission_fix
 
 KERNEL_MODULE = "/proc/driver/nvidia/version"
 CONTROL_DEVICE = "/dev/nvidiactl"
@@ -307,7 +307,8 @@ def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
             "unset CUDA_VISIBLE_DEVICES",
         )
     if raw.control is not None and raw.control != "rw":
-        return _PERMISSION
+        text = f"this user may not open {CONTROL_DEVICE}"
+        return Problem("gpu-permission", text, permission_fix(machine, CONTROL_DEVICE))
     return problem
 
 
@@ -341,12 +342,6 @@ _MODULE = Problem(
     "nvidia-module-missing",
     "NVIDIA's library is installed, but its kernel module is not loaded",
     "sudo modprobe nvidia; if that fails, check Secure Boot and the kernel's headers",
-)
-_PERMISSION = Problem(
-    "gpu-permission",
-    f"this user may not open {CONTROL_DEVICE}",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
-    "log in again",
 )
 _INIT_PROBLEMS = {
     34: Problem(

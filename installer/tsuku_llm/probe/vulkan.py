@@ -15,7 +15,7 @@ from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.packages import command_for
 from tsuku_llm.probe import answers
-from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.probe.machine import MachineKind, permission_fix
 
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
@@ -174,8 +174,11 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
     files = answers.calls(answer, "icd")
     if answers.library(answer) is None:
         return _loader_problem(answer, _installed(answer), machine)
-    if any(access != "rw" for _, access in raw.nodes):
-        return _icd_problem(files, machine) or _PERMISSION
+    closed = [path for path, access in raw.nodes if access != "rw"]
+    if closed:
+        text = "this user may not open the GPU's render node in /dev/dri"
+        fix = permission_fix(machine, closed[0])
+        return _icd_problem(files, machine) or Problem("gpu-permission", text, fix)
     # A driver that does not load, or that a variable hides, explains why only a software device,
     # or none, is left.
     return (
@@ -303,12 +306,6 @@ def _error_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None
     return None
 
 
-_PERMISSION = Problem(
-    "gpu-permission",
-    "this user may not open the GPU's render node in /dev/dri",
-    "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
-    "log in again",
-)
 _NO_ICD = Problem(
     "vulkan-loader-without-icd",
     "the Vulkan loader is installed, but no Vulkan driver",
