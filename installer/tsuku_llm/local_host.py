@@ -192,9 +192,11 @@ def _remove(scratch: str) -> None:
             os.unlink(f"{scratch}/{name}")  # noqa: PTH108
         os.rmdir(scratch)  # noqa: PTH106
     except OSError:
-        import shutil  # noqa: PLC0415 - rare: no known driver leaves a folder
+        import contextlib  # noqa: PLC0415 - rare: no known driver leaves a folder
+        import shutil  # noqa: PLC0415
 
-        shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # ignore_errors does not cover everything in it
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _libc_of_python() -> str | None:

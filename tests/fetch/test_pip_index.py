@@ -1,6 +1,7 @@
 """Wheels through the user's own package index configuration, by a real pip."""
 
 import base64
+import errno
 import hashlib
 import io
 import os
@@ -99,6 +100,20 @@ def test_another_file_of_that_name_is_refused(tmp_path: Path, data: bytes) -> No
         fetch(artifact(), tmp_path / "partials", network)
     assert caught.value.exit_code == 5
     assert not list((tmp_path / "partials").iterdir())
+
+
+def test_C04_a_scratch_folder_that_cannot_be_removed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's rmtree lets an error of fstat through, also if it shall ignore errors."""
+
+    def fail(*_: object) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os.path, "samestat", fail)
+    with Clock().network(environ(links(tmp_path))) as network:
+        done = fetch(artifact(), tmp_path / "partials", network)
+    assert done.read_bytes() == WHEEL
 
 
 def test_an_index_without_the_file_is_an_error(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import DigestMismatch, PackageIndexError
 from tsuku_llm.fetch.network import Network
+from tsuku_llm.files import drop_tree
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.safe_text import printable, redacted
 
@@ -128,8 +128,8 @@ def download_package(
     # The caller's lock on the artifact keeps other processes of ours out of this folder.
     scratch = folder / f"{artifact.sha256}.index"
     with disk_errors("making a scratch folder", folder):
-        # An earlier run that was killed may have left one. rmtree follows no link.
-        shutil.rmtree(scratch, ignore_errors=True)
+        # An earlier run that was killed may have left one. Removing it follows no link.
+        drop_tree(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         # mkdir fails if a link has that name. Only this user may write there: pip runs in this
         # folder, and Python imports modules from it.
@@ -142,7 +142,7 @@ def download_package(
         _run_pip(wheel, scratch, network, tell)
         yield _chunks(scratch / "wheel", wheel)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        drop_tree(scratch)
 
 
 def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
