@@ -40,6 +40,8 @@ def test_a_signal_while_a_driver_hangs_leaves_nothing(
         assert [*scratch.iterdir()]
         program.send_signal(number)
         _, said = program.communicate()
-    assert (program.returncode, said) == (code, "error[interrupted]: stopped on request\n")
+    assert said == "error[interrupted]: stopped on request\n"
+    # Ctrl-C within an ``eval`` of an import: then ``python -m`` ends by the signal itself.
+    assert program.returncode in ((code, -number) if number == signal.SIGINT else (code,))
     assert gone(child)
     assert not [*scratch.iterdir()]
