@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.launch.memory_options import MemoryOptions
-from tsuku_llm.launch.need import MemoryNeed
+from tsuku_llm.launch.need import ROOM, MemoryNeed
 from tsuku_llm.launch.report import GpuHolder, told_size
 
 TOOL = "llama-fit-params"
 """Upstream's own program for this question; ``fit_tool`` asks it."""
-
-ROOM = 1 << 30
-"""Bytes that stay free on each device: the default of upstream's ``--fit-target``."""
 
 _SHORTEST = 4096
 """Tokens below which upstream's ``--fit`` shortens no context."""

@@ -15,6 +15,9 @@ from typing import NamedTuple
 from tsuku_llm.launch.memory_options import MemoryOptions
 from tsuku_llm.launch.model_header import ModelHeader, Tensor
 
+ROOM = 1 << 30
+"""Bytes that stay free on each device: the default of upstream's ``--fit-target``."""
+
 _F32 = 4
 _PAD = 256
 """Upstream rounds the tokens of a cache up to a multiple of this."""

@@ -16,11 +16,8 @@ from typing import NamedTuple
 
 from tsuku_llm.launch.card_speeds import bandwidth_of, plain_name
 from tsuku_llm.launch.devices import ListedDevice
-from tsuku_llm.launch.need import MemoryNeed
+from tsuku_llm.launch.need import ROOM, MemoryNeed
 from tsuku_llm.launch.report import GpuHolder, Placement, told_size
-
-ROOM = 1 << 30
-"""Bytes that stay free on each device: the margin of upstream's own ``--fit-target``."""
 
 _UNSURE = 1.05
 """What an estimate may be too low by. Most of a need are weights, whose size is exact."""
