@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from tsuku_llm import __version__
+from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, show
 from tsuku_llm.cli.console import Console
@@ -103,6 +103,7 @@ program = Program(
     server that fits this machine's GPU.
 
     First: tsuku-llm install. Then: tsuku-llm serve -- -m MODEL.gguf""",
+    epilog=f"Report problems at {REPORTS}",
     params=[VERSION],
 )
 

@@ -50,7 +50,17 @@ def note(stream: TextIO | None, text: str, *, before: str = "", end: str = "\n")
     ``before`` and ``end`` are written as they are.
     """
     with suppress(StoreError):
-        say(stream, before + printable(text) + end)
+        say(stream, before + printable(as_typed(text)) + end)
+
+
+def as_typed(text: str) -> str:
+    """Return a text for people whose calls of this program work as they are printed."""
+    if "tsuku-llm" not in text:
+        return text
+    # Most texts have no call, and what finds the program on the PATH takes time to import.
+    from tsuku_llm.cli import own_name  # noqa: PLC0415
+
+    return own_name.as_typed(text)
 
 
 def _silence(stream: TextIO) -> None:
