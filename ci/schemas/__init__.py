@@ -18,7 +18,7 @@ import msgspec
 
 from tsuku_llm import manifest
 from tsuku_llm.cli.answer import FORMAT, ReportedError
-from tsuku_llm.cli.documents import ANSWERS
+from tsuku_llm.cli.documents.answers import ANSWERS
 from tsuku_llm.cli.documents.keys import KEYS
 from tsuku_llm.cli.documents.running import HelpAnswer
 from tsuku_llm.requirements import Requirements
@@ -122,8 +122,7 @@ def as_written(kind: Any) -> Any:
     if kind is Path:
         return str
     if origin is Annotated:
-        parts = (as_written(inner[0]), *kind.__metadata__)
-        return Annotated[parts]
+        return Annotated[as_written(inner[0]), msgspec.Meta(description=kind.__metadata__[0])]
     if origin in (Union, types.UnionType):
         return Union[tuple(map(as_written, inner))]  # noqa: UP007 - a computed one
     if inner and origin is not typing.Literal:

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from support.schemas import checked, validator
 
 from ci.schemas import FOLDER, answer_schema, properties, schemas, text_of
-from tsuku_llm.cli.documents import ANSWERS
+from tsuku_llm.cli.documents.answers import ANSWERS
 from tsuku_llm.cli.documents.keys import KEYS
 from tsuku_llm.cli.program import program
 
@@ -48,13 +48,13 @@ def test_a_key_means_the_same_in_every_document() -> None:
         for name, schema in properties(answer_schema(command)):
             if name in KEYS:
                 meanings.setdefault(name, set()).add(meaning(schema))
-    assert meanings == {name: {KEYS[name].__metadata__[0].description} for name in KEYS}
+    assert meanings == {name: {KEYS[name].__metadata__[0]} for name in KEYS}
 
 
 def test_the_page_about_documents_has_these_meanings() -> None:
     page = (FOLDER.parent / "json.md").read_text("utf-8")
     told = re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
-    assert told == [(name, KEYS[name].__metadata__[0].description) for name in KEYS]
+    assert told == [(name, KEYS[name].__metadata__[0]) for name in KEYS]
 
 
 def meaning(schema: dict[str, Any]) -> str:
