@@ -6,6 +6,8 @@ from tsuku_llm.cli.documents import builds, running
 
 ANSWERS: dict[str, tuple[type, ...]] = {
     "": (running.VersionAnswer,),
+    "help": (),
+    "version": (running.VersionAnswer,),
     "install": (builds.InstallAnswer,),
     "explain": (builds.ExplainAnswer,),
     "backends": (builds.BackendsAnswer,),
