@@ -107,7 +107,7 @@ def test_the_help_shows_calls_that_work(tmp_path: Path) -> None:
     script = script_in(tmp_path / "bin")
     env = environment(tmp_path, PATH=OTHERS)
     done = subprocess.run([script, "--help"], env=env, capture_output=True, text=True, check=False)
-    assert f"First: {script} install" in done.stdout
+    assert f"  {script} install\n" in done.stdout
 
 
 def test_root_has_another_path(tmp_path: Path) -> None:
