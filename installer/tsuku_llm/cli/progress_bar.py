@@ -5,23 +5,20 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.render import text
 from tsuku_llm.safe_text import printable
 
 REFRESH = 10
-"""The most times per second that the lines are drawn; more often slows the download."""
+"""How often per second the lines are drawn."""
 WINDOW = 5.0
 """Seconds over which the speed is measured."""
 
@@ -240,16 +237,16 @@ class Tracker(ABC):
 class Bars(Tracker):
     """One line for each archive, drawn again and again in the same place of a terminal.
 
-    The thread that counts bytes also draws: there is no thread for it. A new size of the terminal
-    draws, too.
+    A thread draws while archives arrive, and ends with the last of them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._drawn = 0.0
         # What is on the screen now.
         self._lines: list[str] = []
+        # Ends the thread that draws, if it lives.
+        self._stops: Callable[[], None] | None = None
         self._closed = False
 
     def note(self, line: str) -> None:
@@ -271,40 +268,46 @@ class Bars(Tracker):
         with self._lock:
             self._closed = True
             self._write("", [])
+            stops, self._stops = self._stops, None
+        if stops:
+            stops()
 
-    @contextmanager
-    def resized(self) -> Iterator[None]:
-        """Draw again when the terminal gets another size, for the block; close at its end."""
-
-        def draw(*_: object) -> None:
-            # In the main thread, perhaps in the middle of a method of ours: never wait here.
-            # Whoever has the lock draws; ``0.0`` makes the next bytes draw as well.
-            self._drawn = 0.0
-            if self._lock.acquire(blocking=False):
-                try:
-                    self._draw()
-                finally:
-                    self._lock.release()
-
-        number = getattr(signal, "SIGWINCH", None)  # Windows has none
-        main = threading.current_thread() is threading.main_thread()
-        before: Any = signal.signal(number, draw) if number and main else None
-        try:
-            yield
-        finally:
-            if number and main:
-                signal.signal(number, before or signal.SIG_DFL)
-            self.close()
+    def end(self) -> None:
+        """Count an archive as arrived; after the last one nothing draws regularly."""
+        super().end()
+        with self._lock:
+            stops = None if self._arriving else self._stops
+            if stops:
+                self._stops = None
+        if stops:
+            stops()
 
     def _begun(self, job: Job) -> None:
         job.sample(self._clock())
         self._draw()
+        if self._stops is None:
+            over = threading.Event()
+            thread = threading.Thread(target=self._tick, args=(over,), daemon=True)
+            thread.start()
 
-    def _advanced(self, job: Job, size: int) -> None:  # noqa: ARG002 - the job has the sum
-        now = self._clock()
-        if now - self._drawn >= 1 / REFRESH:
-            job.sample(now)
-            self._draw()
+            def stop() -> None:
+                # Without the lock, which the thread needs to end. It is joined because a child
+                # process can be tied to this one only while no other thread lives.
+                over.set()
+                thread.join()
+
+            self._stops = stop
+
+    def _tick(self, over: threading.Event) -> None:
+        """Draw while archives arrive: the figures, a stall, and another size of the terminal."""
+        while not over.wait(1 / REFRESH):
+            with self._lock:
+                for job in self._arriving.values():
+                    job.sample(self._clock())
+                self._draw()
+
+    def _advanced(self, job: Job, size: int) -> None:
+        """Do nothing: the other thread draws."""
 
     def _ended(self, job: Job) -> None:  # noqa: ARG002 - all are drawn
         self._draw()
@@ -315,7 +318,6 @@ class Bars(Tracker):
         self._write("", [])
 
     def _draw(self) -> None:
-        self._drawn = self._clock()
         if self._jobs and not self._closed:
             width, height = streams.terminal_size(sys.stderr)
             # The last column stays free: some terminals begin a new line after it.
@@ -328,14 +330,12 @@ class Bars(Tracker):
         """Replace the lines on the screen by others, in one call so that nothing flickers."""
         if not (above or lines or self._lines):
             return
-        width, _ = streams.terminal_size(sys.stderr)
-        # A terminal that became narrower has wrapped the old lines: they take more rows now.
-        rows = sum(max(1, -(-len(line) // width)) for line in self._lines)
-        up = f"\x1b[{rows - 1}A" if rows > 1 else ""
-        # \r, ESC [A: to the first old row; ESC [J: clear the rest of the screen. Each line clears
-        # what is behind it (ESC [K).
-        whole = above.replace("\n", "\x1b[K\n") + "\n".join(f"{line}\x1b[K" for line in lines)
-        streams.control(sys.stderr, f"\r{up}{whole}\x1b[J")
+        # The cursor goes back to the begin of the first line (ESC [A). There it stays right when
+        # the terminal becomes narrower and wraps the lines, and where it echoes "^C".
+        back = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+        # ESC [J first: it clears the old lines, also those that the terminal has wrapped.
+        below = "\n".join(lines)
+        streams.control(sys.stderr, f"\r\x1b[J{above}{below}{back}\r")
         self._lines = lines
 
 
@@ -346,10 +346,8 @@ class Lines(Tracker):
         super().__init__()
         self._note = note
 
-    @contextmanager
-    def resized(self) -> Iterator[None]:
-        """Do nothing: a log has no size."""
-        yield
+    def close(self) -> None:
+        """Do nothing: a log keeps its lines."""
 
     def hide(self) -> None:
         """Do nothing: a log keeps its lines."""

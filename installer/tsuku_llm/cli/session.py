@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,9 +61,9 @@ def open_session(
     # Without a terminal, "ask" means "off".
     if settings.fallback == "ask" and not console.can_ask:
         settings = settings._replace(fallback="off")
-    # The end of ``resized`` removes the progress from the screen, also after an error.
+    # The end removes the progress from the screen, also after an error.
     with (
-        console.progress.resized(),
+        closing(console.progress),
         _host(console, settings.probe_timeout, probes=probes) as host,
     ):
         yield Session(
