@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "backends": frozenset(),
     "packages": frozenset({"backends"}),
+    "own_copy": frozenset(),
     "process": frozenset(),
     "records": frozenset(),
     "safe_text": frozenset(),
@@ -59,14 +60,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"safe_text", "store"},
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
-    | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
+    | {"_version", "config", "disk", "driver_child", "own_copy", "files", "folders", "instances"}
     | {"local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
-    | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
+    | {"local_host", "operations", "own_copy", "ownership", "revocations", "safe_text", "selection"}
     | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
@@ -93,6 +94,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"which"},
     "fitting": frozenset({"device_check"}),
     "reuse": frozenset(),
+    "self_update": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
@@ -131,6 +133,7 @@ EFFECTS = frozenset(
         "recovery",
         "refresh",
         "repository",
+        "self_update",
         "serve",
         "tools",
         "update",
