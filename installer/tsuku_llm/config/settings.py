@@ -37,6 +37,9 @@ STARTING = frozenset(
 INSTALLING = ALL - STARTING
 """The settings that decide what is installed, and from where."""
 
+NAMING = ("backend", "channel", "release", "repository")
+"""The settings whose value is a name that must exist."""
+
 PREFIX = "TSUKU_LLM_"
 NO_SETTINGS = frozenset({"FAKE_HARDWARE", "STRICT", "SIGNERS", "REQUIRE_TOOLS", "TEST_WHEEL"})
 """Variables with our prefix that are no settings: of tests, and of the publisher's command."""

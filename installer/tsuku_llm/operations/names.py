@@ -8,14 +8,11 @@ from __future__ import annotations
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL, repositories, repository
-from tsuku_llm.config.settings import warning_of
+from tsuku_llm.config.settings import NAMING, warning_of
 from tsuku_llm.errors import StoreError, TrustError, TsukuError, UnknownRequest
 from tsuku_llm.operations.session import Session, note_place
 from tsuku_llm.probe import platform_key
 from tsuku_llm.selection import known_request
-
-NAMING = ("backend", "channel", "release", "repository")
-"""The keys of the settings whose value is a name that must exist."""
 
 
 def check_exists(session: Session, key: str, value: str) -> None:

@@ -13,11 +13,8 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import settings as render
 from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.config.settings import Configuration, load
+from tsuku_llm.config.settings import NAMING, Configuration, load
 from tsuku_llm.errors import TsukuError
-
-_NAMING = ("backend", "channel", "release", "repository")
-"""The keys whose values are names, for which the signed metadata is read."""
 
 
 class _TakesNumbers(Command):
@@ -25,10 +22,9 @@ class _TakesNumbers(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move negative numbers behind ``--``, where nothing is an option."""
-        own = args[: args.index("--")] if "--" in args else args
-        numbers = [word for word in own if re.match(r"-[0-9.]", word)]
-        if numbers:
-            args = [word for word in own if word not in numbers] + ["--", *numbers]
+        numbers = [word for word in args if re.match(r"-[0-9.]", word)]
+        if numbers and "--" not in args:
+            args = [*(word for word in args if word not in numbers), "--", *numbers]
         return super().parse_args(ctx, args)
 
 
@@ -61,7 +57,7 @@ def set_(console: Console, key: str, value: str) -> CommandResult:
     paths, setting = _paths(), key_named(key)
     parsed = checked_value(setting, value)
     # Before the file is changed. Wrong values in it are no reason to refuse a right one.
-    if setting.key in _NAMING and isinstance(parsed, str):
+    if setting.key in NAMING and isinstance(parsed, str):
         from tsuku_llm.cli.session import open_session
         from tsuku_llm.operations.names import check_exists
 
@@ -80,7 +76,7 @@ def unset(console: Console, key: str) -> CommandResult:
 
     known = unset_value(_paths().config_file, key)
     if known is None:
-        return CommandResult({"key": key, "removed": True}, (f"removed {key}",))
+        return CommandResult(render.removed_data(key), (f"removed {key}",))
     return _changed(console, known)
 
 
@@ -108,7 +104,7 @@ def _configuration(console: Console) -> Configuration:
     # looking: another user's file is left out with a warning instead of an error.
     configuration = load(_paths(), os.environ, looking=True)
     # A name may be wrong as well. Only then the signed metadata has to be read.
-    if any(entry.chosen for entry in configuration.entries if entry.key.key in _NAMING):
+    if any(entry.chosen for entry in configuration.entries if entry.key.key in NAMING):
         configuration = configuration.with_problems(_unknown(console))
     for warning in configuration.told:
         console.note(f"warning: {warning}")

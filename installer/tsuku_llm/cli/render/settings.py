@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.config.keys import text_of
-from tsuku_llm.config.settings import Configuration, Setting, warning_of
+from tsuku_llm.config.settings import DEFAULT, Configuration, Setting, warning_of
 from tsuku_llm.safe_text import redacted, shortened
 
 _LONGEST = 60
 """Characters of a wrong value that are shown; the line in the file has all of it."""
 
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import running as documents
 
-def setting_data(setting: Setting) -> dict[str, Any]:
+
+def setting_data(setting: Setting) -> documents.SettingDocument:
     """Return one setting for programs; ``value`` is in force, ``written`` the wrong one."""
     value = setting.value
     # None stays None; an empty list stays empty.
-    shown = redacted(value) if isinstance(value, str) else value and list(map(redacted, value))
+    shown = redacted(value) if isinstance(value, str) else value and tuple(map(redacted, value))
     return {
         "key": setting.key.name,
         "value": shown,
@@ -27,7 +30,12 @@ def setting_data(setting: Setting) -> dict[str, Any]:
     }
 
 
-def data(configuration: Configuration) -> dict[str, Any]:
+def removed_data(name: str) -> documents.SettingDocument:
+    """Return for programs that a name, which no setting has, was removed from the file."""
+    return {"key": name, "value": None, "source": DEFAULT, "written": None, "problem": None}
+
+
+def data(configuration: Configuration) -> documents.ConfigListAnswer:
     """Return all settings for programs; credentials in URLs are hidden."""
     return {
         "settings": [setting_data(setting) for setting in configuration.entries],
