@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.config.keys import text_of
-from tsuku_llm.config.settings import DEFAULT, Configuration, Setting, warning_of
+from tsuku_llm.config.settings import Configuration, Setting, warning_of
 from tsuku_llm.safe_text import redacted, shortened
 
 _LONGEST = 60
@@ -32,7 +32,7 @@ def setting_data(setting: Setting) -> documents.SettingDocument:
 
 def removed_data(name: str) -> documents.SettingDocument:
     """Return for programs that a name, which no setting has, was removed from the file."""
-    return {"key": name, "value": None, "source": DEFAULT, "written": None, "problem": None}
+    return {"key": name, "value": None, "source": "default", "written": None, "problem": None}
 
 
 def data(configuration: Configuration) -> documents.ConfigListAnswer:
