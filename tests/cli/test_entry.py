@@ -15,6 +15,7 @@ import pytest
 from support.program import Result, environment, run_program
 
 from tsuku_llm import __version__
+from tsuku_llm._version import REPORTS
 from tsuku_llm.cli import entry
 from tsuku_llm.cli.answer import CommandResult, ReportedError, document
 from tsuku_llm.cli.command import Command
@@ -210,6 +211,7 @@ def test_a_bug_shows_a_traceback_and_what_to_do(
     assert (result.code, result.stdout) == (1, "")
     assert result.stderr.startswith("Traceback")
     assert "error[bug]: ZeroDivisionError: of ours" in result.stderr
+    assert REPORTS in result.stderr.splitlines()[-1]
     assert "please report it" in result.stderr.splitlines()[-1]
     assert as_json("config")["error"]["code"] == "bug"
 
@@ -357,7 +359,7 @@ def test_an_answer_that_can_neither_be_written_nor_undone_is_one_error(
 
 # --- import cost -------------------------------------------------------------------------
 
-BUDGET = ("httpx", "tuf", "rich", "msgspec", "cryptography", "pip", "tomlkit", "securesystemslib")
+BUDGET = ("httpx", "tuf", "msgspec", "cryptography", "pip", "tomlkit", "securesystemslib")
 LOADED = """
 import sys
 from tsuku_llm.cli.entry import run
