@@ -26,7 +26,17 @@ from tsuku_llm import system_limits
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.errors import SystemLimitReached
 from tsuku_llm.errors import TsukuError as Error
-from tsuku_llm.hardware import Hardware
+from tsuku_llm.hardware import (
+    Api,
+    ApiState,
+    Cpu,
+    Evidence,
+    Gpu,
+    GpuKind,
+    Hardware,
+    Libc,
+    Problem,
+)
 from tsuku_llm.instances.record import Record
 from tsuku_llm.operations import background, ensuring, maintenance, prefetch, versions
 from tsuku_llm.operations import explain as explaining
@@ -38,13 +48,21 @@ from tsuku_llm.operations.session import Session, User
 from tsuku_llm.store.installed import Installed
 
 __all__ = [
+    "Api",
+    "ApiState",
     "Build",
+    "Cpu",
     "Decision",
     "Error",
     "Events",
+    "Evidence",
+    "Gpu",
+    "GpuKind",
     "Hardware",
+    "Libc",
     "NoEvents",
     "Options",
+    "Problem",
     "Server",
     "Update",
     "VariantFit",
@@ -522,8 +540,8 @@ class _OneAtATime:
         with self._lock:
             return self._events.ask(question)
 
-    def begin(self, name: str, total: int | None) -> None:
-        self._file.name, self._file.total, self._file.done = name, total, 0
+    def begin(self, name: str, total: int | None, there: int = 0) -> None:
+        self._file.name, self._file.total, self._file.done = name, total, there
         self.advance(0)
 
     def advance(self, size: int) -> None:
@@ -533,3 +551,9 @@ class _OneAtATime:
 
     def end(self) -> None:
         """Do nothing: the last call of ``download`` has said it."""
+
+    def stage(self, name: str, what: str) -> None:
+        """Do nothing: only the bytes are told."""
+
+    def finish(self) -> None:
+        """Do nothing."""
