@@ -50,7 +50,6 @@ from tsuku_llm.store.installed import Installed
 __all__ = [
     "Api",
     "ApiState",
-    "Build",
     "Cpu",
     "Decision",
     "Error",
@@ -59,6 +58,7 @@ __all__ = [
     "Gpu",
     "GpuKind",
     "Hardware",
+    "InstalledBuild",
     "Libc",
     "NoEvents",
     "Options",
@@ -176,7 +176,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class InstalledBuild:
     """An installed build; ``id`` names it among all. ``path`` is the folder of its files.
 
     ``installed_at`` is in UTC, such as 2026-11-22T12:00:00Z. ``unattested`` says why it was not
@@ -203,7 +203,7 @@ class Update:
     ``download_size`` is in bytes, None if it is not known; 0 if everything is here.
     """
 
-    installed: Build
+    installed: InstalledBuild
     newest: str
     variant: str | None
     download_size: int | None
@@ -281,7 +281,7 @@ def install(
     force: bool = False,
     options: Options = _DEFAULTS,
     events: Events | None = None,
-) -> Build:
+) -> InstalledBuild:
     """Install the build that fits this machine and make it active; return it if it is already.
 
     ``force`` installs it again.
@@ -305,7 +305,7 @@ def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) 
         )
 
 
-def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Build:
+def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Install the newest release of the channel if it is newer; return the active build."""
     with _session(options, events) as session:
         report = updating.update(session)
@@ -317,26 +317,26 @@ def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Bui
 
 def list_versions(
     *, options: Options = _DEFAULTS, events: Events | None = None
-) -> tuple[Build, ...]:
+) -> tuple[InstalledBuild, ...]:
     """Return every installed build that can be read."""
     with _session(options, events, looking=True) as session:
         return tuple(map(_build, versions.inventory(session).versions))
 
 
-def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> Build | None:
+def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild | None:
     """Return the build that a start uses; None if none is installed."""
     with _session(options, events, looking=True) as session:
         found = session.reader.active()
         return _build(found) if found else None
 
 
-def use(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> Build:
+def use(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Make an installed build active; ``name`` is its id, or a release or variant of only one."""
     with _session(options, events) as session:
         return _build(maintenance.use(session, name))
 
 
-def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> Build:
+def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Go back to the build that was active before."""
     with _session(options, events) as session:
         return _build(maintenance.rollback(session))
@@ -442,9 +442,9 @@ def _decision(choice: Choice) -> Decision:
     )
 
 
-def _build(installed: Installed) -> Build:
+def _build(installed: Installed) -> InstalledBuild:
     receipt = installed.receipt
-    return Build(
+    return InstalledBuild(
         id=installed.id,
         release=receipt.release,
         version=receipt.number,
