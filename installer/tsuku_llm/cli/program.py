@@ -35,6 +35,7 @@ COMMANDS = {
     "probe": LazyCommand("explain", "Show what this machine has."),
     "doctor": LazyCommand("explain", "Find the first broken link between the GPU and the server."),
     "serve": LazyCommand("serve", "Launch the installed llama-server."),
+    "models": LazyCommand("models", "List the models that are on this machine already."),
     "status": LazyCommand("servers", "Show the servers in the background."),
     "logs": LazyCommand("servers", "Print the log of a server in the background."),
     "stop": LazyCommand("servers", "Stop a server in the background."),

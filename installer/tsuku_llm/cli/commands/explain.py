@@ -23,7 +23,7 @@ from tsuku_llm.errors import UsageError
     "-m",
     "--model",
     metavar="MODEL",
-    help="Also tell whether this GGUF file, or the one at this URL, fits into memory.",
+    help="Also tell whether this model fits: a GGUF file, a URL, or a name of models.",
 )
 @options.setting("backend")
 @options.setting("channel")
@@ -66,6 +66,11 @@ def explain_command(  # noqa: PLR0913
         choice = explain(session, release=release, hardware_file=hardware)
         if model is None:
             return CommandResult(render.data(choice), render.lines(choice))
+        if "://" not in model:
+            from tsuku_llm.operations.models import model_arguments
+
+            _, model, *rest = model_arguments(session, model, arguments)
+            arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
     return CommandResult(
         {**render.data(choice), "model": render.fit_data(fit)},
