@@ -94,6 +94,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"which"},
     "fitting": frozenset({"device_check"}),
     "models": frozenset({"explain", "session"}),
+    "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -113,9 +114,11 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
-    "version_start": frozenset({"caches", "device_check", "fitting", "placing", "revocation"})
+    "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
+    "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},

@@ -19,7 +19,7 @@ from tsuku_llm.model_caches.files import (
 from tsuku_llm.model_caches.grouping import grouped
 from tsuku_llm.model_caches.naming import LocalModel, named
 from tsuku_llm.model_caches.ollama import ollama_files
-from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, Place
+from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, ModelPlace
 from tsuku_llm.model_caches.walking import Seen, walk
 
 _HUB_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
@@ -38,14 +38,14 @@ class FoundModels(NamedTuple):
 
     models: tuple[LocalModel, ...]
     notes: tuple[str, ...]
-    places: tuple[tuple[Place, bool], ...]
+    places: tuple[tuple[ModelPlace, bool], ...]
 
 
-def find_models(places: Sequence[Place]) -> FoundModels:
+def find_models(places: Sequence[ModelPlace]) -> FoundModels:
     """Find the models in these places; nothing there is changed. A file counts once."""
     models: list[LocalModel] = []
     notes: list[str] = []
-    looked: list[tuple[Place, bool]] = []
+    looked: list[tuple[ModelPlace, bool]] = []
     known: set[tuple[int, int]] = set()
     for place in places:
         try:
@@ -72,7 +72,7 @@ def find_models(places: Sequence[Place]) -> FoundModels:
     )
 
 
-def _models_in(place: Place, note: Note) -> Iterator[tuple[LocalModel, tuple[int, int]]]:
+def _models_in(place: ModelPlace, note: Note) -> Iterator[tuple[LocalModel, tuple[int, int]]]:
     if place.source == OLLAMA:
         for file, projector in ollama_files(place.folder, note):
             for model, key in grouped([file], note):
@@ -84,7 +84,7 @@ def _models_in(place: Place, note: Note) -> Iterator[tuple[LocalModel, tuple[int
     yield from grouped(_below(place, note), note)
 
 
-def _below(place: Place, note: Note) -> Iterator[ModelFile]:
+def _below(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
     """Read the files below a folder of the user's, or of LM Studio: publisher/repository/file."""
     for seen in _gguf_files(walk(place.folder, note), note):
         repository = None
@@ -100,7 +100,7 @@ def _below(place: Place, note: Note) -> Iterator[ModelFile]:
             yield file
 
 
-def _cached(place: Place, note: Note) -> Iterator[ModelFile]:
+def _cached(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
     """Read a cache of Hugging Face's layout, or llama.cpp's own, which had flat names before."""
     for entry in sorted(os.listdir(place.folder)):  # noqa: PTH208
         if found := _HUB_FOLDER.fullmatch(entry):
@@ -122,7 +122,7 @@ def _cached(place: Place, note: Note) -> Iterator[ModelFile]:
                 yield file
 
 
-def _snapshots(place: Place, folder: str, repository: str, note: Note) -> Iterator[ModelFile]:
+def _snapshots(place: ModelPlace, folder: str, repository: str, note: Note) -> Iterator[ModelFile]:
     """Read the files of a repository, of its main revision first; others may have more files."""
     snapshots = os.path.join(folder, "snapshots")  # noqa: PTH118
     try:

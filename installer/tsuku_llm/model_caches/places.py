@@ -11,7 +11,7 @@ HUGGING_FACE, LLAMA_CPP, LM_STUDIO = "huggingface", "llama.cpp", "lm-studio"
 OLLAMA, FOLDER = "ollama", "folder"
 
 
-class Place(NamedTuple):
+class ModelPlace(NamedTuple):
     """A folder to look into; ``source`` is the program that keeps it, or ``folder``.
 
     The user ``named`` it with a variable or a setting, so it is told if it does not exist.
@@ -28,22 +28,22 @@ def places_of(
     system: str,
     folders: Sequence[str],
     read: Callable[[str], str | None],
-) -> tuple[Place, ...]:
+) -> tuple[ModelPlace, ...]:
     """Return the folders to look into; ``folders`` are those of ``llm.model_path``.
 
     ``system`` is ``sys.platform``. ``read`` returns the text of a small file, None if there is
     none.
     """
-    found = [Place(FOLDER, _expanded(folder, home), named=True) for folder in folders]
+    found = [ModelPlace(FOLDER, _expanded(folder, home), named=True) for folder in folders]
     found += _hugging_face(environ, home)
     found += _llama_cpp(environ, home, system)
     found += _lm_studio(home, read)
     found += _ollama(environ, home, system)
-    # The first program that names a folder keeps it.
-    return tuple({place.folder: place for place in reversed(found)}.values())[::-1]
+    # A folder of two programs is read as each of them keeps it.
+    return tuple({(place.source, place.folder): place for place in reversed(found)}.values())[::-1]
 
 
-def _hugging_face(environ: Mapping[str, str], home: str) -> Iterator[Place]:
+def _hugging_face(environ: Mapping[str, str], home: str) -> Iterator[ModelPlace]:
     """Yield the cache of the hub (huggingface_hub, src/huggingface_hub/constants.py).
 
     llama.cpp uses the same folder since the spring of 2026 (common/hf-cache.cpp).
@@ -56,15 +56,15 @@ def _hugging_face(environ: Mapping[str, str], home: str) -> Iterator[Place]:
     ):
         if environ.get(name):
             folder = os.path.join(_expanded(environ[name], home), *below)  # noqa: PTH118
-            yield Place(HUGGING_FACE, folder, named=name.startswith("H"))
+            yield ModelPlace(HUGGING_FACE, folder, named=name.startswith("H"))
             return
-    yield Place(HUGGING_FACE, os.path.join(home, ".cache", "huggingface", "hub"))  # noqa: PTH118
+    yield ModelPlace(HUGGING_FACE, os.path.join(home, ".cache", "huggingface", "hub"))  # noqa: PTH118
 
 
-def _llama_cpp(environ: Mapping[str, str], home: str, system: str) -> Iterator[Place]:
+def _llama_cpp(environ: Mapping[str, str], home: str, system: str) -> Iterator[ModelPlace]:
     """Yield llama.cpp's own cache (``fs_get_cache_directory`` in common/common.cpp)."""
     if environ.get("LLAMA_CACHE"):
-        yield Place(LLAMA_CPP, environ["LLAMA_CACHE"], named=True)
+        yield ModelPlace(LLAMA_CPP, environ["LLAMA_CACHE"], named=True)
         return
     if system == "win32":
         base = environ.get("LOCALAPPDATA", "")
@@ -73,10 +73,10 @@ def _llama_cpp(environ: Mapping[str, str], home: str, system: str) -> Iterator[P
     else:
         base = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")  # noqa: PTH118
     if base:
-        yield Place(LLAMA_CPP, os.path.join(base, "llama.cpp"))  # noqa: PTH118
+        yield ModelPlace(LLAMA_CPP, os.path.join(base, "llama.cpp"))  # noqa: PTH118
 
 
-def _lm_studio(home: str, read: Callable[[str], str | None]) -> Iterator[Place]:
+def _lm_studio(home: str, read: Callable[[str], str | None]) -> Iterator[ModelPlace]:
     """Yield LM Studio's folders (``findLMStudioHome`` in lmstudio.js, lms-common-server).
 
     A file in the user's home names LM Studio's home; ``downloadsFolder`` in its settings is where
@@ -87,8 +87,8 @@ def _lm_studio(home: str, read: Callable[[str], str | None]) -> Iterator[Place]:
     for each in dict.fromkeys(filter(os.path.isabs, homes)):
         moved = _downloads_folder(read(os.path.join(each, "settings.json")) or "")  # noqa: PTH118
         if moved:
-            yield Place(LM_STUDIO, _expanded(moved, home), named=True)
-        yield Place(LM_STUDIO, os.path.join(each, "models"))  # noqa: PTH118
+            yield ModelPlace(LM_STUDIO, _expanded(moved, home), named=True)
+        yield ModelPlace(LM_STUDIO, os.path.join(each, "models"))  # noqa: PTH118
 
 
 def _downloads_folder(settings: str) -> str | None:
@@ -99,16 +99,16 @@ def _downloads_folder(settings: str) -> str | None:
     return folder if isinstance(folder, str) and folder else None
 
 
-def _ollama(environ: Mapping[str, str], home: str, system: str) -> Iterator[Place]:
+def _ollama(environ: Mapping[str, str], home: str, system: str) -> Iterator[ModelPlace]:
     """Yield Ollama's folders (envconfig/config.go, scripts/install.sh).
 
     The service that its installer makes on Linux runs as an own user, with an own home.
     """
     if environ.get("OLLAMA_MODELS"):
-        yield Place(OLLAMA, environ["OLLAMA_MODELS"].strip(" \"'"), named=True)
-    yield Place(OLLAMA, os.path.join(home, ".ollama", "models"))  # noqa: PTH118
+        yield ModelPlace(OLLAMA, environ["OLLAMA_MODELS"].strip(" \"'"), named=True)
+    yield ModelPlace(OLLAMA, os.path.join(home, ".ollama", "models"))  # noqa: PTH118
     if system == "linux":
-        yield Place(OLLAMA, "/usr/share/ollama/.ollama/models")
+        yield ModelPlace(OLLAMA, "/usr/share/ollama/.ollama/models")
 
 
 def _expanded(path: str, home: str) -> str:

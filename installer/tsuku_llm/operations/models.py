@@ -118,7 +118,8 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
     missing = "it is a folder"
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):  # noqa: PTH116
-            return first_part(path), None
+            first = first_part(path)
+            return (first if os.path.exists(first) else path), None  # noqa: PTH110
     except (OSError, ValueError) as error:
         missing = getattr(error, "strerror", None) or str(error)
     if "://" in text:
@@ -127,7 +128,8 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
             hint=f"let the server download it: tsuku-llm serve -- --model-url {text}",
         )
     found = local_models(session)
-    meant = matching(text, found.models)
+    written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)  # noqa: PTH117
+    meant = () if written_as_path else matching(text, found.models)
     if len(meant) == 1:
         return meant[0].path, meant[0].projector
     names = [model.name for model in (meant or found.models)]
@@ -140,7 +142,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
             facts=listed,
             hint="name one of these",
         )
-    if _looks_like_a_path(text):
+    if written_as_path or text.lower().endswith(".gguf"):
         raise BadModel(
             "the model cannot be read",
             facts=(f"{path}: {missing}",),
@@ -159,10 +161,6 @@ _NONE = (
     "give the path of a GGUF file, or let llama-server download one: "
     "tsuku-llm serve -- -hf OWNER/REPOSITORY"
 )
-
-
-def _looks_like_a_path(text: str) -> bool:
-    return text.lower().endswith(".gguf") or text.startswith(("/", ".", "~")) or "\\" in text
 
 
 def _files(found: FoundModels) -> list[str]:

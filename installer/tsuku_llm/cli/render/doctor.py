@@ -61,7 +61,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
         decision(examination.choice),
         f"from the GPU to the server, for {_subject(examination)}:",
         *table([*rows, *_cache_rows(examination.caches)]),
-        *_verdict(chain),
+        *_verdict(examination),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told_lines(examination.told),
     )
@@ -119,8 +119,15 @@ _UNSEEN = {Stage.PCI: _ELSEWHERE, Stage.MODULE: _ELSEWHERE}
 reached."""
 
 
-def _verdict(chain: Chain) -> tuple[str, ...]:
+def _verdict(examination: Examination) -> tuple[str, ...]:
+    chain = examination.chain
     if chain.broken is None or chain.fault is None:
+        # The CPU's build in use was examined because no GPU shows.
+        if chain.subject.backend == "cpu" and examination.choice.selection.requested == "auto":
+            return (
+                "no link is broken; no GPU is visible",
+                "if this machine has one: tsuku-llm doctor --backend gpu",
+            )
         return ("no link is broken",)
     return (f"first broken: {_broken(chain.broken, chain.fault)}", f"fix: {chain.fault.fix}")
 
