@@ -80,10 +80,7 @@ def explain_command(  # noqa: PLR0913
             _, model, *rest = model_arguments(session, model, arguments)
             arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
-    return CommandResult(
-        {**render.data(choice), "model": render.fit_data(fit)},
-        (*render.lines(choice), *render.fit_lines(fit)),
-    )
+    return CommandResult(render.data(choice, fit), (*render.lines(choice), *render.fit_lines(fit)))
 
 
 @click.command("backends", cls=Command)
