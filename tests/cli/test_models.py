@@ -99,7 +99,7 @@ def test_the_document_has_every_fact(run: Run, user: Path) -> None:
         "path": str(folder / "gemma-Q8_0.gguf"),
         "files": [str(folder / "gemma-Q8_0.gguf")],
         "projector": str(folder / "mmproj-f16.gguf"),
-        "repository": "lms/gemma-GGUF",
+        "model_repository": "lms/gemma-GGUF",
         "size": (folder / "gemma-Q8_0.gguf").stat().st_size,
         "quantisation": "Q8_0",
         "architecture": "llama",

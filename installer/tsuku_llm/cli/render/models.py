@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.text import size, table
 
 if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import models as documents
     from tsuku_llm.operations.models import ModelList, ModelRow
 
 _NAMES = 30
@@ -21,7 +22,7 @@ GET_ONE = (
 )
 
 
-def data(listed: ModelList) -> dict[str, Any]:
+def data(listed: ModelList) -> documents.ModelsAnswer:
     """Return the models for programs; all sizes are in bytes."""
     return {
         "models": [_model(row) for row in listed.rows],
@@ -33,7 +34,7 @@ def data(listed: ModelList) -> dict[str, Any]:
     }
 
 
-def _model(row: ModelRow) -> dict[str, Any]:
+def _model(row: ModelRow) -> documents.ModelDocument:
     model, fit = row.model, row.fit
     return {
         "name": model.name,
@@ -41,7 +42,7 @@ def _model(row: ModelRow) -> dict[str, Any]:
         "path": model.path,
         "files": model.files,
         "projector": model.projector,
-        "repository": model.repository,
+        "model_repository": model.repository,
         "size": model.size,
         "quantisation": model.quantisation,
         "architecture": model.architecture,
