@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 VALUES = frozenset({"backends", "errors", "hardware", "manifest", "requirements"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "__init__": frozenset({"_version"}),
+    "__init__": frozenset({"_version", "api"}),
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
@@ -58,13 +58,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "launch": frozenset({"backends", "errors", "packages", "process", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
+    "model_caches": frozenset({"launch"}),
     "operations": VALUES
-    | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
-    | {"_version", "config", "disk", "driver_child", "own_copy", "files", "folders", "instances"}
-    | {"local_host"}
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
+    | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
+    | {"local_host", "own_copy"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
+    "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
+    | {"system_limits"},
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
     | {"local_host", "operations", "own_copy", "ownership", "revocations", "safe_text", "selection"}
@@ -85,6 +88,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "revocation": frozenset({"session"}),
     "staying": frozenset({"session"}),
     "names": frozenset({"session"}),
+    "editing": frozenset({"names", "session"}),
     "which": frozenset({"names", "session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session", "staying"}),
@@ -94,13 +98,17 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
+    "models": frozenset({"explain", "session"}),
+    "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "self_update": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
     # operations with effects
+    "opening": frozenset({"prefetch", "session"}),
     "background": frozenset({"revocation", "session"}),
+    "ensuring": frozenset({"background", "fallback", "install", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
     "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
@@ -114,9 +122,11 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
-    "version_start": frozenset({"caches", "device_check", "fitting", "placing", "revocation"})
+    "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
+    "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
@@ -128,6 +138,7 @@ EFFECTS = frozenset(
         "background",
         "bench",
         "build_version",
+        "ensuring",
         "fallback",
         "install",
         "maintenance",
@@ -151,6 +162,7 @@ BUILT_ON_EFFECTS = {
     "recovery": "installs the better variant, as fallback would",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
+    "ensuring": "installs a build if there is none, and starts a server in the background",
     "watching": "is serve, with a name and a record",
     "repository": "fetches the metadata of the repository that it adds",
 }
@@ -238,7 +250,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
         | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "planning"},
+        "failure": {"causes", "diagnosis", "health", "last_words", "planning", "wishes"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
@@ -283,6 +295,17 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "driver": {"links"},
         "judging": {"driver", "links"},
         "remedy": {"judging", "links"},
+    },
+    "model_caches": {
+        # Pure: the names, and what belongs together.
+        "naming": set(),
+        "places": set(),
+        # They look into folders and files, and change nothing.
+        "walking": set(),
+        "files": {"walking"},
+        "grouping": {"files", "naming"},
+        "ollama": {"files", "places", "walking"},
+        "finding": {"files", "grouping", "naming", "ollama", "places", "walking"},
     },
     "instances": {
         "idle": set(),

@@ -62,6 +62,12 @@ name = click.option(
     show_default=True,
     help="The name of the server in the background.",
 )
+model = click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="A GGUF file, or the name of a model that is here already: see models.",
+)
 release = click.option(
     "--release",
     metavar="TAG",
