@@ -102,6 +102,18 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
     help="Print a systemd unit with these options; start nothing.",
 )
 @click.option(
+    "--launchd-plist",
+    is_flag=True,
+    callback=_exclusive,
+    help="Print an agent of launchd (macOS) that serves at login; start nothing.",
+)
+@click.option(
+    "--windows-task",
+    is_flag=True,
+    callback=_exclusive,
+    help="Print a task of Windows' Task Scheduler that serves at logon; start nothing.",
+)
+@click.option(
     "--scope",
     type=click.Choice(["user", "system"]),
     help="With --systemd-unit: a service of this user (the default), or of the system.",
@@ -115,7 +127,7 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
     "--output",
     type=options.FILE,
     metavar="FOLDER",
-    help="With --systemd-unit: write the units into FOLDER.",
+    help="With one of these three: write the files into FOLDER.",
 )
 @click.option(
     "--notify",
@@ -131,7 +143,7 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
 @options.allow_revoked
 @options.arguments
 @click.pass_context
-def serve_command(  # noqa: PLR0913
+def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
     context: click.Context,
     *,
     model: str | None,
@@ -145,6 +157,8 @@ def serve_command(  # noqa: PLR0913
     replace: bool,
     detach: bool,
     unit: bool,
+    launchd_plist: bool,
+    windows_task: bool,
     scope: str | None,
     on_demand: bool,
     output: Path | None,
@@ -167,9 +181,10 @@ def serve_command(  # noqa: PLR0913
     console: Console = context.obj
     argv: tuple[str, ...] = context.meta[ARGV]
     # After exec this program can no longer print a document.
+    at_login = launchd_plist or windows_task
     if replace and console.json and not (dry_run or unit):
         raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
-    if not unit and (scope or on_demand or output):
+    if not unit and (scope or on_demand or (output and not at_login)):
         given = "--scope" if scope else "--on-demand" if on_demand else "--output"
         raise UsageError(f"{given} applies to units", hint="add --systemd-unit, or omit it")
     if min_gpu_share is not None and not require_gpu:
@@ -186,7 +201,7 @@ def serve_command(  # noqa: PLR0913
     ) as session:
         if model is not None:
             argv, arguments = _with_model(session, model, argv, arguments)
-        elif not (supervised or notify or unit):
+        elif not (supervised or notify or unit or at_login):
             _hint_at_models(session, arguments)
         # Before the other ways: a dry run starts nothing.
         if dry_run:
@@ -202,6 +217,10 @@ def serve_command(  # noqa: PLR0913
             # The process in the background has no terminal to offer a missing build.
             wanted_version(session)
             return background.detach(console, session, name, argv)
+        if at_login:
+            from tsuku_llm.cli.login import login_file
+
+            return login_file(session, name, argv, windows=windows_task, output=output)
         if unit:
             from tsuku_llm.cli import units
 
