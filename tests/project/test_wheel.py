@@ -23,6 +23,7 @@ TOP_LEVEL = {"tsuku_llm", "tsuku_publish", f"tsuku_llm-{__version__}.dist-info"}
 DIST_INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
 SDIST_TOP_LEVEL = {
     ".ci",
+    ".github",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -32,6 +33,7 @@ SDIST_TOP_LEVEL = {
     "README.md",
     "ci",
     "docs",
+    "install.ps1",
     "install.sh",
     "installer",
     "manifests",
