@@ -15,6 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
 
+DEFAULT_NAME = "default"
+"""The name of a server in the background that was given none."""
+
 
 def setting(name: str, metavar: str = "NAME") -> Callable[[F], F]:
     """Return the option that overrides one setting for this run."""
@@ -52,10 +55,21 @@ allow_revoked = click.option(
 name = click.option(
     "--name",
     metavar="NAME",
-    default="default",
+    default=DEFAULT_NAME,
     show_default=True,
     help="The name of the server in the background.",
 )
+server = click.argument("server", metavar="[NAME]", required=False)
+server_option = click.option("--name", metavar="NAME", help="Another way to give NAME.")
+
+
+def server_named(argument: str | None, option: str | None) -> str | None:
+    """Return the server that a command names as an argument or with --name; None if it does not."""
+    if argument is not None and option not in (None, argument):
+        raise UsageError(f"two servers are named: {argument} and {option}", hint="omit one of them")
+    return option if argument is None else argument
+
+
 release = click.option(
     "--release",
     metavar="TAG",
