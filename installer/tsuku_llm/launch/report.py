@@ -112,7 +112,7 @@ class Placement(NamedTuple):
 class StartReport(NamedTuple):
     """The report of one server's start.
 
-    ``name`` is the server's among several. ``version`` is the id of the installed version,
+    ``name`` is the server's among several. ``id`` is that of the installed version,
     ``selected`` its variant. ``backend`` is the one in use, None while that is not known;
     ``device`` is the GPU in words. Memory is the device's, in bytes: ``memory_used`` by this
     server alone. ``model_bytes`` is the size of the model, ``gpu_bytes`` the part of it that is
@@ -130,7 +130,7 @@ class StartReport(NamedTuple):
 
     name: str
     release: str
-    version: str
+    id: str
     requested: str
     detected: tuple[str, ...]
     selected: str
@@ -216,7 +216,7 @@ _verdict = records.one_of(Verdict)
 READ_REPORT = records.record(
     StartReport,
     {
-        **dict.fromkeys(("name", "release", "version", "requested", "selected"), _text),
+        **dict.fromkeys(("name", "release", "id", "requested", "selected"), _text),
         **dict.fromkeys(("verification", "host", "started_at"), _text),
         "detected": records.many(_text),
         **dict.fromkeys(("supervisor", "pid"), _count),
@@ -255,5 +255,6 @@ READ_REPORT = records.record(
     },
     format=FORMAT,
     since={"gpu_names": [], "holders": [], "restarts": 0},
+    before={"id": "version"},
 )
 """The reader of a report in its own file, or in the record of a server."""

@@ -75,10 +75,7 @@ def explain_command(  # noqa: PLR0913
         if model is None:
             return CommandResult(render.data(choice), render.lines(choice))
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
-    return CommandResult(
-        {**render.data(choice), "model": render.fit_data(fit)},
-        (*render.lines(choice), *render.fit_lines(fit)),
-    )
+    return CommandResult(render.data(choice, fit), (*render.lines(choice), *render.fit_lines(fit)))
 
 
 @click.command("backends", cls=Command)
