@@ -6,6 +6,7 @@ import os
 
 import click
 
+from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
@@ -22,7 +23,7 @@ def config_command() -> None:
 
 
 @config_command.command("get")
-@click.argument("key")
+@click.argument("key", shell_complete=options.completed_by("key"))
 @click.pass_obj
 def get(console: Console, key: str) -> CommandResult:
     """Print a setting's value in force."""
@@ -37,8 +38,8 @@ def get(console: Console, key: str) -> CommandResult:
 
 
 @config_command.command("set")
-@click.argument("key")
-@click.argument("value")
+@click.argument("key", shell_complete=options.completed_by("key"))
+@click.argument("value", shell_complete=options.completed_by("value"))
 @click.pass_obj
 def set_(console: Console, key: str, value: str) -> CommandResult:
     """Write a setting into the config file; comments are kept."""
@@ -52,7 +53,7 @@ def set_(console: Console, key: str, value: str) -> CommandResult:
 
 
 @config_command.command("unset")
-@click.argument("key")
+@click.argument("key", shell_complete=options.completed_by("key"))
 def unset(key: str) -> CommandResult:
     """Remove a setting from the config file."""
     from tsuku_llm.config.editing import unset_value

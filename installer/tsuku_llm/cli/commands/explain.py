@@ -30,6 +30,7 @@ from tsuku_llm.errors import UsageError
     "-m",
     "--model",
     metavar="MODEL",
+    shell_complete=options.completed_by_files,
     help="A GGUF file or its URL: tell whether it fits into memory.",
 )
 @options.setting("backend")

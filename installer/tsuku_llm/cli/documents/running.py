@@ -26,6 +26,13 @@ class VersionAnswer(TypedDict):
     version: Number
 
 
+class CompletionAnswer(TypedDict):
+    """The script for a shell; to be loaded by that shell."""
+
+    shell: str
+    script: str
+
+
 # --- servers -------------------------------------------------------------------------------
 
 
