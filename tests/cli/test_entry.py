@@ -357,7 +357,7 @@ def test_an_answer_that_can_neither_be_written_nor_undone_is_one_error(
 
 # --- import cost -------------------------------------------------------------------------
 
-BUDGET = ("httpx", "tuf", "rich", "msgspec", "cryptography", "pip", "tomlkit", "securesystemslib")
+BUDGET = ("httpx", "tuf", "msgspec", "cryptography", "pip", "tomlkit", "securesystemslib")
 LOADED = """
 import sys
 from tsuku_llm.cli.entry import run

@@ -19,7 +19,7 @@ from tsuku_llm.store.store import Store
 
 OWN = "tsuku_llm"
 NETWORK = {"httpx", "httpcore", "ssl", "asyncio", "http.client", "truststore"}
-SLOW = {"importlib.metadata", "logging", "unittest", "email", "multiprocessing", "rich"}
+SLOW = {"importlib.metadata", "logging", "unittest", "email", "multiprocessing"}
 
 WRITING = {f"{OWN}.store.{name}" for name in ("finalize", "locks", "reuse", "staging", "store")}
 WATCHING = {"ctypes", "selectors", "subprocess"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,19 +61,19 @@ def open_session(
     # Without a terminal, "ask" means "off".
     if settings.fallback == "ask" and not console.can_ask:
         settings = settings._replace(fallback="off")
-    with _host(console, settings.probe_timeout, probes=probes) as host:
-        try:
-            yield Session(
-                paths,
-                settings,
-                Machine(host, datetime.now(timezone.utc), os.environ),
-                User(console.note, console.progress, console.ask),
-                offline=offline,
-                allow_revoked=allow_revoked,
-            )
-        finally:
-            # Also after an error: otherwise the bar stays on the screen.
-            console.progress.close()
+    # The end removes the progress from the screen, also after an error.
+    with (
+        closing(console.progress),
+        _host(console, settings.probe_timeout, probes=probes) as host,
+    ):
+        yield Session(
+            paths,
+            settings,
+            Machine(host, datetime.now(timezone.utc), os.environ),
+            User(console.note, console.progress, console.ask),
+            offline=offline,
+            allow_revoked=allow_revoked,
+        )
 
 
 @contextmanager
