@@ -66,7 +66,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "embedded", "files", "host", "instances"}
-    | {"launch", "local_host", "metadata_status", "operations", "ownership", "revocations", "safe_text", "selection"}
+    | {
+        "launch",
+        "local_host",
+        "metadata_status",
+        "operations",
+        "ownership",
+        "revocations",
+        "safe_text",
+        "selection",
+    }
     | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
