@@ -15,6 +15,7 @@ import pytest
 from support.program import Result, environment, run_program
 
 from tsuku_llm import __version__
+from tsuku_llm._version import REPORTS
 from tsuku_llm.cli import entry
 from tsuku_llm.cli.answer import CommandResult, ReportedError, document
 from tsuku_llm.cli.command import Command
@@ -210,6 +211,7 @@ def test_a_bug_shows_a_traceback_and_what_to_do(
     assert (result.code, result.stdout) == (1, "")
     assert result.stderr.startswith("Traceback")
     assert "error[bug]: ZeroDivisionError: of ours" in result.stderr
+    assert REPORTS in result.stderr.splitlines()[-1]
     assert "please report it" in result.stderr.splitlines()[-1]
     assert as_json("config")["error"]["code"] == "bug"
 

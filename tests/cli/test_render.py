@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import machines
 from support.stored import make_receipt
 
+from tsuku_llm._version import REPORTS
 from tsuku_llm.catalog import loading, repositories
 from tsuku_llm.cli.answer import CommandResult, document
 from tsuku_llm.cli.render import choice as choice_render
@@ -159,7 +160,7 @@ def test_a_machine_is_shown_with_its_devices_and_problems() -> None:
         assert all(gpu.name in shown for gpu in api.gpus)
     lines = choice_render.hardware_lines(NO_GPU, Path("bug.json"))
     assert "devices: none" in lines
-    assert lines[-1] == "recorded in bug.json"
+    assert lines[-1] == f"recorded in bug.json; to report a problem, attach it: {REPORTS}"
     assert f"{PROBLEM.slug}: {PROBLEM.text}" in lines
 
 

@@ -26,17 +26,18 @@ WATCHING = {"ctypes", "selectors", "subprocess"}
 
 BUDGETS = {
     "--version": (4, 5),
-    "--help": (15, 69),
+    "--help": (16, 69),
     "list": (50, 102),
     "which": (45, 95),
-    "serve --exec -- -m x": (68, 121),
-    "serve --exec --fallback -- -m x": (68, 121),
-    "serve -- -m x": (82, 142),
-    "run llama-server": (51, 103),
+    "serve --exec -- -m x": (69, 131),
+    "serve --exec --fallback -- -m x": (69, 131),
+    "serve -- -m x": (83, 152),
+    "run llama-server": (52, 113),
     "config list": (25, 67),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 
+These starts print a hint, so they look for the program on the PATH.
 Other versions of Python load a few modules more or less: the second number leaves room for four.
 """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from tsuku_llm.cli.streams import as_typed
 from tsuku_llm.errors import TsukuError
 
 FORMAT = 1
@@ -67,6 +68,10 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
     # Most commands print text.
     import json  # noqa: PLC0415
 
+    failure = answer.failure
+    if failure:
+        facts = tuple(map(as_typed, failure.facts))
+        failure = failure._replace(facts=facts, hint=as_typed(failure.hint))
     envelope = {
         "format": FORMAT,
         # None if the arguments are wrong before a command was found.
@@ -74,7 +79,7 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
         "status": "error" if answer.failure else "ok",
         "exit_code": answer.exit_code,
         "data": answer.data,
-        "error": answer.failure,
+        "error": failure,
         **({"simulated": simulated} if simulated else {}),
     }
     return json.dumps(plain(envelope)) + "\n"

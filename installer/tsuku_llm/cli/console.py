@@ -29,7 +29,7 @@ class Console:
     def note(self, text: str) -> None:
         """Print one line for people at once."""
         if isinstance(self.progress, Bars):
-            self.progress.note(printable(text))
+            self.progress.note(printable(streams.as_typed(text)))
         else:
             streams.note(sys.stderr, text)
 

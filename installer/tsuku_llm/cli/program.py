@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tsuku_llm import __version__
+from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, show
 from tsuku_llm.cli.console import Console
@@ -127,6 +127,7 @@ VERSION = click.Option(
 program = Program(
     PROGRAM,
     help="""Install and run the build of llama.cpp's server that fits this machine's GPU.""",
+    epilog=f"\b\nReport problems at\n{REPORTS}",  # \b: never cut the address
     params=[VERSION],
     examples={
         "tsuku-llm install": "Download, verify and install the build that fits.",
