@@ -23,7 +23,7 @@ Read = Callable[[str], bytes | None]
 """Reads a file of a copy of a repository, by its published path; None if it does not exist."""
 
 
-class OfferedRelease(NamedTuple):
+class OfferedNames(NamedTuple):
     """A release with its channels and the names of its variants, all unverified."""
 
     release: str
@@ -32,7 +32,7 @@ class OfferedRelease(NamedTuple):
     variants: tuple[str, ...]
 
 
-def offered(data: Path, repository: str) -> tuple[OfferedRelease, ...]:
+def offered(data: Path, repository: str) -> tuple[OfferedNames, ...]:
     """List the releases in the copies of a repository, newest first; skip what is damaged."""
     copies: list[Read] = [embedded.read] if repository == embedded.REPOSITORY else []
     with suppress(StoreError):
@@ -41,7 +41,7 @@ def offered(data: Path, repository: str) -> tuple[OfferedRelease, ...]:
         name = Path((read_small(folder / CURRENT, 100) or b"").decode("ascii", "replace")).name
         if name:
             copies.append(lambda file: read_small(folder / "copies" / name / file, _LARGEST))
-    found: dict[str, tuple[int, OfferedRelease]] = {}
+    found: dict[str, tuple[int, OfferedNames]] = {}
     for read in copies:
         # A damaged file has other types than expected: leave out the rest of its copy.
         with suppress(StoreError, ValueError, KeyError, TypeError, AttributeError):
@@ -50,7 +50,7 @@ def offered(data: Path, repository: str) -> tuple[OfferedRelease, ...]:
     return tuple(each for _, each in sorted(found.values(), reverse=True))
 
 
-def _releases(read: Read) -> Iterator[tuple[int, OfferedRelease]]:
+def _releases(read: Read) -> Iterator[tuple[int, OfferedNames]]:
     snapshot = _meta(read, "metadata/timestamp.json")["snapshot.json"]["version"]
     for role, about in _meta(read, f"metadata/{snapshot}.snapshot.json").items():
         signed = _signed(read, f"metadata/{about['version']}.{role}")
@@ -63,7 +63,7 @@ def _releases(read: Read) -> Iterator[tuple[int, OfferedRelease]]:
             variants = (name for each in platforms.values() for name in each.get("variants", {}))
             yield (
                 int(entry["sequence"]),
-                OfferedRelease(
+                OfferedNames(
                     str(entry["release"]),
                     str(entry.get("version", "")),
                     tuple(map(str, entry["channels"])),

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tsuku_llm.backends import NAMES, POLICIES, REQUESTS, VENDORS
-from tsuku_llm.catalog.offered import OfferedRelease, offered
+from tsuku_llm.catalog.offered import OfferedNames, offered
 from tsuku_llm.config.keys import (
     FALLBACKS,
     KEYS,
@@ -192,7 +192,7 @@ def _paths() -> Paths:
     return Paths.from_environ(os.environ)
 
 
-def _offered(context: click.Context) -> tuple[OfferedRelease, ...]:
+def _offered(context: click.Context) -> tuple[OfferedNames, ...]:
     """List what the repository in force offers; the official one if the settings are broken."""
     repository = context.params.get("repository")
     data = Path()
