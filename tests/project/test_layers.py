@@ -274,6 +274,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
     },
     "catalog": {
         "copies": set(),
+        "offered": set(),  # unverified names, to complete a word
         "repositories": {"copies"},
         "copy_store": {"copies", "repositories"},
         "roots": {"copies", "copy_store", "repositories"},
