@@ -55,12 +55,16 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return the hint for a name that does not exist: the most similar one, or ``otherwise``."""
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, before: str = "") -> str:
+    """Return the hint for a name that does not exist: the most similar one, or ``otherwise``.
+
+    ``before`` stands before each of the names: two names are not similar because both have it.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
-    near = get_close_matches(word.lower(), tuple(known), 1)
-    return f"did you mean {near[0]}?" if near else otherwise
+    by_lower = {name.lower(): name for name in known}
+    near = get_close_matches(word.lower().removeprefix(before.lower()), by_lower, 1)
+    return f"did you mean {before}{by_lower[near[0]]}?" if near else otherwise
 
 
 class TsukuError(Exception):

@@ -267,7 +267,8 @@ def test_the_envelope_accepts_every_type_of_a_report() -> None:
 # --- bad surroundings, in a real process -------------------------------------------------
 
 LIGHT = [("list",), ("which",), ("serve", "--", "-m", "x"), ("config", "list")]
-CONFIGURED = [*LIGHT, ("install", "--dry-run"), ("explain",), ("update", "--check")]
+CONFIGURED = [("serve", "--", "-m", "x"), ("install", "--dry-run"), ("explain",)]
+CONFIGURED += [("update", "--check"), ("run", "llama-cli"), ("uninstall", "--all"), ("probe",)]
 
 
 @pytest.mark.parametrize("words", CONFIGURED, ids=" ".join)

@@ -92,12 +92,13 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "temporary": frozenset(),
     "revocation": frozenset({"session"}),
     "staying": frozenset({"session"}),
-    "which": frozenset({"session"}),
+    "names": frozenset({"session"}),
+    "which": frozenset({"names", "session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset({"caches", "choice", "revocation", "session", "staying", "which"}),
+    "doctor": frozenset({"caches", "choice", "names", "revocation", "session", "staying", "which"}),
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
@@ -450,7 +451,12 @@ SHARED_BY_SOURCES = {"answers", "elf", "icd", "machine", "protocol", "search"}
 ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
 
-WRITES_SETTINGS = {"tsuku_llm.config.keys.text_of", "tsuku_llm.safe_text.redacted"}
+WRITES_SETTINGS = {
+    "tsuku_llm.config.keys.text_of",
+    "tsuku_llm.config.settings.warning_of",
+    "tsuku_llm.safe_text.redacted",
+    "tsuku_llm.safe_text.shortened",
+}
 """The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
 
 WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}

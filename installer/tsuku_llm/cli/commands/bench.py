@@ -12,8 +12,11 @@ from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.config.settings import INSTALLING
 from tsuku_llm.files import write_output
 from tsuku_llm.operations.bench import bench, save_fastest
+
+_NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
 
 
 @click.command(
@@ -66,7 +69,11 @@ def bench_command(  # noqa: PLR0913
     Everything after -- goes to llama-server, the same for every variant.
     """
     with open_session(
-        console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline
+        console,
+        needs=_NEEDS,
+        require_fresh=require_fresh,
+        allow_revoked=allow_revoked,
+        offline=offline,
     ) as session:
         # --yes answers only the questions of the benchmark; saving is asked for below.
         user = session.user._replace(ask=lambda _: True) if yes else session.user

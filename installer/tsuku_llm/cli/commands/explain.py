@@ -15,6 +15,7 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.config.settings import CHOOSING, STAYING
 from tsuku_llm.errors import UsageError
 
 
@@ -61,10 +62,12 @@ def explain_command(  # noqa: PLR0913
             f"{arguments[0]} is an argument for the server, and there is no model",
             hint="add -m MODEL, or leave it out",
         )
+    needs = CHOOSING if release is None else CHOOSING - STAYING
     with open_session(
         console,
         looking=True,
         probes=hardware is None,
+        needs=needs if model is None else needs | {"placement"},
         backend=backend,
         channel=channel,
         repository=repository,
@@ -95,7 +98,12 @@ def backends_command(
 ) -> CommandResult:
     """List every variant, whether it fits, and whether it is installed."""
     with open_session(
-        console, looking=True, probes=hardware is None, channel=channel, repository=repository
+        console,
+        looking=True,
+        probes=hardware is None,
+        needs=(CHOOSING if release is None else CHOOSING - STAYING) - {"backend"},
+        channel=channel,
+        repository=repository,
     ) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.operations.explain import backends
@@ -118,7 +126,7 @@ def backends_command(
 @click.pass_obj
 def probe_command(console: Console, *, record: Path | None) -> CommandResult:
     """Show the GPUs and drivers of this machine."""
-    with open_session(console, looking=True, probes=True) as session:
+    with open_session(console, looking=True, probes=True, needs={"probe_timeout"}) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.operations.prefetch import probe_machine
 
@@ -151,6 +159,7 @@ def doctor_command(
         console,
         looking=True,
         probes=True,
+        tolerant=True,
         backend=backend,
         channel=channel,
         repository=repository,

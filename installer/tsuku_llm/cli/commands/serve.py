@@ -14,6 +14,7 @@ from tsuku_llm.cli.command import ARGV, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.config.keys import parse_share, share_of
+from tsuku_llm.config.settings import STARTING
 from tsuku_llm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
         return None if text is None else share_of(parse_share(text))
     except ValueError as error:
         raise UsageError(f"--min-gpu-share {error}") from error
+
+
+_STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
+"""The settings that each start uses; one that installs a missing build uses more."""
 
 
 @click.command(
@@ -165,6 +170,7 @@ def serve_command(  # noqa: PLR0913
         raise UsageError("--min-gpu-share needs --require-gpu", hint="add --require-gpu")
     with open_session(
         console,
+        needs=_STARTING,
         backend=backend,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
@@ -265,7 +271,12 @@ def run_command(  # noqa: PLR0913
             "--json does not apply to the tool's output",
             hint="omit --json, or add --dry-run; put arguments for the tool after --",
         )
-    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
+    with open_session(
+        console,
+        needs={"backend", "require_fresh", "placement", "probe_timeout"},
+        require_fresh=require_fresh,
+        allow_revoked=allow_revoked,
+    ) as session:
         if dry_run:
             from tsuku_llm.cli.render import servers as render
             from tsuku_llm.operations.tools import planned_tool

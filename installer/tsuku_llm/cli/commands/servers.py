@@ -38,7 +38,7 @@ def status_command(
     """
     if output and not prometheus:
         raise UsageError("--output is only for metrics", hint="add --prometheus")
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         found = servers(session, options.server_named(server, name))
     if not prometheus:
         return CommandResult(render.data(found), render.lines(found))
@@ -66,7 +66,7 @@ def logs_command(
     chosen = options.DEFAULT_NAME if named is None else named
     if follow and console.json:
         raise UsageError("--follow and --json cannot be combined", hint="omit one of them")
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         # An iterator: a log of any length is printed as it is read.
         said = log_of(session, chosen, follow=follow)
         if console.json:
@@ -94,7 +94,7 @@ def stop_command(
     if everything and chosen is not None:
         raise UsageError(f"--all and {chosen} cannot be combined", hint="omit one of them")
     # looking: a server must be stoppable even if another user could write to our folders.
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         one = options.DEFAULT_NAME if chosen is None else chosen
         stopped = stop_all(session) if everything else (stop(session, one),)
     return CommandResult(render.stopped_data(stopped), render.stopped_lines(stopped))
