@@ -3,6 +3,7 @@
 TsukuError
 ├── UsageError            2  bad-usage
 │   ├── ConfigError       2  bad-config
+│   ├── UnknownModel      2  unknown-model    (or several have the name)
 │   └── SnapshotError     2  bad-snapshot
 ├── SelectionError        3  no-variant
 │   └── UnknownRequest    3  unknown-request
@@ -95,6 +96,12 @@ class ConfigError(UsageError):
     """A setting that is unreadable, malformed or has a value that does not exist."""
 
     slug = "bad-config"
+
+
+class UnknownModel(UsageError):
+    """A name of a model that no model of this machine has, or several."""
+
+    slug = "unknown-model"
 
 
 class SnapshotError(UsageError):

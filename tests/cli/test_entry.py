@@ -47,7 +47,7 @@ def commands() -> list[tuple[str, ...]]:
 def test_without_arguments_the_help_is_shown(program: Run) -> None:
     result = program()
     assert (result.code, result.stderr) == (0, "")
-    assert "serve -- -m MODEL.gguf" in result.stdout
+    assert "serve -m MODEL.gguf" in result.stdout
     for name, listed in COMMANDS.items():
         assert name in result.stdout
         assert listed.summary in " ".join(result.stdout.split())

@@ -57,8 +57,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "launch": frozenset({"backends", "errors", "packages", "process", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
+    "model_caches": frozenset({"launch"}),
     "operations": VALUES
-    | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
     | {"local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
@@ -102,6 +103,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
+    "models": frozenset({"explain", "session"}),
+    "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -121,9 +124,11 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
-    "version_start": frozenset({"caches", "device_check", "fitting", "placing", "revocation"})
+    "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
+    "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
@@ -244,7 +249,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
         | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "planning"},
+        "failure": {"causes", "diagnosis", "health", "last_words", "planning", "wishes"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
@@ -290,6 +295,17 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "driver": {"links"},
         "judging": {"driver", "links"},
         "remedy": {"judging", "links"},
+    },
+    "model_caches": {
+        # Pure: the names, and what belongs together.
+        "naming": set(),
+        "places": set(),
+        # They look into folders and files, and change nothing.
+        "walking": set(),
+        "files": {"walking"},
+        "grouping": {"files", "naming"},
+        "ollama": {"files", "places", "walking"},
+        "finding": {"files", "grouping", "naming", "ollama", "places", "walking"},
     },
     "instances": {
         "idle": set(),

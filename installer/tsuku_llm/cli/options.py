@@ -111,6 +111,13 @@ def server_named(argument: str | None, option: str | None) -> str | None:
     return option if argument is None else argument
 
 
+model = click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=completed_by_files,
+    help="A GGUF file, or the name of a model that is here already: see models.",
+)
 release = click.option(
     "--release",
     metavar="TAG",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from itertools import chain
@@ -200,6 +201,24 @@ def parse_seconds(value: object) -> str:
     return text
 
 
+def parse_folders(value: object) -> str:
+    """Parse folders as in ``PATH``: absolute, with the system's separator between them."""
+    items = value if isinstance(value, list) else _text(value).split(os.pathsep)
+    folders = [folder for folder in map(_text, items) if folder]
+    for folder in folders:
+        # "~" is the user's home, which a service may have elsewhere.
+        if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117
+            raise ValueError(f"must be absolute folders, with {os.pathsep} between them")
+        if os.pathsep in folder:
+            raise ValueError(f"must be folders without {os.pathsep} in their names")
+    return os.pathsep.join(folders)
+
+
+def folders_of(text: str) -> tuple[str, ...]:
+    """Return the folders in a parsed list."""
+    return tuple(filter(None, text.split(os.pathsep)))
+
+
 def parse_share(value: object) -> str:
     """Parse a share: a number from 0 to 1, or a percentage."""
     text = _text(value)
@@ -356,6 +375,13 @@ KEYS: tuple[Key, ...] = (
         parse_duration,
         "the time without progress after which a start in the background is stopped; 0: never",
         seconds_of,
+    ),
+    Key(
+        "llm.model_path",
+        "",
+        parse_folders,
+        "more folders in which models and serve -m look for GGUF files, separated as in PATH",
+        folders_of,
     ),
 )
 

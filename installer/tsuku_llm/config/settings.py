@@ -102,6 +102,7 @@ class Settings(NamedTuple):
     placement: str
     idle_timeout: int
     start_timeout: int
+    model_path: tuple[str, ...]
     chosen: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
     places: Mapping[str, str] = {}

@@ -15,6 +15,7 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.config.settings import INSTALLING
 from tsuku_llm.files import write_output
 from tsuku_llm.operations.bench import bench, save_fastest
+from tsuku_llm.operations.models import chosen_model
 
 _NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
 
@@ -30,10 +31,9 @@ _NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
 @click.option(
     "-m",
     "--model",
-    type=options.FILE,
     required=True,
-    metavar="FILE",
-    help="The path of a GGUF model.",
+    metavar="MODEL",
+    help="A GGUF file, or the name of a model that is here already: see models.",
 )
 @click.option(
     "--rounds",
@@ -54,7 +54,7 @@ _NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
 def bench_command(  # noqa: PLR0913
     console: Console,
     *,
-    model: Path,
+    model: str,
     rounds: int,
     yes: bool,
     save: bool,
@@ -77,7 +77,8 @@ def bench_command(  # noqa: PLR0913
     ) as session:
         # --yes answers only the questions of the benchmark; saving is asked for below.
         user = session.user._replace(ask=lambda _: True) if yes else session.user
-        report = bench(session._replace(user=user), model, arguments, rounds=rounds)
+        path = Path(chosen_model(session, model)[0])
+        report = bench(session._replace(user=user), path, arguments, rounds=rounds)
         if svg:
             write_output(svg, render.svg(report))
         saved = save_fastest(session, report, ask=not save)

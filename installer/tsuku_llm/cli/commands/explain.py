@@ -32,7 +32,7 @@ from tsuku_llm.errors import UsageError
     "--model",
     metavar="MODEL",
     shell_complete=options.completed_by_files,
-    help="A GGUF file or its URL: tell whether it fits into memory.",
+    help="A GGUF file, its URL, or a name of models: tell whether it fits into memory.",
 )
 @options.setting("backend")
 @options.setting("channel")
@@ -78,6 +78,11 @@ def explain_command(  # noqa: PLR0913
         choice = explain(session, release=release, hardware_file=hardware)
         if model is None:
             return CommandResult(render.data(choice), render.lines(choice))
+        if "://" not in model:
+            from tsuku_llm.operations.models import model_arguments
+
+            _, model, *rest = model_arguments(session, model, arguments)
+            arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
     return CommandResult(render.data(choice, fit), (*render.lines(choice), *render.fit_lines(fit)))
 
