@@ -94,6 +94,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "revocation": frozenset({"session"}),
     "staying": frozenset({"session"}),
     "names": frozenset({"session"}),
+    "editing": frozenset({"names", "session"}),
     "which": frozenset({"names", "session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session", "staying"}),

@@ -42,6 +42,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "config unset": (running.SettingDocument,),
     "config list": (running.ConfigListAnswer,),
     "config path": (running.ConfigPathAnswer,),
+    "config edit": (running.ConfigEditAnswer,),
     "repository": (),
     "repository add": (running.RepositoryAddAnswer,),
     "repository list": (running.RepositoryListAnswer,),

@@ -169,6 +169,13 @@ class ConfigPathAnswer(TypedDict):
     config_file: Path
 
 
+class ConfigEditAnswer(TypedDict):
+    """The answer of ``config edit``."""
+
+    config_file: Path
+    changed: bool
+
+
 class RootRole(TypedDict):
     """How many of which keys must sign for a role."""
 
