@@ -33,7 +33,7 @@ BUDGETS = {
     "serve --exec --fallback -- -m x": (69, 131),
     "serve -- -m x": (83, 152),
     "run llama-server": (52, 113),
-    "config list": (26, 68),
+    "config list": (26, 72),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 
