@@ -9,6 +9,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "help": (),
     "version": (running.VersionAnswer,),
     "completion": (running.CompletionAnswer,),
+    "self-update": (running.SelfUpdateAnswer,),
     "install": (builds.InstallAnswer,),
     "explain": (builds.ExplainAnswer,),
     "backends": (builds.BackendsAnswer,),
