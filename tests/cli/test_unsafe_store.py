@@ -69,8 +69,8 @@ LOOKING = {
 }
 """Commands that only look, and their exit codes: they go on."""
 
-NEITHER = {"help", "repository pack", "version"}
-"""They look at nothing; the second names the command that it has become."""
+NEITHER = {"help", "repository pack", "self-update", "version"}
+"""They touch no store; ``repository pack`` only names the command that it has become."""
 
 
 @pytest.fixture
