@@ -137,12 +137,12 @@ class HostUnreachable(DownloadError):
 
 
 class HttpStatusError(DownloadError):
-    """An HTTP status other than the expected one; ``status`` has it."""
+    """An HTTP status other than the expected one; ``status`` has it, 0 if it is not known."""
 
     slug = "http-status"
 
     def __init__(
-        self, message: str, *, status: int, facts: tuple[str, ...] = (), hint: str = ""
+        self, message: str, *, status: int = 0, facts: tuple[str, ...] = (), hint: str = ""
     ) -> None:
         super().__init__(message, facts=facts, hint=hint)
         self.status = status
@@ -364,3 +364,13 @@ class Interrupted(TsukuError):
 
     slug = "interrupted"
     exit_code = 130
+
+
+def revived(slug: str, message: str, facts: tuple[str, ...], hint: str) -> TsukuError:
+    """Return an error that another process of ours reported, with the class of its slug."""
+    kinds = [TsukuError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    # A bug there has no class here.
+    found = next((kind for kind in kinds if kind.slug == slug), LaunchError)
+    return found(message, facts=facts, hint=hint)

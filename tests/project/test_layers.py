@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 VALUES = frozenset({"backends", "errors", "hardware", "manifest", "requirements"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "__init__": frozenset({"_version"}),
+    "__init__": frozenset({"_version", "api"}),
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
@@ -65,6 +65,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
+    "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
+    | {"system_limits"},
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
     | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
@@ -102,7 +104,9 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
     # operations with effects
+    "opening": frozenset({"prefetch", "session"}),
     "background": frozenset({"revocation", "session"}),
+    "ensuring": frozenset({"background", "fallback", "install", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
     "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
@@ -132,6 +136,7 @@ EFFECTS = frozenset(
         "background",
         "bench",
         "build_version",
+        "ensuring",
         "fallback",
         "install",
         "maintenance",
@@ -154,6 +159,7 @@ BUILT_ON_EFFECTS = {
     "recovery": "installs the better variant, as fallback would",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
+    "ensuring": "installs a build if there is none, and starts a server in the background",
     "watching": "is serve, with a name and a record",
     "repository": "fetches the metadata of the repository that it adds",
 }
