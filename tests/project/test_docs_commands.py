@@ -164,6 +164,23 @@ def test_the_commands_of_a_document_work_as_they_are_printed(
         assert done.returncode == expected, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
+def programs_of(document: Path) -> list[str]:
+    """The programs in Python that a document prints."""
+    text = document.read_text("utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "document", [each for each in DOCUMENTS if programs_of(each)], ids=lambda path: path.name
+)
+def test_the_programs_of_a_document_run_as_they_are_printed(
+    document: Path, machine: Machine
+) -> None:
+    for program in programs_of(document):
+        done = machine.run(f"tsuku-llm install --yes && {sys.executable} -c {shlex.quote(program)}")
+        assert done.returncode == 0, f"{program}\n{done.stderr}"
+
+
 def test_each_line_that_is_not_run_is_printed_somewhere() -> None:
     lines = [line for document in WITH_COMMANDS for line in lines_of(document)]
     assert len(lines) > 20
