@@ -93,21 +93,24 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"which"},
     "fitting": frozenset({"device_check"}),
     "reuse": frozenset(),
+    "consent": frozenset({"choice", "reuse", "session"}),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
     # operations with effects
     "background": frozenset({"revocation", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
-    "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
+    "bench": frozenset({"choice", "consent", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
-    "build_version": frozenset({"caches", "choice", "reuse", "session", "temporary"}),
-    "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    "build_version": frozenset({"caches", "choice", "consent", "reuse", "session", "temporary"}),
+    "fallback": frozenset({"choice", "consent", "install", "session", "state_notes", "which"}),
+    "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
     | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
-    "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
+    "recovery": frozenset(
+        {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
+    ),
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
@@ -115,7 +118,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"session", "state_notes", "update_notice", "warming", "which"},
     "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
     | {"session", "state_notes", "which"},
-    "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
+    "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
 }
 

@@ -29,13 +29,14 @@ STRICT = "TSUKU_LLM_STRICT"
 
 
 @contextmanager
-def open_session(
+def open_session(  # noqa: PLR0913 - each is an option of commands
     console: Console,
     *,
     looking: bool = False,
     probes: bool = False,
     allow_revoked: bool = False,
     offline: bool = False,
+    agreed: bool = False,
     **flags: str | None,
 ) -> Iterator[Session]:
     """Open the session of this run; ``flags`` have the names of the settings in ``[llm]``.
@@ -70,8 +71,9 @@ def open_session(
             paths,
             settings,
             Machine(host, datetime.now(timezone.utc), os.environ),
-            User(console.note, console.progress, console.ask),
+            User(console.note, console.progress, console.ask, can_ask=console.can_ask),
             offline=offline,
+            agreed=agreed,
             allow_revoked=allow_revoked,
         )
 

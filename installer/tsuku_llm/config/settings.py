@@ -38,9 +38,9 @@ class Settings(NamedTuple):
 
     ``channel``, ``release`` and ``repository`` are None if the user named none: then an operation
     may choose. ``prefer`` is a policy of the manifest, or backends in order of preference. The
-    timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``min_age``
-    is in days. ``chosen`` are the keys that the user set, and ``flags`` those of them that a flag
-    of this command set.
+    timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never.
+    ``min_age`` is in days, ``ask_above`` and ``max_download`` in bytes. ``chosen`` are the keys
+    that the user set, and ``flags`` those of them that a flag of this command set.
     """
 
     backend: str
@@ -53,6 +53,8 @@ class Settings(NamedTuple):
     repository: str | None
     repository_url: str | None
     mirror: tuple[str, ...]
+    ask_above: int
+    max_download: int | None
     lock_timeout: float
     probe_timeout: int
     refresh: str

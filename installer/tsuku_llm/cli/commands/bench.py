@@ -66,11 +66,13 @@ def bench_command(  # noqa: PLR0913
     Everything after -- goes to llama-server, the same for every variant.
     """
     with open_session(
-        console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline
+        console,
+        require_fresh=require_fresh,
+        allow_revoked=allow_revoked,
+        offline=offline,
+        agreed=yes,
     ) as session:
-        # --yes answers only the questions of the benchmark; saving is asked for below.
-        user = session.user._replace(ask=lambda _: True) if yes else session.user
-        report = bench(session._replace(user=user), model, arguments, rounds=rounds)
+        report = bench(session, model, arguments, rounds=rounds)
         if svg:
             write_output(svg, render.svg(report))
         saved = save_fastest(session, report, ask=not save)
