@@ -47,7 +47,7 @@ def commands() -> list[tuple[str, ...]]:
 def test_without_arguments_the_help_is_shown(program: Run) -> None:
     result = program()
     assert (result.code, result.stderr) == (0, "")
-    assert "serve -- -m MODEL.gguf" in result.stdout
+    assert "serve -m MODEL.gguf" in result.stdout
     for name, listed in COMMANDS.items():
         assert name in result.stdout
         assert listed.summary in " ".join(result.stdout.split())
@@ -267,7 +267,8 @@ def test_the_envelope_accepts_every_type_of_a_report() -> None:
 # --- bad surroundings, in a real process -------------------------------------------------
 
 LIGHT = [("list",), ("which",), ("serve", "--", "-m", "x"), ("config", "list")]
-CONFIGURED = [*LIGHT, ("install", "--dry-run"), ("explain",), ("update", "--check")]
+CONFIGURED = [("serve", "--", "-m", "x"), ("install", "--dry-run"), ("explain",)]
+CONFIGURED += [("update", "--check"), ("run", "llama-cli"), ("uninstall", "--all"), ("probe",)]
 
 
 @pytest.mark.parametrize("words", CONFIGURED, ids=" ".join)

@@ -130,7 +130,9 @@ def test_a_command_that_is_like_none_gets_the_help(typed: str, program: Run) -> 
     assert program(typed).stderr.splitlines()[-1] == "hint: see: tsuku-llm --help"
 
 
-SERVER = "put arguments that are not for tsuku-llm after --: tsuku-llm serve -- -m MODEL.gguf"
+SERVER = (
+    "put arguments that are not for tsuku-llm after --: tsuku-llm serve -m qwen2.5:7b -- -c 8192"
+)
 
 
 @pytest.mark.parametrize(

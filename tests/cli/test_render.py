@@ -149,7 +149,7 @@ def test_an_install_says_what_where_and_what_to_do_next(outcome: str, word: str)
     lines = install_render.lines(report(outcome, where))
     assert lines[1] == f"{word}vulkan of b1 (0.1.0), built by tests, from repository official"
     assert lines[2] == f"  in {where.tree}"
-    assert lines[-1] == "start it: tsuku-llm serve -- -m MODEL.gguf"
+    assert lines[-1] == "start it: tsuku-llm serve -m MODEL.gguf"
     assert as_document(install_render.data(report(outcome, where)))["path"] == str(where.tree)
 
 

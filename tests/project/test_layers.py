@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 VALUES = frozenset({"backends", "errors", "hardware", "manifest", "requirements"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "__init__": frozenset({"_version"}),
+    "__init__": frozenset({"_version", "api"}),
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
@@ -57,13 +57,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "launch": frozenset({"backends", "errors", "packages", "process", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
+    "model_caches": frozenset({"launch"}),
     "operations": VALUES
-    | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
     | {"local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
+    "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
+    | {"system_limits"},
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
     | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
@@ -83,22 +86,28 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "temporary": frozenset(),
     "revocation": frozenset({"session"}),
     "staying": frozenset({"session"}),
-    "which": frozenset({"session"}),
+    "names": frozenset({"session"}),
+    "editing": frozenset({"names", "session"}),
+    "which": frozenset({"names", "session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset({"caches", "choice", "revocation", "session", "staying", "which"}),
+    "doctor": frozenset({"caches", "choice", "names", "revocation", "session", "staying", "which"}),
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
+    "models": frozenset({"explain", "session"}),
+    "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
     # operations with effects
+    "opening": frozenset({"prefetch", "session"}),
     "background": frozenset({"revocation", "session"}),
+    "ensuring": frozenset({"background", "fallback", "install", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
     "bench": frozenset({"choice", "consent", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
@@ -114,9 +123,11 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
-    "version_start": frozenset({"caches", "device_check", "fitting", "placing", "revocation"})
+    "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
+    "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
@@ -128,6 +139,7 @@ EFFECTS = frozenset(
         "background",
         "bench",
         "build_version",
+        "ensuring",
         "fallback",
         "install",
         "maintenance",
@@ -150,6 +162,7 @@ BUILT_ON_EFFECTS = {
     "recovery": "installs the better variant, as fallback would",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
+    "ensuring": "installs a build if there is none, and starts a server in the background",
     "watching": "is serve, with a name and a record",
     "repository": "fetches the metadata of the repository that it adds",
 }
@@ -237,7 +250,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         | {"report", "wishes"},
         "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
         | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "planning"},
+        "failure": {"causes", "diagnosis", "health", "last_words", "planning", "wishes"},
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
@@ -282,6 +295,17 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "driver": {"links"},
         "judging": {"driver", "links"},
         "remedy": {"judging", "links"},
+    },
+    "model_caches": {
+        # Pure: the names, and what belongs together.
+        "naming": set(),
+        "places": set(),
+        # They look into folders and files, and change nothing.
+        "walking": set(),
+        "files": {"walking"},
+        "grouping": {"files", "naming"},
+        "ollama": {"files", "places", "walking"},
+        "finding": {"files", "grouping", "naming", "ollama", "places", "walking"},
     },
     "instances": {
         "idle": set(),
@@ -443,7 +467,12 @@ SHARED_BY_SOURCES = {"answers", "elf", "icd", "machine", "protocol", "search"}
 ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
 
-WRITES_SETTINGS = {"tsuku_llm.config.keys.text_of", "tsuku_llm.safe_text.redacted"}
+WRITES_SETTINGS = {
+    "tsuku_llm.config.keys.text_of",
+    "tsuku_llm.config.settings.warning_of",
+    "tsuku_llm.safe_text.redacted",
+    "tsuku_llm.safe_text.shortened",
+}
 """The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
 
 WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 from tsuku_llm.cli.streams import as_typed
 from tsuku_llm.errors import TsukuError
+from tsuku_llm.safe_text import shortened
+
+LONGEST = 1000
+"""The most characters of a line of an error."""
 
 FORMAT = 1
 """The version of the JSON envelope."""
@@ -24,8 +28,11 @@ class ReportedError(NamedTuple):
 
     @classmethod
     def of(cls, error: TsukuError) -> ReportedError:
-        """Return what there is to say of an error."""
-        return cls(error.slug, error.message, error.facts, error.hint)
+        """Return what there is to say of an error; what the user gave may be very long."""
+        message, *facts, hint = (
+            shortened(text, LONGEST) for text in (error.message, *error.facts, error.hint)
+        )
+        return cls(error.slug, message, tuple(facts), hint)
 
     def lines(self) -> tuple[str, ...]:
         """Return what happened, the facts, and what to do; nothing is escaped yet."""

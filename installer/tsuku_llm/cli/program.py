@@ -27,6 +27,7 @@ class LazyCommand(NamedTuple):
 SECTIONS = {
     "Run a server": {
         "serve": LazyCommand("serve", "Start the installed server with your arguments."),
+        "models": LazyCommand("models", "List the models that are on this machine already."),
         "status": LazyCommand("servers", "Show the servers in the background."),
         "logs": LazyCommand("servers", "Print the log of a server in the background."),
         "stop": LazyCommand("servers", "Stop a server in the background."),
@@ -118,7 +119,7 @@ program = Program(
     params=[VERSION],
     examples={
         "tsuku-llm install": "Download, verify and install the build that fits.",
-        "tsuku-llm serve -- -m MODEL.gguf": "Serve a model; what follows -- goes to the server.",
+        "tsuku-llm serve -m MODEL.gguf": "Serve a model; what follows -- goes to the server.",
         "tsuku-llm help serve": "Show the options of serve.",
         "tsuku-llm doctor": "Find out why the GPU is not used.",
     },
