@@ -7,6 +7,7 @@ TsukuError
 │   └── SnapshotError     2  bad-snapshot
 ├── SelectionError        3  no-variant
 │   └── UnknownRequest    3  unknown-request
+├── NoUpdater             3  no-updater       (of this program itself)
 ├── DownloadError         4  download-failed
 │   ├── HostUnreachable   4  host-unreachable
 │   ├── HttpStatusError   4  http-status
@@ -14,7 +15,8 @@ TsukuError
 │   ├── TlsError          4  tls
 │   ├── BodyError         4  bad-body         (short, over-long, or a web page)
 │   ├── PackageIndexError 4  package-index
-│   └── TooLarge          4  too-large        (llm.max_download)
+│   ├── TooLarge          4  too-large        (llm.max_download)
+│   └── UpdaterFailed     4  updater-failed   (of this program itself)
 ├── TrustError            5  untrusted
 │   ├── MetadataError     5  bad-metadata     (signature, rollback, threshold)
 │   │   ├── StaleMetadata 5  stale-metadata   (expired)
@@ -125,6 +127,13 @@ class UnknownRequest(SelectionError):
     slug = "unknown-request"
 
 
+class NoUpdater(TsukuError):
+    """A copy of this program that it cannot update itself."""
+
+    slug = "no-updater"
+    exit_code = 3
+
+
 class DownloadError(TsukuError):
     """An artifact or metadata file that could not be downloaded."""
 
@@ -178,6 +187,12 @@ class TooLarge(DownloadError):
     """A download that is larger than the settings allow, or whose size is not known."""
 
     slug = "too-large"
+
+
+class UpdaterFailed(DownloadError):
+    """A tool that was to update this program, and did not."""
+
+    slug = "updater-failed"
 
 
 class TrustError(TsukuError):

@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "backends": frozenset(),
     "packages": frozenset({"backends"}),
+    "own_copy": frozenset(),
     "process": frozenset(),
     "records": frozenset(),
     "safe_text": frozenset(),
@@ -61,7 +62,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
-    | {"local_host"}
+    | {"local_host", "own_copy"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
@@ -69,7 +70,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"system_limits"},
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
-    | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
+    | {"local_host", "operations", "own_copy", "ownership", "revocations", "safe_text", "selection"}
     | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
@@ -101,6 +102,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
+    "self_update": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
@@ -146,6 +148,7 @@ EFFECTS = frozenset(
         "recovery",
         "refresh",
         "repository",
+        "self_update",
         "serve",
         "tools",
         "update",

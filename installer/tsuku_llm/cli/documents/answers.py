@@ -8,6 +8,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "": (running.VersionAnswer,),
     "help": (),
     "version": (running.VersionAnswer,),
+    "self-update": (running.SelfUpdateAnswer,),
     "install": (builds.InstallAnswer,),
     "explain": (builds.ExplainAnswer,),
     "backends": (builds.BackendsAnswer,),
