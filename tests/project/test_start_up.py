@@ -33,7 +33,7 @@ BUDGETS = {
     "serve --exec --fallback -- -m x": (70, 132),
     "serve -- -m x": (84, 153),
     "run llama-server": (53, 114),
-    "config list": (25, 67),
+    "config list": (26, 72),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 
