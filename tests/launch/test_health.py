@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority
 
-from tsuku_llm.launch.health import Readiness, ServerAddress, address_of, is_healthy
+from tsuku_llm.launch.addresses import ServerAddress, address_of
+from tsuku_llm.launch.health import Readiness, is_healthy
 from tsuku_llm.launch.planning import LaunchPlan
 
 
@@ -24,7 +25,7 @@ from tsuku_llm.launch.planning import LaunchPlan
         ("--port x", {}, ServerAddress("127.0.0.1", 8080)),
         ("--port", {}, ServerAddress("127.0.0.1", 8080)),
         ("--api-prefix /v", {}, ServerAddress(prefix="/v")),
-        ("--ssl_cert_file c.pem", {}, ServerAddress(tls=True)),
+        ("--ssl_cert_file c.pem --ssl-key-file k.pem", {}, ServerAddress(tls=True)),
         ("--host /run/a.sock", {}, ServerAddress("/run/a.sock", 8080)),
     ],
 )
@@ -94,7 +95,7 @@ def test_a_silent_server_with_a_certificate_becomes_ready(tmp_path: Path) -> Non
     certificate = Authority(tmp_path).issue()
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = str(plain.getsockname()[1])
-        words = ("/server", "--port", port, "--ssl-cert-file", "c.pem")
+        words = ("/server", "--port", port, "--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem")
         readiness = Readiness(LaunchPlan(words, tmp_path, {}, "cpu"))
         over = threading.Event()
 
