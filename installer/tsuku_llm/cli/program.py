@@ -37,6 +37,9 @@ COMMANDS = {
     "serve": LazyCommand("serve", "Launch the installed llama-server."),
     "status": LazyCommand("servers", "Show the servers in the background."),
     "logs": LazyCommand("servers", "Print the log of a server in the background."),
+    "open": LazyCommand(
+        "servers", "Open the web page of a server in the background in your browser."
+    ),
     "stop": LazyCommand("servers", "Stop a server in the background."),
     "fallback": LazyCommand(
         "versions", "List the versions that serve leaves out because their backend failed."
