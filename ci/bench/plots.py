@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_LOOK = {
+_LOOK: Any = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "tsuku-llm",  # the same figures give the same file
     "font.size": 9,

@@ -246,6 +246,10 @@ class _Release:
     unattested: Reason | None = None
 
 
+RELEASE_FILE: type = _Release
+"""The form of a release file, of which ``ci.schemas`` makes the published schema."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseEntry:
     """The signed entry of a release, apart from its file: enough to list and to order it.

@@ -133,11 +133,12 @@ def fields(
     *,
     format: int | None = None,  # noqa: A002  # the name of this field in every file
     since: Mapping[str, Any] | None = None,
+    before: Mapping[str, str] | None = None,
 ) -> Reader[dict[str, Any]]:
     """Make a reader of an object with these fields.
 
     ``format`` is what the field of this name must say. ``since`` has the fields that older files
-    lack, with the values that are read in their place.
+    lack, with the values that are read in their place. ``before`` has the older names of fields.
     """
 
     def read(value: Any, name: str) -> dict[str, Any]:
@@ -146,6 +147,9 @@ def fields(
             raise ValueError(f"format is {document.get('format')!r}, this version reads {format}")
         if since:
             document = {**since, **document}
+        if before:
+            older = {name: document[old] for name, old in before.items() if old in document}
+            document = {**older, **document}
         return {key: reader(document.get(key), key) for key, reader in table.items()}
 
     return read
@@ -157,7 +161,8 @@ def record(
     *,
     format: int | None = None,  # noqa: A002  # as in ``fields``
     since: Mapping[str, Any] | None = None,
+    before: Mapping[str, str] | None = None,
 ) -> Reader[_T]:
     """Make a reader of an object that becomes ``kind(**fields)``; see ``fields``."""
-    read = fields(table, format=format, since=since)
+    read = fields(table, format=format, since=since, before=before)
     return lambda value, name: kind(**read(value, name))

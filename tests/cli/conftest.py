@@ -1,11 +1,12 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.program import Result
+from support.schemas import checked
 
 from tsuku_llm.cli.entry import run
+from tsuku_llm.cli.program import wants_json
 
 Run = Callable[..., Result]
 
@@ -23,8 +24,10 @@ def program(capfd: pytest.CaptureFixture[str]) -> Run:
     """Run the command line in this process; what children write is seen too."""
 
     def start(*arguments: str) -> Result:
-        code = run(arguments)
-        return Result(code, *capfd.readouterr())
+        result = Result(run(arguments), *capfd.readouterr())
+        if wants_json(arguments) and result.stdout:
+            checked(result.document)
+        return result
 
     return start
 
@@ -35,7 +38,7 @@ def as_json(program: Run) -> Callable[..., object]:
 
     def start(*arguments: str) -> object:
         result = program(*arguments, "--json")
-        document = json.loads(result.stdout)
+        document = result.document
         assert result.stdout.count("\n") == 1
         assert document["exit_code"] == result.code
         return document

@@ -78,8 +78,6 @@ def test_an_unknown_backend_is_refused_with_the_known_ones(word: str, tmp_path: 
         (("explain", "--channel", "stabel"), "stable"),
         (("explain", "--release", "b1149"), "b11429"),
         (("explain", "--repository", "oficial"), "official"),
-        (("instal",), "install"),
-        (("config", "lst"), "list"),
     ],
 )
 def test_a_mistyped_name_gets_the_most_similar_one(
@@ -96,10 +94,6 @@ def test_what_cannot_be_a_release_is_refused(word: str, program: Program) -> Non
     assert result.code == 2
     assert result.stderr.startswith("error[bad-usage]: --release must be a name")
     assert len(result.stderr) < 300
-
-
-def test_a_command_that_is_like_no_other_gets_the_help(program: Program) -> None:
-    assert program("xyz").stderr.splitlines()[-1] == "hint: see: tsuku-llm --help"
 
 
 @pytest.mark.parametrize("word", ["auto", "gpu", "cpu", "cuda", "HIP", "nvidia"])

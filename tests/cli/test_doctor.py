@@ -212,6 +212,74 @@ def test_the_requested_build_is_examined(
     assert links["server-list"]["state"] == "ok"
 
 
+# --- the CPU's build in use ----------------------------------------------------------------
+
+
+STARTS = "echo 'version: 1'; echo 'Available devices:'"
+
+
+@pytest.mark.parametrize(
+    "machine", ["debian-12-vm-no-gpu", "only-llvmpipe", "vulkan-loader-without-driver"]
+)
+def test_a_machine_without_a_gpu_is_whole_with_the_builds_of_its_processor(
+    machine: str, program: Program, as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on(machine)
+    put(tsuku_home, STARTS, "cpu")
+    told = as_json("doctor")
+    assert (told["exit_code"], told["data"]["backend"], told["data"]["fix"]) == (0, "cpu", None)
+    shown = program("doctor").stdout
+    assert "no link is broken; no GPU is visible" in shown
+    assert "tsuku-llm doctor --backend gpu" in shown
+    # Its way leads to the links of the driver.
+    assert as_json("doctor", "--backend", "gpu")["exit_code"] == 3
+    assert "no GPU is visible" not in program("doctor", "--backend", "cpu").stdout
+
+
+@pytest.mark.parametrize(
+    ("machine", "link"),
+    [
+        ("vulkan-driver-without-loader", "user-library"),
+        ("container-without-gpus", "user-library"),
+        ("driver-updated-not-rebooted", "api-init"),
+        ("rocm-6-without-vulkan", "requirement"),
+        ("user-not-in-render-group", "device"),
+    ],
+)
+def test_a_gpu_that_the_processors_build_does_not_use_is_examined(
+    machine: str, link: str, as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on(machine)
+    put(tsuku_home, STARTS, "cpu")
+    told = as_json("doctor")
+    assert (told["exit_code"], told["data"]["broken"]) == (3, link)
+    assert told["data"]["backend"] != "cpu"
+
+
+@pytest.mark.parametrize("machine", ["debian-12-vm-no-gpu", "driver-updated-not-rebooted"])
+def test_what_keeps_the_build_in_use_from_starting_comes_first(
+    machine: str, as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on(machine)
+    installed = put(tsuku_home, STARTS, "cpu")
+    server = installed.tree / "llama-server"
+    content = server.read_bytes()
+    server.write_bytes(content.replace(b"version", b"Version"))
+    told = as_json("doctor")
+    assert (told["exit_code"], told["error"]["code"]) == (5, "tampered-install")
+    assert told["data"]["backend"] == "cpu"
+
+
+def test_a_build_in_use_that_does_not_start_comes_first(
+    as_json: AsJson, tsuku_home: Path, on: Callable[[str], None]
+) -> None:
+    on("driver-updated-not-rebooted")
+    put(tsuku_home, "exit 3", "cpu")
+    told = as_json("doctor")
+    assert (told["exit_code"], told["error"]["code"]) == (7, "gate-failed")
+    assert told["data"]["broken"] == "server-list"
+
+
 def test_an_unknown_backend_is_refused(program: Program) -> None:
     result = program("doctor", "--backend", "quantum")
     assert (result.code, result.stdout) == (3, "")

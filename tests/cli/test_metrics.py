@@ -20,7 +20,7 @@ assert US
 REPORT = StartReport(
     name="gpu",
     release="b11429",
-    version="b11429-vulkan-0123456789ab",
+    id="b11429-vulkan-0123456789ab",
     requested="auto",
     detected=("vulkan", "cpu"),
     selected="vulkan",
@@ -110,7 +110,7 @@ def test_any_text_can_be_a_label() -> None:
         "name": "gpu",
         "state": "running",
         "release": "b11429",
-        "version": "b11429-vulkan-0123456789ab",
+        "id": "b11429-vulkan-0123456789ab",
         "requested": "auto",
         "selected": "vulkan",
         "backend": "vulkan",

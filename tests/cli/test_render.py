@@ -224,7 +224,7 @@ def test_nothing_installed_says_what_to_do() -> None:
 REPORT = StartReport(
     name="default",
     release="b1",
-    version="b1-vulkan-0123456789ab",
+    id="b1-vulkan-0123456789ab",
     requested="auto",
     detected=("vulkan", "cpu"),
     selected="vulkan",

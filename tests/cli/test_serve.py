@@ -147,7 +147,7 @@ def test_a_missing_gpu_is_one_warning_without_require_gpu(home: Path) -> None:
 def test_verify_hashes_every_file_before_a_start(home: Path) -> None:
     build = install_stand_in(home / "llm", backend="cpu", serve=("err listening on :1", "exit 0"))
     told = serve(home, "--verify", "--json").document["data"]["start"]
-    assert (told["verification"], told["version"]) == ("hash", build.id)
+    assert (told["verification"], told["id"]) == ("hash", build.id)
     assert serve(home, "--json").document["data"]["start"]["verification"] == "fingerprint"
 
 

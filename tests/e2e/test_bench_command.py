@@ -73,7 +73,7 @@ def test_every_variant_is_measured_and_the_fastest_comes_first(user: User, model
 
 
 def found_versions(found: Any) -> list[str]:
-    return sorted(each["version"] for each in found["results"])
+    return sorted(each["id"] for each in found["results"])
 
 
 def test_the_text_has_a_table_bars_and_advice(user: User, model: Path, tmp_path: Path) -> None:

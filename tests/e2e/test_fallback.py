@@ -113,7 +113,7 @@ def test_failures_are_listed_and_a_forgotten_one_is_tried_again(lost: User) -> N
     served_by(lost, "--fallback")
     (failure,) = noted(lost)["failures"]
     vulkan, cuda = sorted(lost.versions(), key=lambda name: "cuda" in name)
-    assert (failure["version"], failure["instead"]) == (vulkan, cuda)
+    assert (failure["id"], failure["instead"]) == (vulkan, cuda)
     shown = lost.run("fallback").stdout.splitlines()
     assert shown == [
         f"{vulkan} failed at {failure['noted_at']}: {failure['reason']}",

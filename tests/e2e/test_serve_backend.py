@@ -43,7 +43,7 @@ def test_a_yes_installs_it_for_this_and_later_starts(owner: User) -> None:
     plain = owner.run("serve", *ANSWER)
     assert "selected=cpu\n" in plain.stderr, "the active version stays"
     planned = owner.run("serve", "--backend", "cpu-tuned", "--dry-run", "--json")
-    assert "cpu-tuned" in planned.document["data"]["version"]
+    assert "cpu-tuned" in planned.document["data"]["id"]
 
 
 def test_a_background_start_asks_before_it_leaves_the_terminal(owner: User) -> None:

@@ -69,7 +69,7 @@ def test_the_default_asks_again_at_each_start(data: Path, starter: Starter) -> N
     _, cuda = replaced(data, starter)
     for _ in range(2):
         assert starter.start() == 0
-        assert starter.report.version == cuda.id
+        assert starter.report.id == cuda.id
     question = "vulkan failed on these drivers: device lost. Start cuda instead?"
     assert starter.questions == [question] * 2
 
@@ -80,7 +80,7 @@ def test_after_a_no_the_failed_version_is_tried_and_the_note_goes_if_it_serves(
     vulkan, _ = replaced(data, starter)
     starter.answer = False
     assert starter.start() == 0
-    assert (starter.report.version, starter.report.fallen_back_from) == (vulkan.id, ())
+    assert (starter.report.id, starter.report.fallen_back_from) == (vulkan.id, ())
     assert notes_of(starter).failure(vulkan.id) is None
     starter.start()
     assert len(starter.questions) == 1
@@ -98,7 +98,7 @@ def test_auto_does_not_ask_and_names_what_forgets(data: Path, starter: Starter) 
     _, cuda = replaced(data, starter)
     starter.fallback = "auto"
     assert starter.start() == 0
-    assert starter.report.version == cuda.id
+    assert starter.report.id == cuda.id
     assert starter.questions == []
     assert any("tsuku-llm fallback --forget" in note for note in starter.notes)
 
@@ -107,7 +107,7 @@ def test_a_backend_that_is_requested_by_name_is_not_replaced(data: Path, starter
     vulkan, _ = replaced(data, starter)
     starter.backend = "vulkan"
     assert starter.start() == 0
-    assert (starter.report.version, starter.questions) == (vulkan.id, [])
+    assert (starter.report.id, starter.questions) == (vulkan.id, [])
 
 
 def test_a_server_on_the_processor_does_not_end_the_note(data: Path, starter: Starter) -> None:
@@ -117,7 +117,7 @@ def test_a_server_on_the_processor_does_not_end_the_note(data: Path, starter: St
     notes_of(starter).keep_failure(FailureNote(again.id, "lost", vulkan.id, "2026-11-21T11:00:00Z"))
     starter.fallback = "off"
     assert starter.start() == 0
-    assert starter.report.version == again.id
+    assert starter.report.id == again.id
     assert notes_of(starter).failure(again.id)
 
 
@@ -141,7 +141,7 @@ def test_a_note_about_other_drivers_is_no_reason_to_ask(data: Path, starter: Sta
     vulkan, _ = replaced(data, starter)
     starter.environ = {**starter.environ, "GGML_VK_OTHER": "1"}
     assert starter.start() == 0
-    assert (starter.report.version, starter.questions) == (vulkan.id, [])
+    assert (starter.report.id, starter.questions) == (vulkan.id, [])
 
 
 # --- what is worth a note, and what needs a yes ----------------------------------------------

@@ -11,7 +11,7 @@ from support.repository import release_document
 from support.sessions import changed
 from support.stored import install as put
 
-from tsuku_llm.errors import NotInstalled, ProxyError, SelectionError, UnknownRequest
+from tsuku_llm.errors import DownloadError, NotInstalled, ProxyError, SelectionError, UnknownRequest
 from tsuku_llm.operations.install import install
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
@@ -192,3 +192,29 @@ def test_a_proxy_in_the_way_names_what_moves_the_repository(
     with pytest.raises(ProxyError) as caught:
         refresh(moved, patience=5)
     assert caught.value.hint.endswith(words)
+
+
+@pytest.mark.parametrize("mirror", [(), ("https://mirror.invalid/",)])
+@pytest.mark.parametrize("url", [None, "https://127.0.0.1:1/", "file:///nonexistent/copy/"])
+def test_a_repository_that_does_not_answer_never_names_what_is_set_already(
+    folder_shop: FolderShop, tmp_path: Path, url: str | None, mirror: tuple[str, ...]
+) -> None:
+    # Nothing listens at port 1; without a URL the proxy is in the way of the official host.
+    environ = {} if url else {"HTTPS_PROXY": "http://127.0.0.1:1"}
+    session = changed(
+        folder_shop.session(tmp_path / "home"),
+        now=NOW,
+        environ=environ,
+        repository=None,
+        repository_url=url,
+        mirror=mirror,
+    )
+    with pytest.raises(DownloadError) as caught:
+        refresh(session, patience=5)
+    hint = caught.value.hint
+    # A mirror has archives only. The package has the metadata, too.
+    assert "llm.mirror" not in hint
+    assert "or take what comes with a newer tsuku-llm: " in hint
+    assert ("config set llm.repository_url" in hint) == (url is None)
+    assert ("config unset llm.repository_url" in hint) == (url is not None)
+    assert ("check that the whole repository lies in" in hint) == str(url).startswith("file:")

@@ -29,9 +29,9 @@ BUDGETS = {
     "--help": (15, 69),
     "list": (50, 102),
     "which": (45, 95),
-    "serve --exec -- -m x": (68, 121),
-    "serve --exec --fallback -- -m x": (68, 121),
-    "serve -- -m x": (82, 142),
+    "serve --exec -- -m x": (69, 122),
+    "serve --exec --fallback -- -m x": (69, 122),
+    "serve -- -m x": (83, 143),
     "run llama-server": (51, 103),
     "config list": (25, 67),
 }

@@ -1,6 +1,6 @@
-"""The help of every command, as docs/cli.md and docs/releases.md show it.
+"""The help of every command, as docs/cli.md, docs/releases.md and the snapshots show it.
 
-python tests/support/help_texts.py     writes the parts of both that are made here
+python tests/support/help_texts.py     writes all of them again
 """
 
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tsuku_llm.cli.command import HelpContext
 from tsuku_llm.cli.program import program
 from tsuku_publish.cli.main import group as publisher
 
@@ -18,20 +19,31 @@ DOCS = Path(__file__).parents[2] / "docs"
 HEADING = "\n## Help texts\n"
 WIDTH = 88
 
+SNAPSHOTS = Path(__file__).parents[1] / "help"
+"""The folder of what a terminal shows; a file for each width in ``COLUMNS``."""
+COLUMNS = (40, 80, 200)
+
 
 def help_texts(group: click.Group) -> str:
     """Return one block for each command and subcommand."""
-    blocks = (f"```text\n{context.get_help().rstrip()}\n```\n" for context in contexts(group))
+    blocks = (f"```text\n{shown.get_help().rstrip()}\n```\n" for shown in contexts(group, WIDTH))
     return "\n" + "\n".join(blocks)
 
 
-def contexts(group: click.Group) -> Iterator[click.Context]:
+def snapshot(columns: int) -> str:
+    """Return the help of every command of ours, as a terminal of that width shows it."""
+    blocks = (
+        f"$ {each.command_path} --help\n{each.get_help()}" for each in contexts(program, columns)
+    )
+    return "\n".join(blocks)
+
+
+def contexts(group: click.Group, columns: int) -> Iterator[click.Context]:
     """The program, its commands, and theirs."""
-    yield from _below(click.Context(group, info_name=group.name, max_content_width=WIDTH))
+    yield from _below(HelpContext(group, info_name=group.name, terminal_width=columns))
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:
-    context.terminal_width = WIDTH
     yield context
     group = context.command
     if isinstance(group, click.Group):
@@ -41,10 +53,13 @@ def _below(context: click.Context) -> Iterator[click.Context]:
             # Old names that only say the new one.
             if command.hidden:
                 continue
-            yield from _below(click.Context(command, parent=context, info_name=name))
+            # The width goes from a context to those below it.
+            yield from _below(HelpContext(command, parent=context, info_name=name))
 
 
 if __name__ == "__main__":
     for name, group in PROGRAMS.items():
         before = (DOCS / name).read_text("utf-8").partition(HEADING)[0]
         (DOCS / name).write_text(before + HEADING + help_texts(group), "utf-8")
+    for columns in COLUMNS:
+        (SNAPSHOTS / f"{columns}.txt").write_text(snapshot(columns), "utf-8")

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.schemas import checked
 from support.tools import open_terminal
+
+from tsuku_llm.cli.program import wants_json
 
 COMMAND = (sys.executable, "-m", "tsuku_llm")
 PUBLISHER = (sys.executable, "-m", "tsuku_publish")
@@ -49,7 +52,7 @@ def run_program(
     cwd: Path | None = None,
     command: tuple[str, ...] = COMMAND,
 ) -> Result:
-    """Run it, or the publisher's ``command``, to its end."""
+    """Run it, or the publisher's ``command``, to its end; check its JSON document."""
     done = subprocess.run(
         [*command, *arguments],
         env=env,
@@ -59,6 +62,8 @@ def run_program(
         timeout=TIMEOUT,
         check=False,
     )
+    if command == COMMAND and wants_json(arguments) and done.stdout:
+        checked(json.loads(done.stdout))
     return Result(done.returncode, done.stdout, done.stderr)
 
 

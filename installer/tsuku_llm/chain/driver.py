@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from tsuku_llm.backends import (
     AMD,
@@ -15,29 +14,15 @@ from tsuku_llm.backends import (
     backend_of_api,
     facts_of,
 )
-from tsuku_llm.chain.links import Link, LinkState, Stage, Subject
+from tsuku_llm.chain.links import Adapter, Link, LinkState, Stage, Subject, adapters_in
 from tsuku_llm.fitting import api_obstacle
-from tsuku_llm.hardware import Api, ApiState, Evidence, Hardware, Problem
+from tsuku_llm.hardware import Api, ApiState, Hardware, Problem
 from tsuku_llm.packages import command_for
-
-# The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
-_ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")
-_ON_WINDOWS = re.compile(r"ven_([0-9a-f]{4})\S*\s*(\S*)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A display adapter among the supporting facts; ``driver`` is None if none is bound."""
-
-    name: str
-    vendor: int
-    id: str
-    driver: str | None
 
 
 def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, ...]:
     """Judge the five links from the bus to the device."""
-    adapters = tuple(_adapters(hardware.evidence, _vendors(subject, api)))
+    adapters = tuple(adapters_in(hardware.evidence, _vendors(subject, api)))
     evidence = _evidence(api, adapters)
     faults = _faults(subject.backend, hardware, api, adapters)
     # A listed device proves the library too, also if its path was not found out.
@@ -71,14 +56,6 @@ def _vendors(subject: Subject, api: Api) -> frozenset[int]:
     if gpu and gpu.vendor_id:
         return frozenset({gpu.vendor_id})
     return facts_of(subject.backend).vendors
-
-
-def _adapters(evidence: Iterable[Evidence], vendors: frozenset[int]) -> Iterator[Adapter]:
-    for fact in evidence:
-        match = _ON_LINUX.match(fact.result) or _ON_WINDOWS.search(fact.result)
-        if match and int(match[1], 16) in vendors:
-            driver = None if match[2] in ("", "none") else match[2]
-            yield Adapter(fact.call, int(match[1], 16), fact.result.split(" ")[0], driver)
 
 
 def _evidence(api: Api, adapters: Iterable[Adapter]) -> dict[Stage, list[str]]:
@@ -176,7 +153,7 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
     if adapters:
         return fix
     # Other GPUs on the bus: it is visible, and there is none for this backend.
-    if any(_adapters(hardware.evidence, frozenset({NVIDIA, AMD, INTEL}))):
+    if any(adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL}))):
         return _NO_SUCH_GPU
     # Without a visible adapter it is not certain that the machine has such a GPU.
     return f"if this machine has such a GPU: {fix}; if not, nothing will help"

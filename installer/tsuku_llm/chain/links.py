@@ -1,13 +1,15 @@
-"""The values of the chain (its links, their faults, its subject), and the choice of the subject."""
+"""The values of the chain (links, faults, adapters, subject), and the choice of the subject."""
 
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tsuku_llm.backends import NAMES, VENDORS, backends_of, facts_of, meaning
 from tsuku_llm.errors import SelectionError, TsukuError
-from tsuku_llm.hardware import Api, Gpu, Hardware, Problem
+from tsuku_llm.hardware import Api, Evidence, Gpu, Hardware, Problem
 from tsuku_llm.manifest import Variant
 from tsuku_llm.selection import Selection, best_gpu
 
@@ -100,6 +102,32 @@ class Chain:
         return self.broken.error.exit_code if self.broken else 0
 
 
+# --- adapters -------------------------------------------------------------------------------
+
+# The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
+_ON_LINUX = re.compile(r"([0-9a-f]{4}):[0-9a-f?]{4} \(driver (\S+)\)")
+_ON_WINDOWS = re.compile(r"ven_([0-9a-f]{4})\S*\s*(\S*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A display adapter among the supporting facts; ``driver`` is None if none is bound."""
+
+    name: str
+    vendor: int
+    id: str
+    driver: str | None
+
+
+def adapters_in(evidence: Iterable[Evidence], vendors: frozenset[int]) -> Iterator[Adapter]:
+    """Find the display adapters of these vendors among the supporting facts."""
+    for fact in evidence:
+        match = _ON_LINUX.match(fact.result) or _ON_WINDOWS.search(fact.result)
+        if match and int(match[1], 16) in vendors:
+            driver = None if match[2] in ("", "none") else match[2]
+            yield Adapter(fact.call, int(match[1], 16), fact.result.split(" ")[0], driver)
+
+
 # --- the choice of the subject ---------------------------------------------------------------
 
 
@@ -143,13 +171,30 @@ def _backend(
         own = [backend for backend in backends_of(requested) if backend in offered]
         if own:
             return own[0]
-    # A CPU build in use does not tell which GPU backend to examine.
-    if active and active[0] != "cpu":
+    # A CPU build in use does not tell which GPU backend to examine, if there is a GPU at all.
+    if active and (active[0] != "cpu" or (requested == "auto" and not _shows_a_gpu(hardware))):
         return active[0]
     fitting = (candidate.variant.backend for candidate in selection.compatible)
     best = next((backend for backend in fitting if backend != "cpu"), None)
     # Without GPU builds for this platform: "gpu" if the user asks for one, else "cpu".
     return best or _most_promising(selection, hardware) or ("gpu" if requested == "gpu" else "cpu")
+
+
+_NORMAL_WITHOUT_A_GPU = {
+    "software-only",
+    "vulkan-loader-without-icd",
+    "opencl-loader-without-icd",
+}
+"""The problems that a machine without a GPU has as well; any other is a sign of one."""
+
+
+def _shows_a_gpu(hardware: Hardware) -> bool:
+    """Return whether anything shows that the machine has a GPU, or is meant to have one."""
+    return (
+        any(api.hardware_gpus for api in hardware.apis)
+        or any(adapters_in(hardware.evidence, frozenset(VENDORS.values())))
+        or any(each.slug not in _NORMAL_WITHOUT_A_GPU for each in hardware.all_problems)
+    )
 
 
 def _most_promising(selection: Selection, hardware: Hardware) -> str | None:

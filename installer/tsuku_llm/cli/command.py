@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
 
 from tsuku_llm.cli.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.console import Console
-from tsuku_llm.errors import UsageError, did_you_mean
+from tsuku_llm.errors import UsageError
 
 
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
@@ -41,48 +43,100 @@ JSON = click.Option(
 ARGV = "tsuku_llm.argv"
 """The key under which a context keeps the arguments given to a launching command."""
 
+_WIDEST = 100
+"""The most columns of a help text: longer lines are hard to read."""
+
+
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+"""Stands for a hyphen while click wraps a text: click would break --require-gpu after one."""
+
+
+class HelpText(click.HelpFormatter):
+    """A help text that fits the terminal, also a narrow one."""
+
+    def __init__(self, indent_increment: int = 2, width: int | None = None, **_: Any) -> None:
+        # click takes 50 columns at least, so that a narrower terminal breaks lines in mid-word.
+        from shutil import get_terminal_size  # noqa: PLC0415 - it imports all compression modules
+
+        columns = get_terminal_size().columns if width is None else width
+        super().__init__(indent_increment, width=max(min(columns, _WIDEST), 20))
+
+    def write_text(self, text: str) -> None:
+        """Write a text, wrapped between words."""
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write terms and their texts; the text gets two thirds of a narrow line."""
+        whole = [(term, text.replace("-", _HYPHEN)) for term, text in rows]
+        super().write_dl(whole, min(col_max, self.width // 3), col_spacing)
+
+    def write_examples(self, examples: Mapping[str, str]) -> None:
+        """Write each call, and below it what it does."""
+        with self.section("Examples"):
+            for call, meaning in examples.items():
+                self.write_text(call)
+                with self.indentation(), self.indentation():
+                    self.write_text(meaning)
+
+    def getvalue(self) -> str:
+        """Return the whole text."""
+        lines = super().getvalue().replace(_HYPHEN, "-").splitlines()
+        return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+class HelpContext(click.Context):
+    """A context whose help texts are ours."""
+
+    formatter_class = HelpText
+
 
 class Command(click.Command):
-    """A command that takes ``--json`` and returns a ``CommandResult``."""
+    """A command that takes ``--json`` and returns a ``CommandResult``.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    ``examples`` are correct calls, each with what it does, for the help.
+    """
+
+    context_class = HelpContext
+
+    def __init__(
+        self, *args: Any, examples: Mapping[str, str] = MappingProxyType({}), **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.examples = examples
         self.params.append(JSON)
 
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
         """Return our help option: help is an answer."""
         return HELP
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples at the end of the help."""
+        if self.examples and isinstance(formatter, HelpText):
+            formatter.write_examples(self.examples)
+        super().format_epilog(ctx, formatter)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Note which command this is before its arguments can be wrong."""
         _remember(ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _no_such_option(error.option_name, ctx) from error
 
 
 class Launching(Command):
-    """A command whose arguments after ``--`` are those of the program that it starts.
-
-    ``example`` is a correct call.
-    """
-
-    def __init__(self, *args: Any, example: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._example = example
+    """A command whose arguments after ``--`` are those of the program that it starts."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments as they are, and say where an option belongs that is not ours."""
         # ``serve --detach`` starts this program again with the same arguments.
         ctx.meta[ARGV] = tuple(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise UsageError(
-                error.format_message().rstrip("."),
-                hint=f"put arguments that are not for tsuku-llm after --: {self._example}",
-            ) from error
+        return super().parse_args(ctx, args)
 
 
-class Group(click.Group):
+class Group(Command, click.Group):
     """A command with subcommands."""
 
     command_class = Command
@@ -90,26 +144,50 @@ class Group(click.Group):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.no_args_is_help = False  # a missing command is an error
-        self.params.append(JSON)
 
-    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
-        """Return our help option: help is an answer."""
-        return HELP
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note which command this is before its arguments can be wrong."""
-        _remember(ctx)
-        return super().parse_args(ctx, args)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their whole summaries, which click would cut."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(limit=1000))
+                    for name, command in commands
+                    if command and not command.hidden
+                ]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, and say which one a mistyped name may mean."""
+        """Find the command, and say which one an unknown name may mean."""
         try:
             return super().resolve_command(ctx, args)
+        # Not an unknown option, which has another class.
         except click.UsageError as error:
-            hint = did_you_mean(args[0], self.list_commands(ctx), f"see: {ctx.command_path} --help")
-            raise UsageError(error.format_message().rstrip("."), hint=hint) from error
+            from tsuku_llm.cli.suggestions import command_for  # noqa: PLC0415 - only for an error
+
+            near = command_for(args[0], ctx)
+            hint = f"did you mean: {near}" if near else f"see: {ctx.command_path} --help"
+            raise UsageError(f"there is no command {args[0]!r}", hint=hint) from error
+
+
+def _no_such_option(option: str, context: click.Context) -> UsageError:
+    """Return the error for an unknown option: the one that may be meant, or who has it."""
+    from tsuku_llm.cli.suggestions import option_for, owners_of  # noqa: PLC0415 - only for an error
+
+    # Exactly this option elsewhere says more than a similar one here.
+    owners = owners_of(option, context)
+    near = option_for(option, context, similar=not owners)
+    hints = [f"did you mean {near}?"] if near else []
+    if isinstance(context.command, Launching):
+        example = next(iter(context.command.examples))
+        hints.append(f"put arguments that are not for tsuku-llm after --: {example}")
+    return UsageError(
+        f"{context.command_path} has no option {option}",
+        facts=() if near else tuple(f"{owner} has it" for owner in owners),
+        hint=" ".join(hints) or f"see: {context.command_path} --help",
+    )
 
 
 def _remember(context: click.Context) -> None:

@@ -41,10 +41,10 @@ require_fresh = click.option(
 ask_first = click.option(
     "--require-fresh",
     flag_value="true",
-    help="Ask for newer signed metadata, and fail without an answer.",
+    help="Ask for newer signed metadata first; fail without an answer.",
 )
 offline = click.option(
-    "--offline", is_flag=True, help="Use no network: only metadata and archives of this machine."
+    "--offline", is_flag=True, help="Use no network, only what this machine already has."
 )
 allow_revoked = click.option(
     "--allow-revoked", is_flag=True, help="Allow a release that its publisher has revoked."
@@ -60,11 +60,14 @@ release = click.option(
     "--release",
     metavar="TAG",
     callback=_release,
-    help="Use this release, such as b11429 or v0.6.0, whatever the settings say.",
+    help="Use this release, such as b11429 or v0.6.0.",
 )
 hardware = click.option(
     "--hardware",
     type=FILE,
     metavar="FILE",
-    help="Use the machine that probe --record wrote to FILE.",
+    help="Decide for the machine that probe --record wrote to FILE.",
+)
+arguments = click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]"
 )

@@ -24,43 +24,51 @@ class LazyCommand(NamedTuple):
     summary: str
 
 
-COMMANDS = {
-    "install": LazyCommand(
-        "install", "Install the build of llama.cpp's server that fits this machine."
-    ),
-    "explain": LazyCommand("explain", "Explain for each variant why it fits this machine or not."),
-    "backends": LazyCommand(
-        "explain", "Compare every variant with this machine and with what is installed."
-    ),
-    "probe": LazyCommand("explain", "Show what this machine has."),
-    "doctor": LazyCommand("explain", "Find the first broken link between the GPU and the server."),
-    "serve": LazyCommand("serve", "Launch the installed llama-server."),
-    "status": LazyCommand("servers", "Show the servers in the background."),
-    "logs": LazyCommand("servers", "Print the log of a server in the background."),
-    "open": LazyCommand(
-        "servers", "Open the web page of a server in the background in your browser."
-    ),
-    "stop": LazyCommand("servers", "Stop a server in the background."),
-    "fallback": LazyCommand(
-        "versions", "List the versions that serve leaves out because their backend failed."
-    ),
-    "run": LazyCommand("serve", "Run another tool of the build that serve starts."),
-    "bench": LazyCommand("bench", "Measure every variant that fits, with your own model."),
-    "list": LazyCommand("versions", "List installed versions, or releases on offer."),
-    "which": LazyCommand(
-        "versions",
-        "Print the path of the server that serve starts, or of another TOOL of its build.",
-    ),
-    "update": LazyCommand("install", "Update to the newest release of the channel."),
-    "use": LazyCommand("versions", "Make an installed version the active one."),
-    "rollback": LazyCommand("versions", "Go back to the previous active version."),
-    "uninstall": LazyCommand("versions", "Remove installed versions."),
-    "prune": LazyCommand("versions", "Remove versions and leftovers that are no longer needed."),
-    "verify": LazyCommand("versions", "Hash every installed file and report what has changed."),
-    "config": LazyCommand("config", "Read and change settings."),
-    "repository": LazyCommand("repository", "Add, list and remove signed repositories."),
+SECTIONS = {
+    "Run a server": {
+        "serve": LazyCommand("serve", "Start the installed server with your arguments."),
+        "status": LazyCommand("servers", "Show the servers in the background."),
+        "logs": LazyCommand("servers", "Print the log of a server in the background."),
+        "open": LazyCommand("servers", "Open the web page of a server in the background."),
+        "stop": LazyCommand("servers", "Stop a server in the background."),
+        "run": LazyCommand("serve", "Run another tool of the installed build."),
+        "bench": LazyCommand("bench", "Measure every variant that fits, with your own model."),
+    },
+    "Install and update builds": {
+        "install": LazyCommand("install", "Install the build that fits this machine."),
+        "update": LazyCommand("install", "Update to the newest release of the channel."),
+        "list": LazyCommand("versions", "List installed versions, or the releases on offer."),
+        "use": LazyCommand("versions", "Make an installed version the active one."),
+        "rollback": LazyCommand("versions", "Go back to the previous active version."),
+        "uninstall": LazyCommand("versions", "Remove installed versions."),
+        "prune": LazyCommand("versions", "Remove old versions and leftovers."),
+        "which": LazyCommand("versions", "Print the path of the server, or of another tool."),
+    },
+    "Settings": {
+        "config": LazyCommand("config", "Read and change settings."),
+        "repository": LazyCommand("repository", "Add, list and remove signed repositories."),
+    },
+    "Find out why": {
+        "doctor": LazyCommand("explain", "Find out why the GPU is not used, and what helps."),
+        "explain": LazyCommand("explain", "Show why each variant fits this machine or not."),
+        "backends": LazyCommand(
+            "explain", "List every variant, whether it fits, and whether it is installed."
+        ),
+        "probe": LazyCommand("explain", "Show the GPUs and drivers of this machine."),
+        "verify": LazyCommand("versions", "Check every installed file for changes."),
+        "fallback": LazyCommand("versions", "List the versions that failed and are left out."),
+    },
+    "This program": {
+        "help": LazyCommand("about", "Show the help of a command."),
+        "version": LazyCommand("about", "Show the version of this program."),
+    },
 }
-"""All commands, so that ``--help`` imports none of them; NAME is ``NAME_command`` in its module."""
+"""The commands by purpose, the most used first, so that ``--help`` imports none of them.
+
+NAME is ``NAME_command`` in its module.
+"""
+
+COMMANDS = {name: each for section in SECTIONS.values() for name, each in section.items()}
 
 
 class Program(Group):
@@ -81,8 +89,12 @@ class Program(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table as it is; click would import every command for its summary."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, each.summary) for name, each in COMMANDS.items()])
+        # One column for all sections.
+        widest = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(widest), each.summary) for name, each in commands.items()]
+                formatter.write_dl(rows)
 
 
 def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
@@ -102,11 +114,14 @@ VERSION = click.Option(
 
 program = Program(
     PROGRAM,
-    help="""Pick, download, verify, install, update and launch the build of llama.cpp's
-    server that fits this machine's GPU.
-
-    First: tsuku-llm install. Then: tsuku-llm serve -- -m MODEL.gguf""",
+    help="""Install and run the build of llama.cpp's server that fits this machine's GPU.""",
     params=[VERSION],
+    examples={
+        "tsuku-llm install": "Download, verify and install the build that fits.",
+        "tsuku-llm serve -- -m MODEL.gguf": "Serve a model; what follows -- goes to the server.",
+        "tsuku-llm help serve": "Show the options of serve.",
+        "tsuku-llm doctor": "Find out why the GPU is not used.",
+    },
 )
 
 

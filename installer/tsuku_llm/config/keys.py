@@ -225,13 +225,14 @@ KEYS: tuple[Key, ...] = (
         "llm.backend",
         "auto",
         parse_backend,
-        "auto, gpu (any GPU, else an error), a backend, the maker of a GPU, or a variant's name",
+        "the backend: auto, gpu (any GPU, else an error), cpu, cuda, vulkan or another, the maker "
+        "of a GPU (nvidia, amd, intel), or a variant's name",
     ),
     Key(
         "llm.prefer",
         "portable",
         parse_preference,
-        "portable, native, or backends in order of preference",
+        "which backend to prefer among equal GPUs: portable, native, or a list such as cuda,vulkan",
     ),
     Key(
         "llm.fallback",
@@ -257,17 +258,22 @@ KEYS: tuple[Key, ...] = (
         "llm.min_age",
         "0",
         parse_days,
-        "days that a release must have been out before install and update take it",
+        "the age in days from which install and update take a release",
         int,
     ),
-    Key("llm.repository", "official", parse_name, "the signed repository that is used"),
+    Key("llm.repository", "official", parse_name, "the signed repository to use"),
     Key(
         "llm.repository_url",
         None,
         parse_repository_url,
-        "the URL of the official repository's metadata, if another one",
+        "another URL for the metadata of the official repository",
     ),
-    Key("llm.mirror", (), parse_mirrors, "URLs from which archives are fetched first, best first"),
+    Key(
+        "llm.mirror",
+        (),
+        parse_mirrors,
+        "URLs to try before the release host when downloading archives, in this order",
+    ),
     Key(
         "llm.lock_timeout",
         "1800",
@@ -279,7 +285,7 @@ KEYS: tuple[Key, ...] = (
         "llm.probe_timeout",
         "20s",
         parse_probe_timeout,
-        "time that each driver may take to answer when the GPUs are detected",
+        "the time that each driver may take to answer when the GPUs are detected",
         seconds_of,
     ),
     Key(
@@ -313,7 +319,7 @@ KEYS: tuple[Key, ...] = (
         "llm.warm_up",
         "true",
         parse_switch,
-        "whether serve lets the GPU's drivers compile before it says that the server is ready",
+        "whether the GPU's drivers compile their code before the server counts as ready",
         _is_true,
     ),
     Key(
@@ -332,14 +338,15 @@ KEYS: tuple[Key, ...] = (
         "llm.idle_timeout",
         "0",
         parse_duration,
-        "time without a request after which a server in the background ends; 0: never",
+        "the time without a request after which a server in the background ends, such as 10m; "
+        "0: never",
         seconds_of,
     ),
     Key(
         "llm.start_timeout",
         "5m",
         parse_duration,
-        "time without progress after which a start in the background is given up; 0: never",
+        "the time without progress after which a start in the background is stopped; 0: never",
         seconds_of,
     ),
 )

@@ -30,6 +30,9 @@ _PAGE = {"--ui": True, "--webui": True, "--no-ui": False, "--no-webui": False}
 _PAGE_VARIABLES = ("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI")
 _FALSE = ("off", "disabled", "false", "0")
 
+_HOST_ALONE = re.compile(r".*\.sock|[^][/\s:]+|[^][/\s:]*:[^][/\s:]*:[^][/\s]*", re.DOTALL)
+"""A Unix socket, a name, an IPv4 address, or an IPv6 address, which has two colons or more."""
+
 _PORT_NUMBER = re.compile(r"0*[0-9]{1,5}", re.ASCII)
 LAST_PORT = 65535
 _SHOWN = 60
@@ -39,7 +42,8 @@ _SHOWN = 60
 class ServerAddress(NamedTuple):
     """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
 
-    ``port`` 0 is not known yet: the server chooses one. ``tls``: it is asked through TLS.
+    ``port`` 0 is not known yet: the server chooses one. ``prefix`` comes before every path, as it
+    stands in a URL. ``tls``: it is asked through TLS.
     """
 
     host: str = "127.0.0.1"
@@ -79,12 +83,15 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddres
     def chosen(option: str) -> str | None:
         return _given(option, arguments, env)[1]
 
-    host, port = chosen(_HOST), chosen(_PORT) or ""
+    port, prefix = chosen(_PORT) or "", chosen(_PREFIX) or ""
+    if prefix:
+        from urllib.parse import quote  # noqa: PLC0415 - few servers have a prefix
+
+        prefix = quote(prefix, safe="/~")
     return ServerAddress(
-        # With an empty host the server asks the system for its loopback address.
-        host="127.0.0.1" if host is None else host or "localhost",
+        host=chosen(_HOST) or "127.0.0.1",
         port=int(port) if _PORT_NUMBER.fullmatch(port) else DEFAULT_PORT,
-        prefix=chosen(_PREFIX) or "",
+        prefix=prefix,
         # With only one of the two files the server does without TLS.
         tls=bool(chosen(_KEY_FILE) and chosen(_CERT_FILE)),
     )
@@ -110,12 +117,7 @@ def require_address(arguments: Sequence[str], env: Mapping[str, str]) -> None:
             f"give a whole number from 0 to {LAST_PORT}; 0 lets the system choose a free one",
         )
     source, host = _given(_HOST, arguments, env)
-    # One colon only: a port behind a name. An IPv6 address has two or more.
-    if (
-        host
-        and not host.endswith(".sock")
-        and (re.search(r"[][/\s]", host) or host.count(":") == 1)
-    ):
+    if host is not None and not _HOST_ALONE.fullmatch(host):
         _refuse(
             f"{source} {_shown(host)} is not an address or a name of this machine",
             f"give the address alone, such as 127.0.0.1 or ::1, and the port with {_PORT}",
@@ -142,19 +144,16 @@ def urls_of(address: ServerAddress, *, page: bool) -> ServerUrls:
 
     Every URL is for a client on this machine.
     """
-    from urllib.parse import quote  # noqa: PLC0415 - only once a server listens
-
     scheme = "https" if address.tls else "http"
-    prefix = quote(address.prefix, safe="/~")
     if address.is_unix:
-        url = shlex.quote(f"{scheme}://localhost{prefix}/v1/models")
+        url = shlex.quote(f"{scheme}://localhost{address.prefix}/v1/models")
         return ServerUrls(curl=f"curl --unix-socket {shlex.quote(address.host)} {url}")
     if not address.port:
         return ServerUrls()
     host = address.reachable_host
     # The zone of a link-local address is separated by "%25" in a URL (RFC 6874).
     host = f"[{host.replace('%', '%25')}]" if ":" in host else host
-    root = f"{scheme}://{host}:{address.port}{prefix}"
+    root = f"{scheme}://{host}:{address.port}{address.prefix}"
     return ServerUrls(page=f"{root}/" if page else None, base=f"{root}/v1")
 
 

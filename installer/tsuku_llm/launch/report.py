@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tsuku_llm import records
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.launch.addresses import is_everywhere
 
 FORMAT = 1
 
@@ -112,7 +113,7 @@ class Placement(NamedTuple):
 class StartReport(NamedTuple):
     """The report of one server's start.
 
-    ``name`` is the server's among several. ``version`` is the id of the installed version,
+    ``name`` is the server's among several. ``id`` is that of the installed version,
     ``selected`` its variant. ``backend`` is the one in use, None while that is not known;
     ``device`` is the GPU in words. Memory is the device's, in bytes: ``memory_used`` by this
     server alone. ``model_bytes`` is the size of the model, ``gpu_bytes`` the part of it that is
@@ -131,7 +132,7 @@ class StartReport(NamedTuple):
 
     name: str
     release: str
-    version: str
+    id: str
     requested: str
     detected: tuple[str, ...]
     selected: str
@@ -162,6 +163,11 @@ class StartReport(NamedTuple):
     page_url: str | None = None
     base_url: str | None = None
     curl: str | None = None
+
+    @property
+    def is_everywhere(self) -> bool:
+        """True if the server listens on every interface of the machine."""
+        return is_everywhere(self.host)
 
     @property
     def gpu_share(self) -> float | None:
@@ -220,7 +226,7 @@ _verdict = records.one_of(Verdict)
 READ_REPORT = records.record(
     StartReport,
     {
-        **dict.fromkeys(("name", "release", "version", "requested", "selected"), _text),
+        **dict.fromkeys(("name", "release", "id", "requested", "selected"), _text),
         **dict.fromkeys(("verification", "host", "started_at"), _text),
         "detected": records.many(_text),
         **dict.fromkeys(("supervisor", "pid"), _count),
@@ -260,5 +266,6 @@ READ_REPORT = records.record(
     },
     format=FORMAT,
     since={"gpu_names": [], "holders": [], "restarts": 0},
+    before={"id": "version"},
 )
 """The reader of a report in its own file, or in the record of a server."""

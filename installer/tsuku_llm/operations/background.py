@@ -132,7 +132,7 @@ def servers(session: Session) -> Servers:
     told: dict[str, ReleaseStatus] = {}
     for record in records:
         with suppress(StoreError):  # the version was damaged or removed while its server runs
-            version = record.report and session.reader.find(record.report.version)
+            version = record.report and session.reader.find(record.report.id)
             if known and version:
                 told[record.name] = known.of(version.receipt)
     return Servers(records, instances.damaged(), told)

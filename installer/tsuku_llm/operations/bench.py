@@ -76,7 +76,7 @@ class VariantSpeed:
     """The medians of one variant, in tokens per second, and the single measurements."""
 
     variant: str
-    version: str
+    id: str
     release: str
     backend: str
     device: str | None

@@ -51,14 +51,22 @@ def examine(session: Session) -> Examination:
     # All variants, not only those of the requested backend.
     everything = select(choice.release, choice.hardware, Request(prefer=session.settings.prefer))
     built = (in_use.receipt.backend, in_use.receipt.variant) if in_use else None
-    subject = subject_of(session.settings.backend, everything, choice.hardware, built)
-    installed = _installed(reader, session, subject)
-    listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
-    found = installed if isinstance(installed, TsukuError) else installed.id
+
+    def judged(requested: str) -> Chain:
+        subject = subject_of(requested, everything, choice.hardware, built)
+        installed = _installed(reader, session, subject)
+        listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
+        found = installed if isinstance(installed, TsukuError) else installed.id
+        return diagnose(subject, choice.hardware, everything, found, listed)
+
+    requested = session.settings.backend
+    # A CPU build in use does not tell which GPU backend to examine. But serve starts it, so its own
+    # faults come before those of a GPU that it does not need.
+    own = judged("cpu") if requested == "auto" and built and built[0] == "cpu" else None
+    chain = own if own and own.broken else judged(requested)
     known = revocation.signed_status(session, verify=True)
     told = {each.id: known.of(each.receipt) for each in reader.installed()}
-    chain = diagnose(subject, choice.hardware, everything, found, listed)
-    return Examination(choice, chain, told, look_at_caches(session, subject.backend))
+    return Examination(choice, chain, told, look_at_caches(session, chain.subject.backend))
 
 
 def _in_use(reader: StoreReader, session: Session) -> Installed | None:

@@ -28,6 +28,7 @@ from tsuku_llm.errors import (
     TsukuError,
     UsageError,
 )
+from tsuku_llm.fetch.urls import is_http, shown
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.revocation import note_metadata_status, note_others
@@ -35,6 +36,9 @@ from tsuku_llm.operations.session import Session, repository_of, way_to_undo
 
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
+
+NEWER_PACKAGE = "pip install -U tsuku-llm"
+"""The command that updates this program, and with it the metadata in its package."""
 
 RECENT = timedelta(days=1)
 """With the policy ``auto``, ask only if the signature and the last answer are older than this."""
@@ -71,8 +75,13 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
                 )
             note_metadata_status(session, found.metadata_status())
     except (HostUnreachable, HttpStatusError, BodyError) as error:
-        other = _elsewhere(session, repository)
-        error.hint = f"try again later, or from another network; {other}"
+        # A folder does not come back by itself, as a host may.
+        way = (
+            "try again later, or from another network"
+            if is_http(repository.url)
+            else f"check that the whole repository lies in {shown(repository.url)}"
+        )
+        error.hint = f"{way}; {_elsewhere(session, repository)}"
         raise
     except ProxyError as error:
         error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
@@ -87,13 +96,19 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
 
 
 def _elsewhere(session: Session, repository: Repository) -> str:
-    """Name the setting that moves a repository; ``llm.mirror`` is about archives only."""
+    """Say what else brings newer metadata; ``llm.mirror`` is about archives only.
+
+    The official metadata is also in the package. So where only a package index can be reached, a
+    newer package brings it.
+    """
     name = repository.name
-    if name == OFFICIAL and session.settings.repository_url:
-        undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
-        return f"or ask the publisher's own address: {undo}"
     if name == OFFICIAL:
-        return "or name a copy of it: tsuku-llm config set llm.repository_url URL"
+        if session.settings.repository_url:
+            undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
+            other = f"or ask the publisher's own address: {undo}"
+        else:
+            other = "or name a copy of it: tsuku-llm config set llm.repository_url URL"
+        return f"or take what comes with a newer tsuku-llm: {NEWER_PACKAGE}; {other}"
     return (
         f"or, if it has moved: tsuku-llm repository remove {name}, and then "
         f"tsuku-llm repository add {name} URL --root FILE"

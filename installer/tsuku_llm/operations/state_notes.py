@@ -30,7 +30,7 @@ class FailureNote(NamedTuple):
     ``noted_at`` is in UTC, to the second.
     """
 
-    version: str
+    id: str
     reason: str
     instead: str
     noted_at: str
@@ -79,7 +79,7 @@ class StateNotes:
 
     def keep_failure(self, failure: FailureNote) -> None:
         """Keep the fact that a version's backend failed on the current drivers."""
-        failures = {**self._failures(), failure.version: failure}
+        failures = {**self._failures(), failure.id: failure}
         kept = list(failures.values())[-_MOST:]
         self._write("failures.json", {"failures": kept})
 
@@ -102,7 +102,7 @@ class StateNotes:
     def _failures(self) -> dict[str, FailureNote]:
         """Return the failures on the current drivers; those on other drivers do not count."""
         found = self._read("failures.json", _FAILURES)
-        return {failure.version: failure for failure in found["failures"]} if found else {}
+        return {failure.id: failure for failure in found["failures"]} if found else {}
 
     def _read(self, name: str, read: records.Reader[dict[str, Any]]) -> dict[str, Any] | None:
         """Return a note, None if it is missing, damaged, or about other drivers."""
@@ -139,5 +139,7 @@ _DEVICES = records.fields(
 _WITHHELD = records.fields(
     {"drivers": records.many(_TEXT), "version": _TEXT, "limit": records.count}
 )
-_FAILURE = records.record(FailureNote, dict.fromkeys(FailureNote._fields, _TEXT))
+_FAILURE = records.record(
+    FailureNote, dict.fromkeys(FailureNote._fields, _TEXT), before={"id": "version"}
+)
 _FAILURES = records.fields({"drivers": records.many(_TEXT), "failures": records.many(_FAILURE)})

@@ -71,7 +71,7 @@ class Planned:
     ``placement`` is None for a build for the CPU, and where its devices are not known.
     """
 
-    version: str
+    id: str
     line: str
     argv: tuple[str, ...]
     cwd: Path

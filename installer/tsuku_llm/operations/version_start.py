@@ -312,7 +312,7 @@ class VersionStart(NamedTuple):
         return StartReport(
             name=self.how.name,
             release=receipt.release,
-            version=self.installed.id,
+            id=self.installed.id,
             requested=self.session.settings.backend,
             detected=receipt.detected,
             selected=receipt.variant,

@@ -79,6 +79,12 @@ class Receipt(NamedTuple):
         """The SHA-256 of each archive from which the tree was extracted."""
         return tuple(artifact.sha256 for artifact in self.artifacts)
 
+    @property
+    def number(self) -> str | None:
+        """The version number of the release; None if upstream gave it none."""
+        # ``version`` repeats the tag then.
+        return None if self.version == self.release else self.version
+
     def to_json(self) -> bytes:
         """Encode the receipt as it is stored."""
         return records.encode({"format": FORMAT, **self._asdict()})

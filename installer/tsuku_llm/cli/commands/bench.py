@@ -16,7 +16,14 @@ from tsuku_llm.files import write_output
 from tsuku_llm.operations.bench import bench, save_fastest
 
 
-@click.command("bench", cls=Launching, example="tsuku-llm bench -m MODEL.gguf -- -ngl 20")
+@click.command(
+    "bench",
+    cls=Launching,
+    examples={
+        "tsuku-llm bench -m MODEL.gguf -- -ngl 20": "Measure with 20 layers on the GPU.",
+        "tsuku-llm bench -m MODEL.gguf --yes --save": "Install what is missing; keep the fastest.",
+    },
+)
 @click.option(
     "-m",
     "--model",
@@ -30,15 +37,16 @@ from tsuku_llm.operations.bench import bench, save_fastest
     type=click.IntRange(1, 100),
     default=3,
     show_default=True,
-    help="How often to measure each variant; medians are shown.",
+    metavar="N",
+    help="Measure each variant N times; show the medians.",
 )
 @click.option("--yes", is_flag=True, help="Install variants that fit but are not installed.")
-@click.option("--save", is_flag=True, help="Write the fastest into the config file.")
-@click.option("--svg", type=options.FILE, metavar="FILE", help="Write the chart into FILE.")
+@click.option("--save", is_flag=True, help="Write the fastest variant into the config file.")
+@click.option("--svg", type=options.FILE, metavar="FILE", help="Draw a chart into FILE.")
 @options.ask_first
 @options.offline
 @options.allow_revoked
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@options.arguments
 @click.pass_obj
 def bench_command(  # noqa: PLR0913
     console: Console,
@@ -55,7 +63,7 @@ def bench_command(  # noqa: PLR0913
 ) -> CommandResult:
     """Measure every variant that fits, with your own model.
 
-    ARGUMENTS are the server's own, the same for every variant; put -- before them.
+    Everything after -- goes to llama-server, the same for every variant.
     """
     with open_session(
         console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline

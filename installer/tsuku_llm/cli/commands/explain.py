@@ -18,19 +18,26 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
 
 
-@click.command("explain", cls=Launching, example="tsuku-llm explain -m MODEL.gguf -- -c 8192")
+@click.command(
+    "explain",
+    cls=Launching,
+    examples={
+        "tsuku-llm explain -m MODEL.gguf -- -c 8192": "Does it fit with a context of 8192 tokens?",
+        "tsuku-llm explain --backend cuda": "Show what would be chosen for this backend.",
+    },
+)
 @click.option(
     "-m",
     "--model",
     metavar="MODEL",
-    help="Also tell whether this GGUF file, or the one at this URL, fits into memory.",
+    help="A GGUF file or its URL: tell whether it fits into memory.",
 )
 @options.setting("backend")
 @options.setting("channel")
 @options.release
 @options.setting("repository")
 @options.hardware
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@options.arguments
 @click.pass_obj
 def explain_command(  # noqa: PLR0913
     console: Console,
@@ -43,9 +50,10 @@ def explain_command(  # noqa: PLR0913
     hardware: Path | None,
     arguments: tuple[str, ...],
 ) -> CommandResult:
-    """Explain for each variant why it fits this machine or not.
+    """Show why each variant fits this machine or not.
 
-    With a model, ARGUMENTS are those of the server: tsuku-llm explain -m MODEL.gguf -- -c 8192
+    With --model also tell whether that model fits into memory. What follows -- are arguments for
+    llama-server, such as its context: they decide how much memory it needs.
     """
     if arguments and model is None:
         raise UsageError(
@@ -67,10 +75,7 @@ def explain_command(  # noqa: PLR0913
         if model is None:
             return CommandResult(render.data(choice), render.lines(choice))
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
-    return CommandResult(
-        {**render.data(choice), "model": render.fit_data(fit)},
-        (*render.lines(choice), *render.fit_lines(fit)),
-    )
+    return CommandResult(render.data(choice, fit), (*render.lines(choice), *render.fit_lines(fit)))
 
 
 @click.command("backends", cls=Command)
@@ -87,7 +92,7 @@ def backends_command(
     repository: str | None,
     hardware: Path | None,
 ) -> CommandResult:
-    """Compare every variant with this machine and with what is installed."""
+    """List every variant, whether it fits, and whether it is installed."""
     with open_session(
         console, looking=True, probes=hardware is None, channel=channel, repository=repository
     ) as session:
@@ -98,16 +103,20 @@ def backends_command(
     return CommandResult(render.matrix_data(matrix), render.matrix_lines(matrix))
 
 
-@click.command("probe", cls=Command)
+@click.command(
+    "probe",
+    cls=Command,
+    examples={"tsuku-llm probe --record machine.json": "Write a file for a report."},
+)
 @click.option(
     "--record",
     type=options.FILE,
     metavar="FILE",
-    help="Write the machine's raw answers to FILE, without names and serial numbers.",
+    help="Write what the machine answered into FILE, without names and serial numbers.",
 )
 @click.pass_obj
 def probe_command(console: Console, *, record: Path | None) -> CommandResult:
-    """Show what this machine has."""
+    """Show the GPUs and drivers of this machine."""
     with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.operations.prefetch import probe_machine
@@ -118,7 +127,14 @@ def probe_command(console: Console, *, record: Path | None) -> CommandResult:
     )
 
 
-@click.command("doctor", cls=Command)
+@click.command(
+    "doctor",
+    cls=Command,
+    examples={
+        "tsuku-llm doctor": "Find the first cause, and how to mend it.",
+        "tsuku-llm doctor --backend cuda": "Find out why CUDA is not used.",
+    },
+)
 @options.setting("backend")
 @options.setting("channel")
 @options.setting("repository")
@@ -126,7 +142,10 @@ def probe_command(console: Console, *, record: Path | None) -> CommandResult:
 def doctor_command(
     console: Console, *, backend: str | None, channel: str | None, repository: str | None
 ) -> CommandResult:
-    """Find the first broken link between the GPU and the server."""
+    """Find out why the GPU is not used, and what helps.
+
+    Check each link from the GPU to the server, name the first that is broken, and one fix.
+    """
     with open_session(
         console,
         looking=True,

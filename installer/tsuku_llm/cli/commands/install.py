@@ -11,7 +11,16 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 
 
-@click.command("install", cls=Command)
+@click.command(
+    "install",
+    cls=Command,
+    examples={
+        "tsuku-llm install": "Choose, download, verify and install the best build.",
+        "tsuku-llm install --dry-run": "Show what would be installed.",
+        "tsuku-llm install --backend vulkan": "Install the Vulkan build.",
+        "tsuku-llm install --release b11429": "Install this release.",
+    },
+)
 @options.setting("backend")
 @options.setting("channel")
 @options.release
@@ -19,12 +28,10 @@ from tsuku_llm.cli.session import open_session
 @options.ask_first
 @options.offline
 @options.allow_revoked
-@click.option(
-    "--dry-run", is_flag=True, help="Show what would be installed, without using the network."
-)
+@click.option("--dry-run", is_flag=True, help="Show what would be installed; use no network.")
 # install asks no question so far: the option is accepted and has no effect.
 @click.option("--yes", is_flag=True, expose_value=False, help="Answer every question with yes.")
-@click.option("--force", is_flag=True, help="Install again, even if it is installed.")
+@click.option("--force", is_flag=True, help="Install it again if it is installed.")
 @click.pass_obj
 def install_command(  # noqa: PLR0913
     console: Console,
@@ -39,7 +46,7 @@ def install_command(  # noqa: PLR0913
     dry_run: bool,
     force: bool,
 ) -> CommandResult:
-    """Install the build of llama.cpp's server that fits this machine."""
+    """Install the build that fits this machine."""
     with open_session(
         console,
         probes=True,
@@ -57,8 +64,15 @@ def install_command(  # noqa: PLR0913
     return CommandResult(render.data(report), render.lines(report))
 
 
-@click.command("update", cls=Command)
-@click.option("--check", is_flag=True, help="Only show what an update would change.")
+@click.command(
+    "update",
+    cls=Command,
+    examples={
+        "tsuku-llm update --check": "Show whether there is something newer.",
+        "tsuku-llm rollback": "Go back to the version before the update.",
+    },
+)
+@click.option("--check", is_flag=True, help="Show what an update would change; change nothing.")
 @options.setting("channel")
 @options.setting("repository")
 @click.pass_obj

@@ -31,18 +31,18 @@ def repository_command() -> None:
     type=options.FILE,
     metavar="FILE",
     required=True,
-    help="The root of trust: a root.json that its owner gave you in a safe way.",
+    help="The root of trust: a root.json obtained from its owner over a trusted channel.",
 )
 @click.option(
     "--fingerprint",
     metavar="SHA256",
-    help="The SHA-256 that FILE must have, as its owner told you separately.",
+    help="The SHA-256 that FILE must have; its owner tells you.",
 )
 @click.pass_obj
 def add(
     console: Console, *, name: str, url: str, root: Path, fingerprint: str | None
 ) -> CommandResult:
-    """Add a repository; install uses it with --repository NAME."""
+    """Add a repository, to be used with install --repository NAME."""
     with open_session(console) as session:
         repository = operations.add(session, name, url, root, fingerprint)
     described = operations.root_of(repository)
@@ -55,7 +55,10 @@ def add(
 @click.argument("name", default=OFFICIAL)
 @click.pass_obj
 def refresh(console: Console, *, name: str) -> CommandResult:
-    """Fetch the signed metadata of a repository, the official one unless NAME is given."""
+    """Fetch the newest signed metadata.
+
+    Without NAME, that of the official repository.
+    """
     with open_session(console) as session:
         catalog = operations.fetch_metadata(session, name)
     return CommandResult(installed.available_data(catalog), installed.available_lines(catalog))
@@ -74,7 +77,7 @@ def list_(console: Console) -> CommandResult:
 @click.argument("name")
 @click.pass_obj
 def remove(console: Console, *, name: str) -> CommandResult:
-    """Remove a repository and its root of trust; installed versions stay."""
+    """Remove a repository; installed versions stay."""
     with open_session(console) as session:
         operations.remove(session, name)
     return CommandResult({"name": name}, (f"removed {name}",))

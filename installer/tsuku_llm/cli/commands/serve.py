@@ -14,7 +14,6 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.config.keys import parse_share, share_of
 from tsuku_llm.errors import UsageError
-from tsuku_llm.launch.addresses import require_address
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import StartReport
@@ -40,34 +39,44 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
         raise UsageError(f"--min-gpu-share {error}") from error
 
 
-@click.command("serve", cls=Launching, example="tsuku-llm serve -- -m MODEL.gguf")
+@click.command(
+    "serve",
+    cls=Launching,
+    examples={
+        "tsuku-llm serve -- -m MODEL.gguf": "Serve a model until Ctrl-C.",
+        "tsuku-llm serve --detach --name big -- -m MODEL.gguf --port 8081": "Serve in the "
+        "background; then see status, logs and stop.",
+        "tsuku-llm serve --require-gpu -- -m MODEL.gguf": "Fail if the model is not on the GPU.",
+        "tsuku-llm serve -- --help": "Show the options of llama-server itself.",
+    },
+)
 @options.setting("backend")
 @click.option("--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used.")
 @click.option(
     "--min-gpu-share",
     metavar="SHARE",
     callback=_share,
-    help="With --require-gpu: the least part of the model on the GPU, such as 0.5 or 50%; 0: also "
-    "if it is unknown. Else: all layers that were asked for.",
+    help="With --require-gpu: the smallest part of the model that must be on the GPU, such as 0.5 "
+    "or 50%; 0 also accepts an unknown part. By default, all layers that were asked for.",
 )
 @click.option(
     "--require-fit",
     is_flag=True,
-    help="End with exit code 7 if the model does not fit into the free memory, by an estimate.",
+    help="End with exit code 7 if the model probably does not fit into the free memory.",
 )
 @click.option(
     "--fallback/--no-fallback",
     default=None,
-    help="Whether to continue with the next variant if a backend fails; else llm.fallback.",
+    help="Try the next variant if a backend fails, or do not. By default, llm.fallback decides.",
 )
-@click.option("--verify", is_flag=True, help="Hash every installed file first.")
-@click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
+@click.option("--verify", is_flag=True, help="Check the hash of every installed file first.")
+@click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
 @click.option(
     "--exec",
     "replace",
     is_flag=True,
     callback=_exclusive,
-    help="Replace this process by the server, for containers; not with --json.",
+    help="Replace this process with the server, for containers; not with --json.",
 )
 @click.option(
     "--detach",
@@ -80,7 +89,7 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     "unit",
     is_flag=True,
     callback=_exclusive,
-    help="Print a systemd unit with these options, and start nothing.",
+    help="Print a systemd unit with these options; start nothing.",
 )
 @click.option(
     "--scope",
@@ -90,7 +99,7 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @click.option(
     "--on-demand",
     is_flag=True,
-    help="With --systemd-unit: start at the first connection, end when idle.",
+    help="With --systemd-unit: start at the first connection and end when idle.",
 )
 @click.option(
     "--output",
@@ -102,7 +111,7 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     "--notify",
     is_flag=True,
     callback=_exclusive,
-    help="Tell systemd when the server is ready (Type=notify), and how it is.",
+    help="Report to systemd when the server is ready (Type=notify), and its state.",
 )
 @click.option(
     "--open",
@@ -116,7 +125,7 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @options.setting("start_timeout", "TIME")
 @options.require_fresh
 @options.allow_revoked
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@options.arguments
 @click.pass_context
 def serve_command(  # noqa: PLR0913
     context: click.Context,
@@ -144,9 +153,12 @@ def serve_command(  # noqa: PLR0913
     allow_revoked: bool,
     arguments: tuple[str, ...],
 ) -> CommandResult:
-    """Launch the installed llama-server.
+    """Start the installed server with your arguments.
 
-    ARGUMENTS are the server's own; put -- before them: tsuku-llm serve -- -m MODEL.gguf
+    Everything after -- goes to llama-server, such as the model and the port.
+
+    The exit code is the server's own once it has served: any number, also 1. A server that does
+    not start ends with 7.
     """
     console: Console = context.obj
     # After exec this program can no longer print a document.
@@ -169,6 +181,8 @@ def serve_command(  # noqa: PLR0913
         idle_timeout=idle_timeout,
         start_timeout=start_timeout,
     ) as session:
+        from tsuku_llm.launch.addresses import require_address
+
         require_address(arguments, session.machine.environ)
         # Before the other ways: a dry run starts nothing.
         if dry_run:
@@ -261,12 +275,16 @@ _FALLBACK = {True: "auto", False: "off", None: None}
 """The flag as a value of the setting; None leaves it to the setting."""
 
 
-@click.command("run", cls=Launching, example="tsuku-llm run llama-cli -- -m MODEL.gguf")
-@click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
+@click.command(
+    "run",
+    cls=Launching,
+    examples={"tsuku-llm run llama-cli -- -m MODEL.gguf": "Chat with a model in the terminal."},
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
 @options.require_fresh
 @options.allow_revoked
 @click.argument("tool")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@options.arguments
 @click.pass_obj
 def run_command(  # noqa: PLR0913
     console: Console,
@@ -277,9 +295,10 @@ def run_command(  # noqa: PLR0913
     tool: str,
     arguments: tuple[str, ...],
 ) -> CommandResult:
-    """Run another tool of the build that serve starts.
+    """Run another tool of the installed build.
 
-    ARGUMENTS are the tool's own; put -- before them: tsuku-llm run llama-cli -- -m MODEL.gguf
+    TOOL is a program of the build that serve starts. Everything after -- goes to it. The exit code
+    is the tool's own.
     """
     # The tool replaces this process and writes to stdout itself.
     if console.json and not dry_run:

@@ -19,12 +19,12 @@ from tsuku_llm.operations.background import log_of, page_of, servers, stop, stop
 
 
 @click.command("status", cls=Command)
-@click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus' text format.")
+@click.option("--prometheus", is_flag=True, help="Print metrics for Prometheus.")
 @click.option(
     "--output",
     type=options.FILE,
     metavar="FILE",
-    help="Replace FILE with the metrics in one step, for a node exporter's textfile collector.",
+    help="With --prometheus: write the metrics into FILE, for a node exporter to collect.",
 )
 @click.pass_obj
 def status_command(console: Console, *, prometheus: bool, output: Path | None) -> CommandResult:

@@ -16,11 +16,11 @@ from tsuku_llm.cli.session import open_session
 
 
 @click.command("list", cls=Command)
-@click.option("--available", is_flag=True, help="List the releases of the signed manifest instead.")
+@click.option("--available", is_flag=True, help="List the releases that can be installed.")
 @options.setting("repository")
 @click.pass_obj
 def list_command(console: Console, *, available: bool, repository: str | None) -> CommandResult:
-    """List installed versions, or releases on offer."""
+    """List installed versions, or the releases on offer."""
     with open_session(console, looking=True, repository=repository) as session:
         if available:
             from tsuku_llm.operations.choice import load_catalog
@@ -37,7 +37,10 @@ def list_command(console: Console, *, available: bool, repository: str | None) -
 @click.argument("tool", required=False)
 @click.pass_obj
 def which_command(console: Console, *, tool: str | None) -> CommandResult:
-    """Print the path of the server that serve starts, or of another TOOL of its build."""
+    """Print the path of the server, or of another tool.
+
+    TOOL is a program of the build that serve starts, such as llama-cli.
+    """
     with open_session(console, looking=True) as session:
         from tsuku_llm.operations.which import path_of, which
 
@@ -45,14 +48,16 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
     return CommandResult({"path": path}, (str(path),), exact=True)
 
 
-@click.command("use", cls=Command)
+@click.command(
+    "use", cls=Command, examples={"tsuku-llm use vulkan": "Use the Vulkan build from now on."}
+)
 @click.argument("version")
 @options.allow_revoked
 @click.pass_obj
 def use_command(console: Console, *, version: str, allow_revoked: bool) -> CommandResult:
     """Make an installed version the active one.
 
-    VERSION is its id as list shows it, or a release or variant that only one of them has.
+    VERSION is an id that list shows, or a release or variant that only one of them has.
     """
     from tsuku_llm.operations.maintenance import use
 
@@ -74,10 +79,15 @@ def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
 
 
 @click.command("fallback", cls=Command)
-@click.option("--forget", is_flag=True, help="Forget these failures: serve tries them again.")
+@click.option(
+    "--forget", is_flag=True, help="Forget these failures, so that serve tries them again."
+)
 @click.pass_obj
 def fallback_command(console: Console, *, forget: bool) -> CommandResult:
-    """List the versions that serve leaves out because their backend failed."""
+    """List the versions that failed and are left out.
+
+    serve does not start a version whose backend failed on these drivers.
+    """
     from tsuku_llm.operations.fallback import forget_failures, noted_failures
 
     with open_session(console, looking=not forget) as session:
@@ -97,8 +107,8 @@ def uninstall_command(
 ) -> CommandResult:
     """Remove installed versions.
 
-    VERSIONS are ids as list shows them, or a release or variant that only one of them has.
-    Versions that a running server uses stay.
+    VERSIONS are ids that list shows, or a release or variant that only one of them has. A version
+    that a running server uses stays.
     """
     from tsuku_llm.operations.maintenance import uninstall
 
@@ -113,13 +123,15 @@ def uninstall_command(
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Also keep the N versions that were installed last.",
+    help="Also keep the N versions installed last.",
 )
-@click.option("--legacy", is_flag=True, help="Also remove the files of tsuku's earlier addon.")
-@click.option("--caches", is_flag=True, help="Also remove what the GPU's drivers have compiled.")
+@click.option("--legacy", is_flag=True, help="Also remove the files of tsuku's former addon.")
+@click.option(
+    "--caches", is_flag=True, help="Also remove the code that GPU drivers have compiled and cached."
+)
 @click.pass_obj
 def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) -> CommandResult:
-    """Remove versions and leftovers that are no longer needed.
+    """Remove old versions and leftovers.
 
     The active version, the one before it and every version in use stay.
     """
@@ -134,10 +146,10 @@ def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) ->
 @click.argument("versions", nargs=-1)
 @click.pass_obj
 def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandResult:
-    """Hash every installed file and report what has changed.
+    """Check every installed file for changes.
 
-    VERSIONS are ids as list shows them, or a release or variant that only one of them has;
-    without any, all are hashed.
+    VERSIONS are ids that list shows, or a release or variant that only one of them has. Without
+    any, all are checked.
     """
     from tsuku_llm.operations.verify import verify
 

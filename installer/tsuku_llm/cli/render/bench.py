@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from tsuku_llm.cli.render.text import origin, size, table, unattested
 from tsuku_llm.operations.bench import Report, Skipped, VariantSpeed
+
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import running as documents
 
 _WIDTH = 40
 """Characters of the longest bar."""
 _KINDS = (("generation", "generation, tokens per second"), ("prompt", "prompt, tokens per second"))
 
 
-def data(report: Report, saved: str | None) -> dict[str, Any]:
+def data(report: Report, saved: str | None) -> documents.BenchAnswer:
     """Return the report for programs; ``saved`` is what was written into the config file."""
     return {
         "model": report.model,
         "rounds": report.rounds,
-        "results": [asdict(each) for each in report.results],
-        "failed": [asdict(each) for each in report.failed],
-        "skipped": [asdict(each) for each in report.skipped],
+        "results": list(report.results),
+        "failed": list(report.failed),
+        "skipped": list(report.skipped),
         "fastest": report.fastest.variant,
         "hints": report.hints,
         "saved": saved,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.installed import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.launch.fit import Fit
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.operations.explain import Matrix
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tsuku_llm.store.installed import Installed
 
 
-def head(choice: Choice) -> dict[str, Any]:
+def head(choice: Choice) -> documents.Decision:
     """Return what the decision was about, for programs."""
     selection = choice.selection
     best = selection.compatible[0].variant.name if selection.compatible else None
@@ -41,24 +42,27 @@ def head(choice: Choice) -> dict[str, Any]:
     }
 
 
-def data(choice: Choice) -> dict[str, Any]:
-    """Return the decision and every variant for programs."""
-    selection = choice.selection
-    variants = [
-        *map(_compatible, selection.compatible),
-        *map(_rejected, selection.rejected),
-    ]
-    problems = choice.hardware.all_problems
+def data(choice: Choice, fit: Fit | None = None) -> documents.ExplainAnswer:
+    """Return the decision and every variant for programs, and whether a model fits."""
+    return {**_comparison(choice), "variants": _verdicts(choice), "model": fit and fit_data(fit)}
+
+
+def _comparison(choice: Choice) -> documents.Comparison:
     return {
         **head(choice),
-        "variants": variants,
-        "idle": list(selection.idle),
-        "problems": list(problems),
+        "idle": list(choice.selection.idle),
+        "problems": list(choice.hardware.all_problems),
         "hint": choice.helps or None,
     }
 
 
-def _compatible(candidate: Candidate) -> dict[str, Any]:
+def _verdicts(choice: Choice) -> list[documents.VariantVerdict]:
+    """Return every variant, in the order of ``Selection.variants``."""
+    selection = choice.selection
+    return [*map(_compatible, selection.compatible), *map(_rejected, selection.rejected)]
+
+
+def _compatible(candidate: Candidate) -> documents.VariantVerdict:
     variant = candidate.variant
     return {
         "variant": variant.name,
@@ -73,7 +77,7 @@ def _compatible(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _rejected(rejection: Rejection) -> dict[str, Any]:
+def _rejected(rejection: Rejection) -> documents.VariantVerdict:
     return {
         "variant": rejection.variant.name,
         "backend": rejection.variant.backend,
@@ -120,7 +124,7 @@ def _helps(choice: Choice) -> tuple[str, ...]:
     return (f"no variant fits; hint: {choice.helps}",) if choice.helps else ()
 
 
-def fit_data(fit: Fit) -> dict[str, Any]:
+def fit_data(fit: Fit) -> documents.ModelFit:
     """Return whether a model fits for programs; all sizes are in bytes."""
     return {
         "needs": fit.size,
@@ -173,19 +177,17 @@ def verdict(candidate: Candidate) -> str:
 # --- every variant, and which of them are installed ---------------------------------------
 
 
-def matrix_data(matrix: Matrix) -> dict[str, Any]:
-    """Return the matrix for programs: the answer of ``explain``, and two more facts per variant."""
+def matrix_data(matrix: Matrix) -> documents.BackendsAnswer:
+    """Return the matrix for programs: as ``explain``, and two more facts of each variant."""
     states = map(matrix.state, matrix.choice.selection.variants)
-    told = data(matrix.choice)
-    rows = [
+    rows: list[documents.VariantState] = [
         {**row, "installed": state is not None, "active": state == "active"}
-        # ``explain`` lists the variants in the same order as ``selection.variants``.
-        for row, state in zip(told["variants"], states, strict=True)
+        for row, state in zip(_verdicts(matrix.choice), states, strict=True)
     ]
-    return {**told, "variants": rows, "active": _active(matrix.active)}
+    return {**_comparison(matrix.choice), "variants": rows, "active": _active(matrix.active)}
 
 
-def _active(active: Installed | None) -> dict[str, str] | None:
+def _active(active: Installed | None) -> documents.ActiveBuild | None:
     if active is None:
         return None
     receipt = active.receipt
@@ -225,7 +227,7 @@ def _other_active(matrix: Matrix) -> tuple[str, ...]:
 # --- the hardware -------------------------------------------------------------------------
 
 
-def hardware_data(hardware: Hardware, record: Path | None) -> dict[str, Any]:
+def hardware_data(hardware: Hardware, record: Path | None) -> documents.ProbeAnswer:
     """Return the machine for programs, field by field."""
     return {"platform": hardware.platform, "hardware": hardware, "recorded": record}
 

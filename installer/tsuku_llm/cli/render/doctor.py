@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
@@ -14,8 +14,11 @@ from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.caches import CacheState
 from tsuku_llm.operations.doctor import Examination
 
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import builds as documents
 
-def data(examination: Examination) -> dict[str, Any]:
+
+def data(examination: Examination) -> documents.DoctorAnswer:
     """Return the chain for programs."""
     chain = examination.chain
     return {
@@ -28,11 +31,11 @@ def data(examination: Examination) -> dict[str, Any]:
         "transient": chain.fault.transient if chain.fault else False,
         "problems": list(examination.choice.hardware.all_problems),
         "installed": {name: told_data(told) for name, told in examination.told.items()},
-        "caches": [state._asdict() for state in examination.caches],
+        "caches": list(examination.caches),
     }
 
 
-def _link(link: Link) -> dict[str, Any]:
+def _link(link: Link) -> documents.ChainLink:
     fault = link.fault
     return {
         "link": link.stage,
@@ -61,7 +64,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
         decision(examination.choice),
         f"from the GPU to the server, for {_subject(examination)}:",
         *table([*rows, *_cache_rows(examination.caches)]),
-        *_verdict(chain),
+        *_verdict(examination),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told_lines(examination.told),
     )
@@ -119,8 +122,15 @@ _UNSEEN = {Stage.PCI: _ELSEWHERE, Stage.MODULE: _ELSEWHERE}
 reached."""
 
 
-def _verdict(chain: Chain) -> tuple[str, ...]:
+def _verdict(examination: Examination) -> tuple[str, ...]:
+    chain = examination.chain
     if chain.broken is None or chain.fault is None:
+        # The CPU's build in use was examined because no GPU shows.
+        if chain.subject.backend == "cpu" and examination.choice.selection.requested == "auto":
+            return (
+                "no link is broken; no GPU is visible",
+                "if this machine has one: tsuku-llm doctor --backend gpu",
+            )
         return ("no link is broken",)
     return (f"first broken: {_broken(chain.broken, chain.fault)}", f"fix: {chain.fault.fix}")
 

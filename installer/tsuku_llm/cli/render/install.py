@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.choice import head
 from tsuku_llm.cli.render.installed import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 
 if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.operations.install import InstallReport
     from tsuku_llm.operations.update import FitChange, UpdateReport, UpToDate
     from tsuku_llm.selection import Candidate
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _DONE = {"planned": "would install", "installed": "installed", "unchanged": "already installed"}
 
 
-def data(report: InstallReport) -> dict[str, Any]:
+def data(report: InstallReport) -> documents.InstallAnswer:
     """Return the report for programs."""
     variant = report.candidate.variant
     return {
@@ -38,6 +39,8 @@ def data(report: InstallReport) -> dict[str, Any]:
         "bound_before": report.bound_before,
         "id": report.installed.receipt.id if report.installed else None,
         "path": report.installed.tree if report.installed else None,
+        "obstacle": None,
+        "better": None,
     }
 
 
@@ -98,10 +101,10 @@ def _next_step(report: InstallReport) -> tuple[str, ...]:
 # --- an update ----------------------------------------------------------------------------
 
 
-def up_to_date_data(found: UpToDate) -> dict[str, Any]:
+def up_to_date_data(found: UpToDate) -> documents.InstallAnswer:
     """Return what is active after an update that changed nothing, for programs.
 
-    It has the fields of an install, and two about the machine of now.
+    ``obstacle`` and ``better`` are about the machine as it is now.
     """
     installed, candidate = found.report.installed, found.candidate
     receipt = installed.receipt
@@ -109,7 +112,7 @@ def up_to_date_data(found: UpToDate) -> dict[str, Any]:
         **head(found.report.choice),
         # After ``head``, which is about what would be best: these are about what is active.
         "release": receipt.release,
-        "version": receipt.version,
+        "version": receipt.number,
         "publisher": receipt.publisher,
         "repository": receipt.repository,
         "unattested": receipt.unattested,
@@ -124,7 +127,10 @@ def up_to_date_data(found: UpToDate) -> dict[str, Any]:
         "note": candidate.note if candidate else None,
         "line": receipt.line,
         "download_size": sum(artifact.size for artifact in receipt.artifacts),
-        "artifacts": [artifact._asdict() for artifact in receipt.artifacts],
+        "artifacts": [
+            {"url": a.url, "sha256": a.sha256, "size": a.size, "format": None}
+            for a in receipt.artifacts
+        ],
         "passed_over": dict(found.passed_over),
         "bound_before": None,
         "id": receipt.id,
@@ -154,7 +160,7 @@ def up_to_date_lines(found: UpToDate) -> tuple[str, ...]:
     )
 
 
-def _better_data(better: Candidate | None) -> dict[str, Any] | None:
+def _better_data(better: Candidate | None) -> documents.BetterVariant | None:
     if better is None:
         return None
     return {
@@ -177,7 +183,7 @@ def _better(report: UpdateReport) -> tuple[str, ...]:
     return (f"{what}; to move to it: tsuku-llm install",)
 
 
-def update_data(report: UpdateReport) -> dict[str, Any]:
+def update_data(report: UpdateReport) -> documents.UpdateCheckAnswer:
     """Return the report for programs."""
     receipt, release = report.installed.receipt, report.choice.release
     candidate = report.candidate
@@ -186,7 +192,7 @@ def update_data(report: UpdateReport) -> dict[str, Any]:
         "simulated": report.choice.hardware.simulated,
         "installed": {
             "release": receipt.release,
-            "version": receipt.version,
+            "version": receipt.number,
             "variant": receipt.variant,
             "publisher": receipt.publisher,
             "repository": receipt.repository,

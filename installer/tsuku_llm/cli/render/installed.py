@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.render.text import named, origin, size, table, unattested
@@ -12,6 +12,7 @@ from tsuku_llm.errors import TamperedInstall
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.catalog.loading import Catalog
+    from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.manifest import ReleaseEntry
     from tsuku_llm.operations.fallback import NotedFailures
     from tsuku_llm.operations.maintenance import Cleaned, Uninstalled
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.store.legacy import LegacyAddon
 
 
-def data(found: Inventory) -> dict[str, Any]:
+def data(found: Inventory) -> documents.ListAnswer:
     """Return the content of the store for programs."""
     return {
         "versions": [
@@ -46,12 +47,12 @@ def data(found: Inventory) -> dict[str, Any]:
     }
 
 
-def _version(version: Installed) -> dict[str, Any]:
+def _version(version: Installed) -> documents.BuildDocument:
     receipt = version.receipt
     return {
         "id": receipt.id,
         "release": receipt.release,
-        "version": receipt.version,
+        "version": receipt.number,
         "publisher": receipt.publisher,
         "channel": receipt.channel,
         "repository": receipt.repository,
@@ -112,7 +113,7 @@ def foreign_lines(foreign: Sequence[Path]) -> tuple[str, ...]:
     return tuple(f"not of tsuku-llm, left alone: {path}" for path in foreign)
 
 
-def active_data(installed: Installed) -> dict[str, Any]:
+def active_data(installed: Installed) -> documents.BuildDocument:
     """Return the version that is active now, for programs."""
     return _version(installed)
 
@@ -133,7 +134,7 @@ def active_lines(installed: Installed) -> tuple[str, ...]:
 # --- revocations --------------------------------------------------------------------------
 
 
-def revocation_data(why: Revocation) -> dict[str, Any]:
+def revocation_data(why: Revocation) -> documents.RevocationDocument:
     """Return a revocation for programs; reason and date are empty if the publisher gives none."""
     return {
         "release": why.release,
@@ -143,7 +144,7 @@ def revocation_data(why: Revocation) -> dict[str, Any]:
     }
 
 
-def told_data(told: ReleaseStatus | None) -> dict[str, Any]:
+def told_data(told: ReleaseStatus | None) -> documents.Standing:
     """Return what is known of an installed release, for programs."""
     why = told.revocation if told else None
     return {
@@ -164,7 +165,7 @@ def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
 # --- releases on offer --------------------------------------------------------------------
 
 
-def available_data(catalog: Catalog) -> dict[str, Any]:
+def available_data(catalog: Catalog) -> documents.AvailableAnswer:
     """Return every release and its channels for programs, newest first."""
     return {
         "repository": catalog.repository.name,
@@ -211,7 +212,7 @@ def available_lines(catalog: Catalog) -> tuple[str, ...]:
 # --- what was removed ---------------------------------------------------------------------
 
 
-def uninstalled_data(report: Uninstalled) -> dict[str, Any]:
+def uninstalled_data(report: Uninstalled) -> documents.UninstallAnswer:
     """Return an uninstall for programs."""
     active = report.active.id if report.active else None
     foreign = list(report.foreign)
@@ -227,7 +228,7 @@ def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
     return (*removed, "nothing is active; to change that: tsuku-llm use VERSION, or install")
 
 
-def pruned_data(report: Cleaned) -> dict[str, Any]:
+def pruned_data(report: Cleaned) -> documents.PruneAnswer:
     """Return a prune for programs."""
     pruned = report.pruned
     return {
@@ -237,7 +238,7 @@ def pruned_data(report: Cleaned) -> dict[str, Any]:
         "legacy_removed": list(pruned.legacy),
         "legacy": list(report.legacy),
         "foreign": list(report.foreign),
-        "caches": report.caches._asdict() if report.caches else None,
+        "caches": report.caches,
     }
 
 
@@ -263,7 +264,7 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
 # --- what failed --------------------------------------------------------------------------
 
 
-def fallback_data(noted: NotedFailures, *, forgotten: bool) -> dict[str, Any]:
+def fallback_data(noted: NotedFailures, *, forgotten: bool) -> documents.FallbackAnswer:
     """Return the failures that are noted, or were until now, for programs."""
     return {"failures": list(noted.notes), "current": noted.current, "forgotten": forgotten}
 
@@ -273,12 +274,12 @@ def fallback_lines(noted: NotedFailures, *, forgotten: bool) -> tuple[str, ...]:
     if not noted.notes:
         return ("no failure is noted: serve starts the active version",)
     if forgotten:
-        return tuple(f"forgotten: the failure of {each.version}" for each in noted.notes)
+        return tuple(f"forgotten: the failure of {each.id}" for each in noted.notes)
     found = [
         line
         for each in noted.notes
         for line in (
-            f"{each.version} failed at {each.noted_at}: {each.reason}",
+            f"{each.id} failed at {each.noted_at}: {each.reason}",
             f"  {each.instead} served instead",
         )
     ]
@@ -290,7 +291,7 @@ def fallback_lines(noted: NotedFailures, *, forgotten: bool) -> tuple[str, ...]:
 # --- what was verified --------------------------------------------------------------------
 
 
-def verified_data(verdicts: Sequence[VersionCheck]) -> dict[str, Any]:
+def verified_data(verdicts: Sequence[VersionCheck]) -> documents.VerifyAnswer:
     """Return every version for programs."""
     return {
         "versions": [

@@ -63,7 +63,7 @@ def _labels(record: Record) -> dict[str, str]:
 
 
 _TEXTS = (
-    *("release", "version", "requested", "selected"),
+    *("release", "id", "requested", "selected"),
     *("backend", "device", "driver", "verification"),
 )
 """Fields of the report that become labels."""

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.operations.repository import RepositoryState, RootOfTrust
 from tsuku_llm.safe_text import redacted
 
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import running as documents
+
 _SHOWN = 16
 """Digits of a key's id that are shown to people."""
 
 
-def data(repository: Repository) -> dict[str, Any]:
-    """Return one repository for programs."""
-    # A URL may hold a user and a password: never print them.
-    return {"name": repository.name, "url": redacted(repository.url)}
-
-
-def added_data(repository: Repository, root: RootOfTrust) -> dict[str, Any]:
+def added_data(repository: Repository, root: RootOfTrust) -> documents.RepositoryAddAnswer:
     """Return an added repository for programs, with its root of trust."""
-    roles = {
+    roles: dict[str, documents.RootRole] = {
         name: {"threshold": threshold, "keys": list(keys)}
         for name, (threshold, keys) in root.roles.items()
     }
     return {
-        **data(repository),
+        "name": repository.name,
+        # A URL may hold a user and a password: never print them.
+        "url": redacted(repository.url),
         "fingerprint": root.fingerprint,
-        "root": {"version": root.version, "roles": roles},
+        "root": {"number": root.version, "roles": roles},
     }
 
 
@@ -48,15 +47,16 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
     )
 
 
-def list_data(repositories: Sequence[RepositoryState]) -> dict[str, Any]:
+def list_data(repositories: Sequence[RepositoryState]) -> documents.RepositoryListAnswer:
     """Return all repositories for programs, with the dates of the metadata that counts here."""
     return {"repositories": [_state(each) for each in repositories]}
 
 
-def _state(state: RepositoryState) -> dict[str, Any]:
+def _state(state: RepositoryState) -> documents.RepositoryDocument:
     freshness = state.freshness
     return {
-        **data(state.repository),
+        "name": state.repository.name,
+        "url": redacted(state.repository.url),
         "fingerprint": state.fingerprint,
         "source": state.source,
         "signed": _time(freshness.signed if freshness else None),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.installed import told_data, told_lines
 from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.launch.addresses import is_everywhere
 
 if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import running as documents
     from tsuku_llm.instances.loading import LoadSample
     from tsuku_llm.instances.record import Record
     from tsuku_llm.launch.report import StartReport, Trouble
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from tsuku_llm.operations.tools import Planned
 
 
-def data(found: Servers) -> dict[str, Any]:
+def data(found: Servers) -> documents.StatusAnswer:
     """Return every server for programs."""
     return {
         "servers": [record_data(record) for record in found.records],
@@ -30,10 +29,8 @@ def data(found: Servers) -> dict[str, Any]:
     }
 
 
-def record_data(record: Record) -> dict[str, Any]:
+def record_data(record: Record) -> documents.ServerDocument:
     """Return one server for programs; ``report`` is the launcher's last one."""
-    # The report's own JSON, so that ``status`` and the file on the disk agree.
-    report = json.loads(record.report.to_json()) if record.report else None
     reached = _reached(record)
     return {
         "name": record.name,
@@ -49,7 +46,7 @@ def record_data(record: Record) -> dict[str, Any]:
         "exit_code": record.exit_code,
         "reason": record.reason,
         "line": line(record),
-        "report": report,
+        "report": record.report,
     }
 
 
@@ -103,7 +100,7 @@ def status_line(record: Record) -> str:
     return f"{_runs_on(report)}{device}; at {where}; {line(record)}"
 
 
-def stopped_data(stopped: tuple[StoppedServer, ...]) -> dict[str, Any]:
+def stopped_data(stopped: tuple[StoppedServer, ...]) -> documents.StopAnswer:
     """Return what was stopped, for programs."""
     return {"stopped": list(stopped)}
 
@@ -194,7 +191,7 @@ def _reached(record: Record) -> StartReport | None:
 def _addresses(report: StartReport) -> tuple[tuple[str, str], ...]:
     """Return what each address of a ready server is for, and the address."""
     facts = {"web page": report.page_url, "OpenAI API": report.base_url or report.curl}
-    if is_everywhere(report.host):
+    if report.is_everywhere:
         facts["open to"] = (
             f"other machines, too: the server listens on every interface ({report.host})"
         )
@@ -212,10 +209,10 @@ def _runs_on(report: StartReport) -> str:
 # --- what a start would run ---------------------------------------------------------------
 
 
-def planned_data(plan: Planned) -> dict[str, Any]:
+def planned_data(plan: Planned) -> documents.PlanAnswer:
     """Return the plan for programs."""
     return {
-        "version": plan.version,
+        "id": plan.id,
         "argv": plan.argv,
         "cwd": plan.cwd,
         "environment": plan.env,

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.text import table
 from tsuku_llm.config.keys import text_of
 from tsuku_llm.config.settings import Configuration, Setting
 from tsuku_llm.safe_text import redacted
 
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import running as documents
 
-def setting_data(setting: Setting) -> dict[str, Any]:
+
+def setting_data(setting: Setting) -> documents.SettingDocument:
     """Return one setting for programs."""
     value = setting.value
     # None stays None; an empty list stays empty.
-    shown = redacted(value) if isinstance(value, str) else value and list(map(redacted, value))
+    shown = redacted(value) if isinstance(value, str) else value and tuple(map(redacted, value))
     return {"key": setting.key.name, "value": shown, "source": setting.source}
 
 
-def data(configuration: Configuration) -> dict[str, Any]:
+def data(configuration: Configuration) -> documents.ConfigListAnswer:
     """Return all settings for programs; credentials in URLs are hidden."""
     return {
         "settings": [setting_data(setting) for setting in configuration.entries],

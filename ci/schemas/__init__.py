@@ -1,0 +1,155 @@
+"""The JSON Schemas of ``docs/schemas``, made from the program's types.
+
+python -m ci.schemas        write them again
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tsuku_llm import manifest
+from tsuku_llm.cli.answer import FORMAT, ReportedError
+from tsuku_llm.cli.documents.answers import ANSWERS
+from tsuku_llm.cli.documents.keys import KEYS
+from tsuku_llm.cli.documents.running import HelpAnswer
+from tsuku_llm.requirements import Requirements
+
+FOLDER = Path(__file__).parents[2] / "docs/schemas"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REF = "#/$defs/{name}"
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return every schema by the name of its file."""
+    found = {file_of(command): answer_schema(command) for command in ANSWERS}
+    return {**found, "release-file.json": release_file_schema()}
+
+
+def file_of(command: str) -> str:
+    """Return the name of the file with a command's schema; "" is the program without one."""
+    return f"{command.replace(' ', '-') or 'tsuku-llm'}.json"
+
+
+def text_of(schema: Mapping[str, Any]) -> str:
+    """Return a schema as it is published."""
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def answer_schema(command: str) -> dict[str, Any]:
+    """Return the schema of a command's whole document, with the envelope."""
+    kinds = [as_written(kind) for kind in (*ANSWERS[command], HelpAnswer, ReportedError)]
+    (*answers, error), shared = msgspec.json.schema_components(kinds, ref_template=_REF)
+    nothing = {"description": "Nothing, after an error.", "type": "object", "maxProperties": 0}
+    name = f"tsuku-llm {command}".rstrip()
+    return {
+        "$schema": DIALECT,
+        "title": f"{name} --json",
+        "type": "object",
+        "properties": {
+            "format": {"const": FORMAT},
+            "command": {"const": command or None},
+            "status": {"enum": ["ok", "error"]},
+            "exit_code": {"type": "integer"},
+            "data": {"anyOf": [*answers, nothing]},
+            "error": {"anyOf": [error, {"type": "null"}]},
+            "simulated": {
+                "description": "The recorded machine that replaces this one; else there is no "
+                "such key.",
+                "type": "string",
+            },
+        },
+        "required": ["format", "command", "status", "exit_code", "data", "error"],
+        "$defs": shared,
+    }
+
+
+def release_file_schema() -> dict[str, Any]:
+    """Return the schema of a release file of the signed repository, with every known word.
+
+    Clients read files with words that they do not know, and refuse only the variant with them.
+    """
+    kinds = (manifest.RELEASE_FILE, Requirements)
+    (whole, requires), shared = msgspec.json.schema_components(kinds, ref_template=_REF)
+    shared["_Variant"]["properties"]["requires"] = requires
+    # Not a word of the file: it holds those that this version does not know.
+    del shared["Requirements"]["properties"]["unknown"]
+    text = json.dumps({"$schema": DIALECT, **whole, "$defs": shared})
+    for name in shared:
+        text = text.replace(f'"{name}"', f'"{name.lstrip("_")}"')
+        text = text.replace(f'/{name}"', f'/{name.lstrip("_")}"')
+    # Python's end of a text; in the patterns of JSON Schema "$" means just that.
+    found: dict[str, Any] = json.loads(text.replace(r"\\Z", "$"))
+    return {**found, "title": "A release file of tsuku-llm"}
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema that refuses every key which it does not name."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(value) for key, value in schema.items()}
+    if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
+        # Properties may have names of keywords: each is a schema, and so is handled above.
+        return {"additionalProperties": False, **inner}
+    return inner
+
+
+def properties(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each key of the objects in a schema, with the schema of its value."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from properties(item)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict):
+            yield from schema["properties"].items()
+        for value in schema.values():
+            yield from properties(value)
+
+
+def as_written(kind: Any) -> Any:
+    """Return the type of what ``cli.answer.plain`` makes of a value: objects, lists, texts."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Path:
+        return str
+    if origin is Annotated:
+        return Annotated[as_written(inner[0]), msgspec.Meta(description=kind.__metadata__[0])]
+    if origin in (Union, types.UnionType):
+        return Union[tuple(map(as_written, inner))]  # noqa: UP007 - a computed one
+    if inner and origin is not typing.Literal:
+        return origin[tuple(each if each is ... else as_written(each) for each in inner)]
+    is_object = typing.is_typeddict(kind) or is_dataclass(kind) or hasattr(kind, "_fields")
+    if is_object and not issubclass(kind, enum.Enum):
+        return _object(kind)
+    return kind
+
+
+def _shared(name: str, hint: Any) -> Any:
+    """Return the common type of a key that is a plain text in a value of another module."""
+    common = KEYS.get(name)
+    if hint == str and common:  # noqa: E721 - a type, or an expression of types
+        return common
+    return common | None if hint == (str | None) and common else hint
+
+
+_KNOWN: dict[type, Any] = {}
+"""The types that were made: msgspec names a type once, if it is the same object."""
+
+
+def _object(kind: type) -> Any:
+    if kind not in _KNOWN:
+        hints = get_type_hints(kind, include_extras=True)
+        fields = {name: as_written(_shared(name, hint)) for name, hint in hints.items()}
+        made = TypedDict(kind.__name__, fields)  # type: ignore[misc]
+        made.__doc__ = kind.__doc__
+        _KNOWN[kind] = made
+    return _KNOWN[kind]

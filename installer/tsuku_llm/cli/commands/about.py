@@ -1,0 +1,41 @@
+"""The commands about this program itself: help, version."""
+
+from __future__ import annotations
+
+import click
+
+from tsuku_llm import __version__
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.command import Command
+from tsuku_llm.errors import UsageError
+
+
+@click.command("help", cls=Command, examples={"tsuku-llm help config set": "Show one command."})
+@click.argument("command", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, command: tuple[str, ...]) -> CommandResult:
+    """Show the help of a command.
+
+    Without COMMAND show the help of the program.
+    """
+    found = context.find_root()
+    for word in command:
+        if not isinstance(found.command, click.Group):
+            raise UsageError(
+                f"{found.command_path} has no command {word!r}",
+                hint=f"see: {found.command_path} --help",
+            )
+        _, below, _ = found.command.resolve_command(found, [word])
+        assert below  # noqa: S101 - else resolve_command has raised
+        found = below.context_class(below, parent=found, info_name=word)
+    text = found.get_help()
+    return CommandResult({"help": text}, tuple(text.splitlines()))
+
+
+@click.command("version", cls=Command)
+def version_command() -> CommandResult:
+    """Show the version of this program.
+
+    To see the installed builds: tsuku-llm list
+    """
+    return CommandResult({"version": __version__}, (f"tsuku-llm {__version__}",))

@@ -1,0 +1,383 @@
+"""Documents about builds: what fits, what is installed, what an update would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from tsuku_llm.chain.links import LinkState, Stage
+from tsuku_llm.cli.documents.keys import (
+    Backend,
+    Bytes,
+    Channel,
+    Device,
+    Id,
+    Moment,
+    Number,
+    Publisher,
+    RepositoryName,
+    Requested,
+    Sha256,
+    Tag,
+    Unattested,
+    VariantName,
+)
+from tsuku_llm.hardware import Hardware, Problem
+from tsuku_llm.launch.fit import FreeMemory
+from tsuku_llm.operations.caches import CacheState, DroppedCaches
+from tsuku_llm.operations.state_notes import FailureNote
+from tsuku_llm.operations.update import FitChange
+from tsuku_llm.store.legacy import LegacyAddon
+
+
+class RevocationDocument(TypedDict):
+    """A release that its publisher revoked; reason and date are empty if none is given."""
+
+    release: Tag
+    repository: RepositoryName
+    reason: str
+    date: str
+
+
+class Standing(TypedDict):
+    """What is known of a release; ``gone`` says that it is not offered any more, else null."""
+
+    revoked: bool
+    revocation: RevocationDocument | None
+    gone: str | None
+
+
+# --- a choice ------------------------------------------------------------------------------
+
+
+class Decision(TypedDict):
+    """What was chosen, from which release, for which request and machine."""
+
+    requested: Requested
+    detected: list[str]
+    selected: VariantName | None
+    release: Tag
+    version: Number | None
+    publisher: Publisher
+    repository: RepositoryName
+    unattested: Unattested | None
+    revoked: bool
+    revocation: RevocationDocument | None
+    avoided: list[RevocationDocument]
+    channel: Channel
+    kept_by: str | None
+    young: list[Tag]
+    platform: str
+    simulated: str | None
+
+
+class VariantVerdict(TypedDict):
+    """Whether a variant fits this machine; ``code`` and ``reason`` are null if it does."""
+
+    variant: VariantName
+    backend: Backend
+    compatible: bool
+    reason: str | None
+    code: str | None
+    rank: int | None
+    device: Device | None
+    note: str | None
+    download_size: Bytes | None
+
+
+class VariantState(VariantVerdict):
+    """The same, and whether the variant is installed and active."""
+
+    installed: bool
+    active: bool
+
+
+class ModelFit(TypedDict):
+    """Whether a model fits into memory; ``fits`` is null if it cannot be judged."""
+
+    needs: Bytes
+    needs_on_devices: Bytes
+    weights: Bytes
+    cache: Bytes
+    context: int
+    devices: Sequence[FreeMemory]
+    main_memory: FreeMemory
+    fits: bool | None
+    layers: int
+    layers_on_devices: int
+    shortened_context: int | None
+    missing_main_memory: Bytes
+    remedies: Sequence[str]
+
+
+class Comparison(Decision):
+    """A decision, and what helps where no variant fits."""
+
+    idle: list[Device]
+    problems: list[Problem]
+    hint: str | None
+
+
+class ExplainAnswer(Comparison):
+    """The answer of ``explain``; ``model`` is null if no model was named."""
+
+    variants: list[VariantVerdict]
+    model: ModelFit | None
+
+
+class ActiveBuild(TypedDict):
+    """The build that is active."""
+
+    id: Id
+    variant: VariantName
+    release: Tag
+
+
+class BackendsAnswer(Comparison):
+    """The answer of ``backends``."""
+
+    variants: list[VariantState]
+    active: ActiveBuild | None
+
+
+class ProbeAnswer(TypedDict):
+    """The answer of ``probe``; ``recorded`` is the file that was written."""
+
+    platform: str
+    hardware: Hardware
+    recorded: Path | None
+
+
+class ChainLink(TypedDict):
+    """One link between the GPU and the server."""
+
+    link: Stage
+    state: LinkState
+    evidence: list[str]
+    code: str | None
+    reason: str | None
+    fix: str | None
+    transient: bool
+
+
+class DoctorAnswer(Decision):
+    """The answer of ``doctor``; ``installed`` has the standing of each build, by its id."""
+
+    backend: Backend
+    variant: VariantName | None
+    links: list[ChainLink]
+    broken: Stage | None
+    fix: str | None
+    transient: bool
+    problems: list[Problem]
+    installed: dict[str, Standing]
+    caches: list[CacheState]
+
+
+# --- an install and an update --------------------------------------------------------------
+
+
+class Archive(TypedDict):
+    """One archive of a build."""
+
+    url: str
+    sha256: Sha256
+    size: Bytes | None
+    format: str | None
+
+
+class BetterVariant(TypedDict):
+    """A variant of the installed release that would be chosen now."""
+
+    variant: VariantName
+    device: Device | None
+    download_size: Bytes | None
+
+
+class InstallAnswer(Decision):
+    """The answer of ``install`` and ``update``: ``planned``, ``installed`` or ``unchanged``.
+
+    ``id`` and ``path`` are null for a plan. ``obstacle`` says why the active build does not fit
+    this machine now.
+    """
+
+    outcome: str
+    variant: VariantName
+    backend: Backend
+    device: Device | None
+    note: str | None
+    line: str
+    download_size: Bytes | None
+    artifacts: list[Archive]
+    passed_over: dict[str, str]
+    bound_before: RepositoryName | None
+    id: Id | None
+    path: Path | None
+    obstacle: str | None
+    better: BetterVariant | None
+
+
+class InstalledRelease(TypedDict):
+    """The release that is installed."""
+
+    release: Tag
+    version: Number | None
+    variant: VariantName
+    publisher: Publisher
+    repository: RepositoryName
+    unattested: Unattested | None
+    revoked: bool
+    revocation: RevocationDocument | None
+
+
+class NewestRelease(TypedDict):
+    """The release that an update would take."""
+
+    release: Tag
+    version: Number | None
+    publisher: Publisher
+    repository: RepositoryName
+    unattested: Unattested | None
+
+
+class UpdateCheckAnswer(TypedDict):
+    """The answer of ``update --check``; ``variant`` is null if an update installs nothing."""
+
+    channel: Channel
+    simulated: str | None
+    installed: InstalledRelease
+    newest: NewestRelease
+    kept_by: str | None
+    young: list[Tag]
+    available: bool
+    variant: VariantName | None
+    download_size: Bytes | None
+    to_download: Bytes | None
+    replaced: str | None
+    better: BetterVariant | None
+    changes: list[FitChange]
+    not_compatible: dict[str, str]
+
+
+# --- what is installed ---------------------------------------------------------------------
+
+
+class BuildDocument(TypedDict):
+    """An installed build; the answer of ``use`` and ``rollback``."""
+
+    id: Id
+    release: Tag
+    version: Number | None
+    publisher: Publisher
+    channel: Channel
+    repository: RepositoryName
+    unattested: Unattested | None
+    variant: VariantName
+    backend: Backend
+    installed_at: Moment
+    path: Path
+
+
+class ListedBuild(BuildDocument):
+    """An installed build in ``list``."""
+
+    revoked: bool
+    revocation: RevocationDocument | None
+    gone: str | None
+    active: bool
+    previous: bool
+    withheld: list[str]
+
+
+class DamagedBuild(TypedDict):
+    """A build that cannot be used, and why."""
+
+    id: Id
+    reason: str
+    hint: str
+
+
+class ListAnswer(TypedDict):
+    """The answer of ``list``; ``foreign`` are files that tsuku-llm did not make."""
+
+    versions: list[ListedBuild]
+    damaged: list[DamagedBuild]
+    unusable: str | None
+    legacy: list[LegacyAddon]
+    foreign: list[Path]
+
+
+class OfferedRelease(TypedDict):
+    """A release on offer."""
+
+    release: Tag
+    version: Number | None
+    channels: list[Channel]
+    published: str
+    publisher: Publisher
+    unattested: Unattested | None
+    revoked: bool
+    revocation: RevocationDocument | None
+    readable: bool
+
+
+class AvailableAnswer(TypedDict):
+    """The answer of ``list --available`` and ``repository refresh``, newest release first."""
+
+    repository: RepositoryName
+    releases: list[OfferedRelease]
+
+
+class WhichAnswer(TypedDict):
+    """The answer of ``which``."""
+
+    path: Path
+
+
+class UninstallAnswer(TypedDict):
+    """The answer of ``uninstall``; ``active`` is what is active now."""
+
+    removed: list[Id]
+    active: Id | None
+    foreign: list[Path]
+
+
+class PruneAnswer(TypedDict):
+    """The answer of ``prune``; ``logs`` are names of servers."""
+
+    removed: list[Id]
+    in_use: list[Id]
+    logs: list[str]
+    legacy_removed: list[LegacyAddon]
+    legacy: list[LegacyAddon]
+    foreign: list[Path]
+    caches: DroppedCaches | None
+
+
+class FallbackAnswer(TypedDict):
+    """The answer of ``fallback``; ``current`` tells whether the failures count now."""
+
+    failures: list[FailureNote]
+    current: bool
+    forgotten: bool
+
+
+class CheckedBuild(TypedDict):
+    """A build whose files were hashed, and what they were compared with."""
+
+    id: Id
+    intact: bool
+    differences: list[str]
+    repair: str | None
+    compared_with: str
+    unsigned: str | None
+    repository: RepositoryName | None
+    publisher: Publisher | None
+    unattested: Unattested | None
+
+
+class VerifyAnswer(TypedDict):
+    """The answer of ``verify``."""
+
+    versions: list[CheckedBuild]

@@ -1,0 +1,223 @@
+"""Documents about what runs: servers, a start, a benchmark; and settings and repositories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from tsuku_llm.cli.documents.builds import Standing
+from tsuku_llm.cli.documents.keys import (
+    BaseUrl,
+    Id,
+    Number,
+    PageUrl,
+    RepositoryName,
+    Sha256,
+    VariantName,
+)
+from tsuku_llm.config.keys import Value
+from tsuku_llm.launch.report import Placement, StartReport
+from tsuku_llm.operations.background import StoppedServer
+from tsuku_llm.operations.bench import Skipped, VariantSpeed
+
+
+class HelpAnswer(TypedDict):
+    """The answer of ``--help``."""
+
+    help: str
+
+
+class VersionAnswer(TypedDict):
+    """The answer of ``--version``: the version of tsuku-llm."""
+
+    version: Number
+
+
+# --- servers -------------------------------------------------------------------------------
+
+
+class ServerDocument(TypedDict):
+    """A server in the background; ``report`` is the last one of its start, with what has changed.
+
+    ``port`` is null if ``host`` is a Unix socket; then ``curl`` is the command that asks it for its
+    models. ``supervisor`` and ``pid`` are numbers of processes. ``idle_timeout`` is in seconds, 0
+    for none.
+    """
+
+    name: str
+    state: str
+    host: str
+    port: int | None
+    page_url: PageUrl | None
+    base_url: BaseUrl | None
+    curl: str | None
+    supervisor: int
+    pid: int | None
+    idle_timeout: int
+    exit_code: int | None
+    reason: str
+    line: str
+    report: StartReport | None
+
+
+class DamagedServer(TypedDict):
+    """A server whose record cannot be read."""
+
+    name: str
+    reason: str
+    hint: str
+
+
+class StatusAnswer(TypedDict):
+    """The answer of ``status``; ``releases`` has the standing of each server's release."""
+
+    servers: list[ServerDocument]
+    releases: dict[str, Standing]
+    damaged: list[DamagedServer]
+
+
+class MetricsAnswer(TypedDict):
+    """The answer of ``status --prometheus``."""
+
+    metrics: str
+
+
+class LogsAnswer(TypedDict):
+    """The answer of ``logs``."""
+
+    name: str
+    lines: list[str]
+
+
+class OpenAnswer(TypedDict):
+    """The answer of ``open``."""
+
+    name: str
+    page_url: PageUrl
+
+
+class StopAnswer(TypedDict):
+    """The answer of ``stop``: ``stopped``, ``killed``, ``gone`` or ``unreadable`` for each."""
+
+    stopped: list[StoppedServer]
+
+
+class ServeAnswer(TypedDict):
+    """The answer of ``serve`` after the server's end."""
+
+    server_exit_code: int
+    start: StartReport | None
+
+
+class SupervisedAnswer(TypedDict):
+    """The answer of a service's ``serve`` after the server's end."""
+
+    server_exit_code: int
+
+
+class PlanAnswer(TypedDict):
+    """The answer of ``serve --dry-run`` and ``run --dry-run``."""
+
+    id: Id
+    argv: Sequence[str]
+    cwd: Path
+    environment: Mapping[str, str]
+    removed: Sequence[str]
+    placement: Placement | None
+
+
+class UnitsAnswer(TypedDict):
+    """The answer of ``serve --systemd-unit``; ``units`` has each text by its file's name."""
+
+    unit: str
+    units: dict[str, str]
+    credentials: Path | None
+    written: Sequence[Path]
+
+
+# --- a benchmark ---------------------------------------------------------------------------
+
+
+class BenchAnswer(TypedDict):
+    """The answer of ``bench``, fastest first; ``saved`` is what was written as ``llm.backend``."""
+
+    model: Path
+    rounds: int
+    results: list[VariantSpeed]
+    failed: list[Skipped]
+    skipped: list[Skipped]
+    fastest: VariantName
+    hints: Sequence[str]
+    saved: str | None
+
+
+# --- settings and repositories -------------------------------------------------------------
+
+
+class SettingDocument(TypedDict):
+    """A setting, its value in force, and where that comes from."""
+
+    key: str
+    value: Value
+    source: str
+
+
+class ConfigListAnswer(TypedDict):
+    """The answer of ``config list``."""
+
+    settings: list[SettingDocument]
+    warnings: list[str]
+
+
+class ConfigPathAnswer(TypedDict):
+    """The answer of ``config path``."""
+
+    config_file: Path
+
+
+class RootRole(TypedDict):
+    """How many of which keys must sign for a role."""
+
+    threshold: int
+    keys: list[str]
+
+
+class RootDocument(TypedDict):
+    """A root of trust; ``number`` counts its owner's changes of it."""
+
+    number: int
+    roles: dict[str, RootRole]
+
+
+class RepositoryAddAnswer(TypedDict):
+    """The answer of ``repository add``."""
+
+    name: RepositoryName
+    url: str
+    fingerprint: Sha256
+    root: RootDocument
+
+
+class RepositoryDocument(TypedDict):
+    """A repository; ``source`` is ``embedded`` or ``updated``, null without valid metadata."""
+
+    name: RepositoryName
+    url: str
+    fingerprint: Sha256
+    source: str | None
+    signed: str | None
+    expires: str | None
+    state: str
+
+
+class RepositoryListAnswer(TypedDict):
+    """The answer of ``repository list``."""
+
+    repositories: list[RepositoryDocument]
+
+
+class RepositoryRemoveAnswer(TypedDict):
+    """The answer of ``repository remove``."""
+
+    name: RepositoryName

@@ -1,0 +1,154 @@
+"""What a mistyped or foreign command or option may mean here; imported for an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+import click
+
+_SAME_COMMANDS = (
+    "install add download pull fetch",
+    "uninstall remove rm delete del erase",
+    "unset remove rm delete del reset",
+    "remove rm delete del uninstall",
+    "list ls show dir versions installed",
+    "update upgrade up outdated",
+    "refresh update sync fetch pull",
+    "serve start server run-server launch llama-server chat",
+    "status ps top servers",
+    "logs log tail journal",
+    "stop kill down halt end",
+    "use switch activate select default",
+    "rollback undo revert downgrade",
+    "prune clean cleanup gc autoremove",
+    "verify check audit validate",
+    "doctor diagnose troubleshoot check",
+    "explain why",
+    "probe info hardware gpu gpus devices system",
+    "backends variants",
+    "which where path",
+    "bench benchmark",
+    "config settings configure options",
+    "repository repositories repo remote tap mirror",
+    "help man usage",
+    "version about",
+)
+"""A command, then what it is called elsewhere. A group takes the lines of its own commands."""
+
+_SAME_OPTIONS = (
+    "--detach --background --daemon --bg -d",
+    "--yes --assume-yes --no-confirm -y",
+    "--dry-run --dry --simulate --whatif -n",
+    "--release --version --tag",
+    "--backend --variant --gpu --device --accelerator",
+    "--version -V",
+    "--follow --tail",
+    "--force --reinstall -f",
+    "--offline --no-network",
+    "--all -a",
+    "--available --remote",
+    "--name -n",
+    "--model -m",
+    "--exec --foreground",
+    "--check --outdated",
+)
+"""An option, then what it is called elsewhere. A command takes the lines of its own options."""
+
+_CUTOFF = 0.7
+"""The least similarity of a word: below it a suggestion is more often wrong than right."""
+
+
+def command_for(word: str, context: click.Context) -> str | None:
+    """Return the command line that a word may mean in a group; None if it is like none.
+
+    It is a command of the group with a similar name or the same meaning, or one below it.
+    """
+    group = context.command
+    names = tuple(_visible(group, context))
+    # A word means the first that claims it: a name, then another word for it, then a name below it.
+    meanings = {name: name for name in names}
+    for name, others in _lines(_SAME_COMMANDS):
+        if name in names:
+            for other in others:
+                meanings.setdefault(other, name)
+    for name in names:
+        for below in _visible(_command(group, context, name), context):
+            meanings.setdefault(below, f"{name} {below}")
+    found = _nearest(word.lower(), meanings)
+    return f"{context.command_path} {found}" if found else None
+
+
+def option_for(word: str, context: click.Context, *, similar: bool) -> str | None:
+    """Return the option of a command that an unknown one may mean; None if it is like none.
+
+    Without ``similar`` it must have the same meaning.
+    """
+    own = _options(context.command, context)
+    meanings = {name: name for name in own}
+    for name, others in _lines(_SAME_OPTIONS):
+        if name in own:
+            for other in others:
+                meanings.setdefault(other, name)
+    # Short options are all similar.
+    if word in meanings or not similar or not word.startswith("--"):
+        return meanings.get(word)
+    # Without the dashes, which would make every two options similar.
+    long = {name[2:]: option for name, option in meanings.items() if name.startswith("--")}
+    return _nearest(word[2:].lower(), long)
+
+
+def owners_of(option: str, context: click.Context) -> tuple[str, ...]:
+    """List the other commands that have an option, as they are called."""
+    root = context.find_root()
+    return tuple(
+        path
+        for path, command in _all(root.command, root, root.command_path)
+        if command is not context.command and option in _options(command, context)
+    )
+
+
+def _lines(table: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    for line in table:
+        name, *others = line.split()
+        yield name, others
+
+
+def _nearest(word: str, meanings: Mapping[str, str]) -> str | None:
+    near = get_close_matches(word, meanings, 1, _CUTOFF)
+    return meanings[near[0]] if near else None
+
+
+def _command(group: click.Command, context: click.Context, name: str) -> click.Command:
+    assert isinstance(group, click.Group)  # noqa: S101 - only groups have names to look up
+    command = group.get_command(context, name)
+    assert command is not None  # noqa: S101 - it is listed
+    return command
+
+
+def _visible(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield the names of a group's commands, without hidden ones; none for any other command."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            if not _command(command, context, name).hidden:
+                yield name
+
+
+def _all(
+    command: click.Command, context: click.Context, path: str
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that is not a group, with the words that call it."""
+    if not isinstance(command, click.Group):
+        yield path, command
+    for name in _visible(command, context):
+        yield from _all(_command(command, context, name), context, f"{path} {name}")
+
+
+def _options(command: click.Command, context: click.Context) -> frozenset[str]:
+    """Return the names of a command's options, without the hidden ones."""
+    return frozenset(
+        name
+        for parameter in command.get_params(context)
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    )

@@ -1,0 +1,187 @@
+"""Help in every form, its snapshots, and what a mistyped command or option is answered with."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.help_texts import COLUMNS, SNAPSHOTS, contexts, snapshot
+from support.program import Result, environment, run_program
+
+from tsuku_llm import __version__
+from tsuku_llm.cli.program import COMMANDS
+from tsuku_llm.cli.program import program as group
+from tsuku_llm.cli.suggestions import _SAME_COMMANDS, _SAME_OPTIONS
+
+Run = Callable[..., Result]
+AsJson = Callable[..., Any]
+
+PATHS = [each.command_path.split()[1:] for each in contexts(group, 80)]
+
+
+# --- help and version as commands --------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", PATHS, ids=" ".join)
+def test_help_of_a_command_is_its_help_option(words: list[str], program: Run) -> None:
+    shown = program("help", *words)
+    assert shown.code == 0
+    assert shown == program(*words, "--help") == program(*words, "-h")
+
+
+def test_help_as_json(as_json: AsJson) -> None:
+    told = as_json("help", "config", "set")
+    assert (told["status"], told["command"]) == ("ok", "help")
+    assert told["data"]["help"].startswith("Usage: tsuku-llm config set ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("instal",), "there is no command 'instal'", "did you mean: tsuku-llm install"),
+        (("config", "lst"), "there is no command 'lst'", "did you mean: tsuku-llm config list"),
+        (("serve", "x"), "tsuku-llm serve has no command 'x'", "see: tsuku-llm serve --help"),
+        (("--", "--frob"), "tsuku-llm has no option --frob", "see: tsuku-llm --help"),
+    ],
+)
+def test_help_of_what_does_not_exist(
+    words: tuple[str, ...], message: str, hint: str, program: Run
+) -> None:
+    result = program("help", *words)
+    assert result == Result(2, "", f"error[bad-usage]: {message}\nhint: {hint}\n")
+
+
+def test_the_version_is_a_command(program: Run, as_json: AsJson) -> None:
+    assert program("version") == program("--version")
+    assert as_json("version")["data"] == {"version": __version__}
+
+
+# --- the texts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_the_help_texts_are_those_of_the_snapshot(columns: int) -> None:
+    kept = (SNAPSHOTS / f"{columns}.txt").read_text("utf-8")
+    assert snapshot(columns) == kept, "run: python tests/support/help_texts.py"
+
+
+@pytest.mark.parametrize("columns", [*COLUMNS, 60])
+def test_the_help_is_wrapped_between_words(columns: int) -> None:
+    words = {word for each in contexts(group, 500) for word in each.get_help().split()}
+    for each in contexts(group, columns):
+        for line in each.get_help().splitlines():
+            assert len(line) <= columns, line
+            assert line == line.rstrip()
+            assert set(line.split()) <= words, f"cut in mid-word: {line}"
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_a_terminal_shows_the_snapshot(columns: int, tmp_path: Path) -> None:
+    shown = run_program("serve", "--help", env={**environment(tmp_path), "COLUMNS": str(columns)})
+    assert f"$ tsuku-llm serve --help\n{shown.stdout}$ " in snapshot(columns)
+
+
+def test_every_example_is_a_call_with_its_meaning() -> None:
+    # tests/project/test_docs.py checks the words of each call.
+    shown = [each for each in contexts(group, 80) if getattr(each.command, "examples", {})]
+    assert {"serve", "install", "update", "doctor"} <= {each.info_name for each in shown}
+    for each in shown:
+        examples: dict[str, str] = each.command.examples  # type: ignore[attr-defined]
+        for call, meaning in examples.items():
+            assert call.startswith("tsuku-llm ")
+            assert meaning.endswith((".", "?"))
+
+
+# --- did you mean ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("instal", "install"),
+        ("Install", "install"),
+        ("stauts", "status"),
+        ("upgrade", "update"),
+        ("upgrad", "update"),
+        ("remove", "uninstall"),
+        ("rm", "uninstall"),
+        ("ls", "list"),
+        ("run-server", "serve"),
+        ("start", "serve"),
+        ("ps", "status"),
+        ("pull", "install"),
+        ("set", "config set"),
+        ("refresh", "repository refresh"),
+        ("config rm", "config unset"),
+        ("config show", "config list"),
+        ("repository rm", "repository remove"),
+        ("repository sync", "repository refresh"),
+    ],
+)
+def test_a_command_of_another_name_is_suggested(typed: str, meant: str, program: Run) -> None:
+    result = program(*typed.split())
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == f"hint: did you mean: tsuku-llm {meant}"
+
+
+@pytest.mark.parametrize("typed", ["xyz", "frobnicate", "q", ""])
+def test_a_command_that_is_like_none_gets_the_help(typed: str, program: Run) -> None:
+    assert program(typed).stderr.splitlines()[-1] == "hint: see: tsuku-llm --help"
+
+
+SERVER = "put arguments that are not for tsuku-llm after --: tsuku-llm serve -- -m MODEL.gguf"
+
+
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("install --offlin", ["hint: did you mean --offline?"]),
+        ("install -y", ["hint: did you mean --yes?"]),
+        ("install --version b1", ["hint: did you mean --release?"]),
+        ("install --variant cpu", ["hint: did you mean --backend?"]),
+        ("-V", ["hint: did you mean --version?"]),
+        (
+            "install --require-gpu",
+            ["  tsuku-llm serve has it", "hint: see: tsuku-llm install --help"],
+        ),
+        ("repository list --fingerprint x", ["  tsuku-llm repository add has it"]),
+        ("list -x", ["hint: see: tsuku-llm list --help"]),
+        ("serve --requir-gpu", [f"hint: did you mean --require-gpu? {SERVER}"]),
+        ("serve --background", [f"hint: did you mean --detach? {SERVER}"]),
+        ("serve --port 80", [f"hint: {SERVER}"]),
+        ("serve --force", ["  tsuku-llm install has it", f"hint: {SERVER}"]),
+    ],
+)
+def test_an_unknown_option_is_answered_with_what_may_be_meant(
+    typed: str, lines: list[str], program: Run
+) -> None:
+    result = program(*typed.split())
+    assert (result.code, result.stdout) == (2, "")
+    first, *rest = result.stderr.splitlines()
+    assert " has no option -" in first
+    assert rest[: len(lines)] == lines
+
+
+def test_quiet_of_serve_is_not_taken_for_require_gpu(program: Run) -> None:
+    assert "--require-gpu" not in program("serve", "--quit").stderr
+
+
+def test_a_hidden_option_is_not_suggested(program: Run) -> None:
+    assert "did you mean" not in program("serve", "--supervise").stderr
+
+
+def test_each_word_of_the_tables_leads_somewhere() -> None:
+    subcommands = {words[-1] for words in PATHS if words}
+    own = {line.split()[0] for line in _SAME_COMMANDS}
+    assert own <= subcommands
+    # A word that is a command itself means that command.
+    for line in _SAME_COMMANDS:
+        assert line.split()[0] not in line.split()[1:]
+    options = {
+        name
+        for each in contexts(group, 80)
+        for option in each.command.params
+        for name in option.opts
+    }
+    assert {line.split()[0] for line in _SAME_OPTIONS} <= options
+    assert set(COMMANDS) <= subcommands

@@ -1,0 +1,53 @@
+"""The table of features in ``docs/comparison.md``: each row is shown, or says why not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "comparison.md").read_text("utf-8")
+_TABLE = PAGE.partition("\n## Features\n")[2]
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in _TABLE.splitlines()
+    if line.startswith("| ")
+][1:]
+DEFINED = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for name in re.findall(r"^ *def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+}
+
+
+def shown_by(cell: str) -> set[str]:
+    """The tests and the pages that a cell names."""
+    return {*re.findall(r"`(test_\w+)`", cell), *re.findall(r"\]\(([^)#]+)", cell)}
+
+
+def test_the_table_has_every_feature_once() -> None:
+    names = [row[0] for row in ROWS]
+    assert len(names) == len(set(names)) == 56
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_feature_is_shown_or_has_a_reason(row: list[str]) -> None:
+    _, *others, ours, evidence = row
+    assert len(others) == 6
+    assert {*others, ours} <= {"y", "p", "n", "-"}
+    named = shown_by(evidence)
+    for each in named:
+        assert each in DEFINED or (ROOT / "docs" / each).is_file(), each
+    if ours == "y":
+        assert named
+    else:
+        # A reason is words, not only the name of a test.
+        assert re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", "", evidence).count(" ") >= 3
+
+
+def test_the_numbers_of_sources_are_those_of_the_list() -> None:
+    text, _, listed = PAGE.partition("\n## Sources\n")
+    numbers = {int(number) for number in re.findall(r"\[(\d+)\](?!\()", text)}
+    defined = [int(number) for number in re.findall(r"^(\d+)\. ", listed, re.MULTILINE)]
+    assert defined == list(range(1, len(defined) + 1))
+    assert numbers == set(defined)

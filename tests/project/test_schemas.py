@@ -1,0 +1,106 @@
+"""The published JSON Schemas: up to date, one for each command, one meaning for each key.
+
+``support.schemas`` checks every document that the other tests see.
+"""
+
+import json
+import re
+from typing import Any
+
+import click
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+from support.schemas import checked, validator
+
+from ci.schemas import FOLDER, answer_schema, properties, schemas, text_of
+from tsuku_llm.cli.documents.answers import ANSWERS
+from tsuku_llm.cli.documents.keys import KEYS
+from tsuku_llm.cli.program import program
+
+RELEASES = FOLDER.parents[1] / "manifests/targets/releases"
+
+
+def test_the_published_schemas_are_those_of_the_types() -> None:
+    published = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
+    made = {name: text_of(schema) for name, schema in schemas().items()}
+    assert published == made, "write them again: python -m ci.schemas"
+
+
+def commands(group: click.Group, above: str = "") -> list[str]:
+    found = []
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        found.append(f"{above}{name}")
+        if isinstance(command, click.Group):
+            found += commands(command, f"{name} ")
+    return found
+
+
+def test_every_command_has_a_schema_and_every_schema_a_command() -> None:
+    hidden = {"repository pack"}
+    assert set(ANSWERS) - {""} - hidden == set(commands(program)) - hidden
+
+
+def test_a_key_means_the_same_in_every_document() -> None:
+    meanings: dict[str, set[str]] = {}
+    for command in ANSWERS:
+        for name, schema in properties(answer_schema(command)):
+            if name in KEYS:
+                meanings.setdefault(name, set()).add(meaning(schema))
+    assert meanings == {name: {KEYS[name].__metadata__[0]} for name in KEYS}
+
+
+def test_the_page_about_documents_has_these_meanings() -> None:
+    page = (FOLDER.parent / "json.md").read_text("utf-8")
+    told = re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
+    assert told == [(name, KEYS[name].__metadata__[0]) for name in KEYS]
+
+
+def meaning(schema: dict[str, Any]) -> str:
+    """What a schema of a value says that it is, if it is not null."""
+    (value,) = (each for each in schema.get("anyOf", [schema]) if each.get("type") != "null")
+    return str(value.get("description", value))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    envelope = {"format": 1, "command": "which", "status": "ok", "exit_code": 0, "error": None}
+    return {**envelope, "data": {"path": "/x"}, **changes}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"data": {"path": 3}},
+        {"data": {"path": "/x", "new": 1}},
+        {"data": {"other": "/x"}},
+        {"format": 2},
+        {"status": "fine"},
+        {"error": "text"},
+        {"exit_code": None},
+        {"extra": 1},
+    ],
+)
+def test_a_document_that_is_not_as_its_schema_says_is_refused(wrong: dict[str, Any]) -> None:
+    checked(document())
+    with pytest.raises(ValidationError):
+        checked(document(**wrong))
+
+
+def test_a_program_of_today_reads_a_document_of_tomorrow() -> None:
+    schema = json.loads((FOLDER / "which.json").read_text("utf-8"))
+    later = document(data={"path": "/x", "new": 1}, new=2)
+    Draft202012Validator(schema).validate(later)
+    with pytest.raises(ValidationError):
+        validator("which").validate(later)
+
+
+@pytest.mark.parametrize("path", sorted(RELEASES.glob("*.json")), ids=lambda path: path.name[-14:])
+def test_the_release_files_of_the_repository_are_as_their_schema_says(path: Any) -> None:
+    schema = json.loads((FOLDER / "release-file.json").read_text("utf-8"))
+    Draft202012Validator.check_schema(schema)
+    check = Draft202012Validator(schema)
+    release = json.loads(path.read_text("utf-8"))
+    check.validate(release)
+    with pytest.raises(ValidationError):
+        check.validate({**release, "published": "today"})
