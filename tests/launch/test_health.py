@@ -1,4 +1,4 @@
-"""Where a server listens, by its words and variables, and whether it is ready."""
+"""Whether a server is ready, and whether it has a web page."""
 
 import socket
 import threading
@@ -9,31 +9,9 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority
 
-from tsuku_llm.launch.addresses import ServerAddress, address_of
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.health import Readiness, is_healthy
 from tsuku_llm.launch.planning import LaunchPlan
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "address"),
-    [
-        ("", {}, ServerAddress("127.0.0.1", 8080)),
-        ("--port 9 --host ::1", {}, ServerAddress("::1", 9)),
-        ("--port 9 --port 10", {}, ServerAddress("127.0.0.1", 10)),
-        ("", {"LLAMA_ARG_PORT": "9", "LLAMA_ARG_HOST": "h"}, ServerAddress("h", 9)),
-        ("--port 10", {"LLAMA_ARG_PORT": "9"}, ServerAddress("127.0.0.1", 10)),
-        ("--port x", {}, ServerAddress("127.0.0.1", 8080)),
-        ("--port", {}, ServerAddress("127.0.0.1", 8080)),
-        ("--api-prefix /v", {}, ServerAddress(prefix="/v")),
-        ("--ssl_cert_file c.pem --ssl-key-file k.pem", {}, ServerAddress(tls=True)),
-        ("--host /run/a.sock", {}, ServerAddress("/run/a.sock", 8080)),
-    ],
-)
-def test_the_address_comes_from_arguments_and_variables(
-    words: str, env: dict[str, str], address: ServerAddress
-) -> None:
-    assert address_of(words.split(), env) == address
-    assert address.is_unix == address.host.endswith(".sock")
 
 
 @contextmanager
