@@ -3,8 +3,9 @@
 #
 #   ./install.sh [ARGUMENT OF tsuku-llm install...]
 #
-# The environment is made in .venv/. What upstream's builds and Python need from the system
-# is installed on Debian and Ubuntu where it is missing, with sudo unless run by root.
+# The environment is made in .venv/, and a link to its tsuku-llm in ~/.local/bin, or in
+# $XDG_BIN_HOME. What upstream's builds and Python need from the system is installed on Debian and
+# Ubuntu where it is missing, with sudo unless run by root.
 set -eu
 cd "$(dirname "$0")"
 python=${PYTHON:-python3}
@@ -26,9 +27,68 @@ elif [ -n "$missing" ]; then
 fi
 
 rm -rf build # setuptools would put modules that were since removed into the wheel
-[ -x .venv/bin/pip ] || "$python" -m venv --clear .venv
+# A clone that was moved, or another Python, leaves an environment that does not start.
+.venv/bin/pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 # Every dependency, and what builds the package, is locked with its digests (ci/lock).
 pip() { .venv/bin/pip install --quiet --disable-pip-version-check "$@"; }
 pip --require-hashes -r ci/locks/tool.txt
 pip --no-deps --no-build-isolation .
-exec .venv/bin/tsuku-llm install --yes "$@"
+
+# A link to the program in the user's folder for programs. What another program put there stays.
+program=$PWD/.venv/bin/tsuku-llm
+bin=${XDG_BIN_HOME:-${HOME:+$HOME/.local/bin}}
+link=$bin/tsuku-llm
+
+# Whether the link may be made: nothing is there, or a link to this clone or to one that is gone.
+free() {
+    [ -L "$link" ] || { [ ! -e "$link" ] && return; }
+    case $(readlink "$link") in
+        "$program") ;;
+        */.venv/bin/tsuku-llm) [ ! -e "$link" ] ;;
+        *) return 1 ;;
+    esac
+}
+
+linked=
+case $bin in
+    /*)
+        if ! free; then
+            echo "$link is not from here, so it stays as it is" >&2
+        elif mkdir -p "$bin" && ln -sf "$program" "$link"; then
+            linked=yes
+        fi
+        ;;
+    *) echo "there is no folder for a link to tsuku-llm: HOME is not set" >&2 ;;
+esac
+
+# The hints of the program name it as it is called here, unless its name is enough.
+if [ -z "$linked" ]; then
+    echo "tsuku-llm is $program" >&2
+    exec "$program" install --yes "$@"
+fi
+"$link" install --yes "$@"
+
+# The command that puts the folder onto the PATH of new shells, in words of the user's own shell.
+path_command() {
+    folder=$bin
+    # shellcheck disable=SC2016  # the shell that reads the file expands it
+    [ "$bin" != "${HOME-}/.local/bin" ] || folder='$HOME/.local/bin'
+    line="export PATH=\"$folder:\$PATH\""
+    case ${SHELL-} in
+        */fish) echo "fish_add_path \"$folder\"" ;;
+        */zsh) echo "echo '$line' >>\"\${ZDOTDIR:-\$HOME}/.zshrc\"" ;;
+        */bash) [ "$(uname -s)" = Darwin ] && rc=.bash_profile || rc=.bashrc
+            echo "echo '$line' >>~/$rc" ;;
+        *) echo "echo '$line' >>~/.profile" ;;
+    esac
+}
+
+found=$(command -v tsuku-llm || :)
+case $found:$PATH: in
+    "$link":*) ;;
+    *:"$bin":*) echo "another program comes before this one on your PATH: $found" ;;
+    *)
+        echo "to call it by its name, tsuku-llm, run this and open a new terminal:"
+        echo "  $(path_command)"
+        ;;
+esac

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced: make_environment installs the locked dependencies of the tests in .venv-test/VERSION
 # and sets `python` and `venv`; use_environment does that unless PYTHON has all of them.
 

@@ -31,7 +31,7 @@ _PATIENCE = 600.0
 _LARGEST_ORDER = 1 << 18
 _NEVER = ("tsuku_llm.__main__", "tsuku_llm.probe.worker")
 _FOREIGN = (
-    *("httpx", "tuf.ngclient", "tuf.api.serialization.json", "rich.progress", "filelock"),
+    *("httpx", "tuf.ngclient", "tuf.api.serialization.json", "filelock"),
     *("truststore", "tomli", "tomlkit", "encodings.idna", "encodings.utf_8_sig", "_strptime"),
 )
 

@@ -3,6 +3,7 @@
 TsukuError
 ├── UsageError            2  bad-usage
 │   ├── ConfigError       2  bad-config
+│   ├── UnknownModel      2  unknown-model    (or several have the name)
 │   └── SnapshotError     2  bad-snapshot
 ├── SelectionError        3  no-variant
 │   └── UnknownRequest    3  unknown-request
@@ -55,12 +56,16 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return the hint for a name that does not exist: the most similar one, or ``otherwise``."""
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, before: str = "") -> str:
+    """Return the hint for a name that does not exist: the most similar one, or ``otherwise``.
+
+    ``before`` stands before each of the names: two names are not similar because both have it.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
-    near = get_close_matches(word.lower(), tuple(known), 1)
-    return f"did you mean {near[0]}?" if near else otherwise
+    by_lower = {name.lower(): name for name in known}
+    near = get_close_matches(word.lower().removeprefix(before.lower()), by_lower, 1)
+    return f"did you mean {before}{by_lower[near[0]]}?" if near else otherwise
 
 
 class TsukuError(Exception):
@@ -91,6 +96,12 @@ class ConfigError(UsageError):
     """A setting that is unreadable, malformed or has a value that does not exist."""
 
     slug = "bad-config"
+
+
+class UnknownModel(UsageError):
+    """A name of a model that no model of this machine has, or several."""
+
+    slug = "unknown-model"
 
 
 class SnapshotError(UsageError):

@@ -25,6 +25,15 @@ def printable(text: str) -> str:
     )
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters: the middle of a longer one is left out."""
+    if len(text) <= most:
+        return text
+    # The beginning says what it is. The end of a path or a name tells it from others like it.
+    end = (most - 1) // 3
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
 def has_password(text: str) -> bool:
     """Tell whether a URL in a text has a user, and so perhaps a password."""
     return _USER.search(text) is not None

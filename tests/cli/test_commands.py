@@ -88,7 +88,7 @@ def test_a_mistyped_name_gets_the_most_similar_one(
     assert result.stderr.splitlines()[-1] == f"hint: did you mean {near}?"
 
 
-@pytest.mark.parametrize("word", ["", "b1 or b2", "b" * 100_000])
+@pytest.mark.parametrize("word", ["b1 or b2", "b" * 100_000])
 def test_what_cannot_be_a_release_is_refused(word: str, program: Program) -> None:
     result = program("explain", "--release", word)
     assert result.code == 2
@@ -113,9 +113,9 @@ def test_an_unknown_setting_in_the_file_is_reported(tmp_path: Path, tsuku_home: 
     tsuku_home.mkdir()
     (tsuku_home / "config.toml").write_text("[llm]\nbakend = 'cpu'\n")
     result = run_program("config", "list", env=environment(tsuku_home))
-    assert (result.code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[-1].startswith("warning: ")
-    assert "llm.bakend" in result.stdout
+    assert result.code == 0
+    assert result.stderr.startswith("warning: ")
+    assert "llm.bakend" in result.stderr
     listed = run_program("list", env=environment(tsuku_home), cwd=tmp_path)
     assert listed.code == 0
     assert "llm.bakend" in listed.stderr

@@ -15,6 +15,7 @@ import pytest
 from support.program import Result, environment, run_program
 
 from tsuku_llm import __version__
+from tsuku_llm._version import REPORTS
 from tsuku_llm.cli import entry
 from tsuku_llm.cli.answer import CommandResult, ReportedError, document
 from tsuku_llm.cli.command import Command
@@ -46,7 +47,7 @@ def commands() -> list[tuple[str, ...]]:
 def test_without_arguments_the_help_is_shown(program: Run) -> None:
     result = program()
     assert (result.code, result.stderr) == (0, "")
-    assert "serve -- -m MODEL.gguf" in result.stdout
+    assert "serve -m MODEL.gguf" in result.stdout
     for name, listed in COMMANDS.items():
         assert name in result.stdout
         assert listed.summary in " ".join(result.stdout.split())
@@ -210,6 +211,7 @@ def test_a_bug_shows_a_traceback_and_what_to_do(
     assert (result.code, result.stdout) == (1, "")
     assert result.stderr.startswith("Traceback")
     assert "error[bug]: ZeroDivisionError: of ours" in result.stderr
+    assert REPORTS in result.stderr.splitlines()[-1]
     assert "please report it" in result.stderr.splitlines()[-1]
     assert as_json("config")["error"]["code"] == "bug"
 
@@ -265,7 +267,8 @@ def test_the_envelope_accepts_every_type_of_a_report() -> None:
 # --- bad surroundings, in a real process -------------------------------------------------
 
 LIGHT = [("list",), ("which",), ("serve", "--", "-m", "x"), ("config", "list")]
-CONFIGURED = [*LIGHT, ("install", "--dry-run"), ("explain",), ("update", "--check")]
+CONFIGURED = [("serve", "--", "-m", "x"), ("install", "--dry-run"), ("explain",)]
+CONFIGURED += [("update", "--check"), ("run", "llama-cli"), ("uninstall", "--all"), ("probe",)]
 
 
 @pytest.mark.parametrize("words", CONFIGURED, ids=" ".join)
@@ -357,7 +360,7 @@ def test_an_answer_that_can_neither_be_written_nor_undone_is_one_error(
 
 # --- import cost -------------------------------------------------------------------------
 
-BUDGET = ("httpx", "tuf", "rich", "msgspec", "cryptography", "pip", "tomlkit", "securesystemslib")
+BUDGET = ("httpx", "tuf", "msgspec", "cryptography", "pip", "tomlkit", "securesystemslib")
 LOADED = """
 import sys
 from tsuku_llm.cli.entry import run

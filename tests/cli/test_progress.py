@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, else a line per archive; never in the way of the answer."""
+"""Progress: a line for each archive on a terminal, else a few; never in the way of the answer."""
 
 import os
 import subprocess
@@ -12,7 +12,15 @@ from support.program import environment
 from support.tools import open_terminal
 
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.progress_bar import Bar, Lines, SparseStatus, Status
+from tsuku_llm.cli.progress_bar import (
+    Bars,
+    Job,
+    Lines,
+    SparseStatus,
+    Status,
+    amount,
+    layout,
+)
 
 SHOW = """
 import sys
@@ -21,22 +29,148 @@ from tsuku_llm.cli.console import Console
 console = Console(json="--json" in sys.argv)
 console.progress.begin("build.tar.gz", 3_000_000)
 console.progress.advance(1_500_000)
+console.progress.stage("build.tar.gz", "unpacking")
 console.note("a note \\x1b[31m in between")
 console.progress.advance(1_500_000)
 console.progress.end()
-console.note("rich" if "rich" in sys.modules else "plain")
+console.progress.finish()
+console.note("the end")
 """
 
 
-def test_lines_say_only_what_is_downloaded() -> None:
+REAL = "llama-b11429-bin-ubuntu-cuda-13.4-x64.tar.gz"
+RUNTIME = "cudart-llama-bin-ubuntu-cuda-13.4-x64.tar.gz"
+WHEEL = "llama_cpp_server_cu124-0.3.9-py3-none-manylinux_2_28_x86_64.whl"
+
+
+def job(name: str, total: int | None, done: int, speed: int = 12_500_000, stage: str = "") -> Job:
+    """An archive that has arrived at this speed for two seconds."""
+    made = Job(name, total, done)
+    made.samples += [(0.0, done - 2 * speed), (2.0, done)]
+    made.stage, made.arriving = stage, not stage
+    return made
+
+
+def test_a_wide_terminal_has_everything() -> None:
+    [line] = layout([job(REAL, 593_000_000, 255_000_000)], 199)
+    assert line.startswith(f"{REAL} ████")
+    assert line.endswith("░ " + "  255/593 MB 12.5 MB/s  0:27")
+
+
+def test_eighty_columns_have_everything_and_the_telling_parts_of_the_name() -> None:
+    [line] = layout([job(REAL, 593_000_000, 255_000_000)], 79)
+    assert line.split() == [
+        "llama-b11429-bin-ubuntu-cuda-13.4-x64",
+        "█████░░░░░░░",
+        *("255/593", "MB", "12.5", "MB/s", "0:27"),
+    ]
+
+
+def test_forty_columns_keep_name_amount_and_time() -> None:
+    lines = layout([job(REAL, 593_000_000, 255_000_000), job(RUNTIME, 391_000_000, 0)], 39)
+    assert lines == [
+        "llama-…cuda-13.4-x64   255/593 MB  0:27",
+        "cudart…cuda-13.4-x64  0.00/391 MB  0:31",
+    ]
+
+
+def test_a_size_that_is_not_known_has_no_end() -> None:
+    [line] = layout([job(WHEEL, None, 12_300_000)], 79)
+    assert "12.3/? MB 12.5 MB/s" in line
+    assert "█" not in line
+    assert layout([job(WHEEL, None, 12_300_000)], 39) == ["llama_…r_cu124-0.3.9    12.3/? MB"]
+
+
+def test_what_is_done_after_the_download_is_in_the_same_line() -> None:
+    jobs = [job(REAL, 593_000_000, 593_000_000, stage="unpacking"), Job("there.zip", None)]
+    jobs[1].stage, jobs[1].arriving = "checking", False
+    assert layout(jobs, 39) == [
+        "llama-…cuda-13.4-x64 593 MB unpacking",
+        "there.zip            checking",
+    ]
+
+
+@pytest.mark.parametrize("width", range(1, 120))
+def test_no_line_is_longer_than_the_terminal(width: int) -> None:
+    for each in (
+        job(REAL, 10**12, 10**9),
+        job(WHEEL, None, 5),
+        job("a", 0, 0),
+        job("b" * 300, 1, 1),
+    ):
+        assert all(len(line) <= width for line in layout([each], width))
+        assert all(len(line) <= width for line in layout([each], width, plain=True))
+
+
+def test_a_stream_without_blocks_gets_ascii() -> None:
+    [line] = layout([job(REAL, 593_000_000, 255_000_000)], 99, plain=True)
+    assert line.isascii()
+    assert "####" in line
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "shown"),
+    [
+        (0, 31_636_673, "0.00/31.6 MB"),
+        (999_499_999, 999_499_999, "999 MB"),
+        (10**6, 999_500_000, "0.00/1.00 GB"),
+        (5, 900, "5/900 B"),
+        (0, 0, "0 B"),
+    ],
+)
+def test_an_amount_has_the_unit_of_the_whole(done: int, total: int, shown: str) -> None:
+    assert amount(done, total) == shown
+
+
+def test_what_an_earlier_run_left_does_not_count_as_speed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    now = 100.0
+    bars = Bars(lambda: now)
+    bars.begin("a.zip", 1_000_000_000, 800_000_000)
+    bars.advance(1_000_000)
+    now += 1
+    written = ""
+    while "MB/s" not in written:
+        written += capsys.readouterr().err
+    bars.close()
+    assert "0.80/1.00 GB  1.0 MB/s  3:19" in written
+
+
+def test_a_log_gets_the_begin_some_steps_and_the_end() -> None:
     said: list[str] = []
     lines = Lines(said.append)
-    lines.begin("a.tar.gz", 31_636_673)
-    lines.advance(5)
+    lines.begin("a.tar.gz", 40_000_000, 4_000_000)
+    lines.stage("a.tar.gz", "unpacking")
+    for _ in range(9):
+        lines.advance(4_000_000)
     lines.end()
-    lines.begin("b.zip", None)
-    lines.close()
-    assert said == ["fetching a.tar.gz (31.6 MB)", "fetching b.zip (?)"]
+    lines.stage("a.tar.gz", "checking")
+    lines.begin("b.whl", None)
+    lines.advance(250_000_000)
+    lines.end()
+    assert said == [
+        "downloading a.tar.gz (40.0 MB, 4.0 MB of it are here already)",
+        "downloading a.tar.gz: 25 %",
+        "downloading a.tar.gz: 50 %",
+        "downloading a.tar.gz: 75 %",
+        "downloaded a.tar.gz",
+        "unpacking a.tar.gz",
+        "checking a.tar.gz",
+        "downloading b.whl (size unknown)",
+        "downloading b.whl: 250 MB",
+    ]
+
+
+def test_an_archive_that_did_not_arrive_is_not_called_downloaded() -> None:
+    said: list[str] = []
+    lines = Lines(said.append)
+    lines.begin("small.zip", 1000)
+    lines.advance(999)
+    lines.end()
+    lines.finish()
+    assert said == ["downloading small.zip (1.0 kB)"]
 
 
 def test_without_a_terminal_there_are_lines() -> None:
@@ -44,32 +178,56 @@ def test_without_a_terminal_there_are_lines() -> None:
     assert isinstance(Console().progress, Lines)
 
 
-def test_parallel_downloads_share_one_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Bar()
+def test_parallel_downloads_have_a_line_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "50")
+    bars = Bars()
+    ready, go_on = threading.Barrier(9), threading.Event()
 
     def fetch(number: int) -> None:
-        bar.begin(f"{number}.zip", None if number == 3 else 1000)
-        bar.advance(400)
-        bar.begin(f"{number}.zip", 1000)
+        bars.begin(f"{number}.zip", None if number == 3 else 1000)
+        bars.advance(400)
+        bars.begin(f"{number}.zip", 1000)
         for _ in range(10):
-            bar.advance(100)
-        bar.end()
-        bar.end()
+            bars.advance(100)
+        ready.wait()
+        go_on.wait()
+        bars.end()
+        bars.end()
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(fetch, range(8)))
-    bar.close()
-    bar.close()
-    assert "Traceback" not in capsys.readouterr().err
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(fetch, number) for number in range(8)]
+        ready.wait()
+        capsys.readouterr()
+        bars.note("a note")
+        drawn = capsys.readouterr().err
+        go_on.set()
+        for each in jobs:
+            each.result()
+    assert drawn.startswith("\r\x1b[Ja note\n")
+    assert all(f"{number}.zip" in drawn for number in range(8))
+    bars.close()
+    bars.close()
+    capsys.readouterr()
+    bars.begin("late.zip", 1000)
+    assert capsys.readouterr().err == ""
 
 
-def test_a_bar_starts_no_thread() -> None:
+@pytest.mark.parametrize("ends", ["end", "close"])
+def test_the_thread_that_draws_ends_with_the_last_archive(ends: str) -> None:
     before = threading.active_count()
-    bar = Bar()
-    bar.begin("build.tar.gz", 1000)
-    bar.advance(1000)
+    bars = Bars()
+    bars.begin("build.tar.gz", 1000)
+    assert threading.active_count() == before + 1
+    bars.begin("build.tar.gz", 1000)
+    assert threading.active_count() == before + 1
+    getattr(bars, ends)()
     assert threading.active_count() == before
-    bar.end()
+    # What comes after the download starts none.
+    bars.stage("build.tar.gz", "unpacking")
+    assert threading.active_count() == before
+    bars.close()
 
 
 def on_terminal(home: Path, *arguments: str, **extra: str) -> str:
@@ -101,18 +259,20 @@ def _read(descriptor: int) -> bytes:
 def test_a_terminal_gets_a_bar_and_whole_notes(tmp_path: Path) -> None:
     written = on_terminal(tmp_path)
     assert "build.tar.gz" in written
-    assert "3.0" in written
+    assert "3.00 MB unpacking" in written
     assert "a note \\x1b[31m in between" in written
-    assert written.rstrip().endswith("rich")
+    assert written.endswith("\r\x1b[J\rthe end\r\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
 def test_a_dumb_terminal_and_json_get_lines(tmp_path: Path) -> None:
     for written in (on_terminal(tmp_path, TERM="dumb"), on_terminal(tmp_path, "--json")):
         assert written.splitlines() == [
-            "fetching build.tar.gz (3.0 MB)",
+            "downloading build.tar.gz (3.0 MB)",
             "a note \\x1b[31m in between",
-            "plain",
+            "downloaded build.tar.gz",
+            "unpacking build.tar.gz",
+            "the end",
         ]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import machines
 from support.stored import make_receipt
 
+from tsuku_llm._version import REPORTS
 from tsuku_llm.catalog import loading, repositories
 from tsuku_llm.cli.answer import CommandResult, document
 from tsuku_llm.cli.render import choice as choice_render
@@ -148,7 +149,7 @@ def test_an_install_says_what_where_and_what_to_do_next(outcome: str, word: str)
     lines = install_render.lines(report(outcome, where))
     assert lines[1] == f"{word}vulkan of b1 (0.1.0), built by tests, from repository official"
     assert lines[2] == f"  in {where.tree}"
-    assert lines[-1] == "start it: tsuku-llm serve -- -m MODEL.gguf"
+    assert lines[-1] == "start it: tsuku-llm serve -m MODEL.gguf"
     assert as_document(install_render.data(report(outcome, where)))["path"] == str(where.tree)
 
 
@@ -159,7 +160,7 @@ def test_a_machine_is_shown_with_its_devices_and_problems() -> None:
         assert all(gpu.name in shown for gpu in api.gpus)
     lines = choice_render.hardware_lines(NO_GPU, Path("bug.json"))
     assert "devices: none" in lines
-    assert lines[-1] == "recorded in bug.json"
+    assert lines[-1] == f"recorded in bug.json; to report a problem, attach it: {REPORTS}"
     assert f"{PROBLEM.slug}: {PROBLEM.text}" in lines
 
 

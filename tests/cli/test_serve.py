@@ -112,7 +112,7 @@ def test_a_start_that_requires_a_gpu_ends_with_8_if_none_is_listed(
     )
     done = serve(home, "--require-gpu", *flags, VK_DRIVER_FILES="/nowhere.json")
     assert done.code == 8
-    _, _, error, *facts, hint = done.stderr.splitlines()
+    error, *facts, hint = done.stderr[done.stderr.index("error[") :].splitlines()
     assert error.startswith("error[silent-cpu]: the vulkan build would run on the CPU: it lists no")
     assert "  VK_DRIVER_FILES=/nowhere.json is set and can hide devices" in facts
     assert hint.endswith("tsuku-llm config set llm.backend cpu")

@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 
 from tsuku_llm.backends import NAMES, POLICIES
 from tsuku_llm.config import keys
-from tsuku_llm.config.editing import edited, set_value, unset_value
+from tsuku_llm.config.editing import checked_value, edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
-from tsuku_llm.config.keys import KEYS, parse_share, share_of
+from tsuku_llm.config.keys import KEYS, Value, parse_share, share_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import Settings, load
 from tsuku_llm.errors import ConfigError, NotWritable, UsageError
@@ -29,6 +30,21 @@ not_root = pytest.mark.skipif(
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
     return Paths.from_environ({"TSUKU_HOME": str(tmp_path)})
+
+
+def strict(paths: Paths, environ: Mapping[str, str]) -> Settings:
+    """The settings for a command that uses all of them."""
+    settings = load(paths, environ).settings
+    settings.require()
+    return settings
+
+
+def put(file: Path, name: str, text: str) -> Value:
+    """Set one setting as ``config set`` does."""
+    key = keys.key_named(name)
+    value = checked_value(key, text)
+    set_value(file, key, value)
+    return value
 
 
 def write(paths: Paths, text: str) -> Path:
@@ -115,7 +131,8 @@ def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
 
 
 def test_every_key_has_its_place_in_the_settings(paths: Paths) -> None:
-    assert {*Settings._fields} == {*(key.key for key in KEYS), "chosen", "flags"}
+    beside = {"chosen", "flags", "places", "problems"}
+    assert {*Settings._fields} == {*(key.key for key in KEYS), *beside}
     chosen = load(paths, {}, {"llm.backend": "cpu"}).settings.chosen
     assert chosen == {"backend"}
 
@@ -133,7 +150,7 @@ def test_flag_before_environment_before_file_before_default(paths: Paths) -> Non
     seen = [
         load(paths, environ, {"llm.backend": "cuda"}).setting("llm.backend"),
         load(paths, environ, {"llm.backend": None}).setting("llm.backend"),
-        load(paths, {"TSUKU_LLM_BACKEND": ""}).setting("llm.backend"),
+        load(paths, {}).setting("llm.backend"),
     ]
     assert [(setting.value, setting.source) for setting in seen] == [
         ("cuda", "flag --backend"),
@@ -225,9 +242,9 @@ def test_other_tables_are_ignored_and_our_unknown_keys_give_a_warning(paths: Pat
     write(paths, 'telemetry = 1\n[llm]\nbakend = "cpu"\nchannel = "nightly"\n[other]\nx = 1\n')
     configuration = load(paths, {})
     assert configuration.settings.channel == "nightly"
-    assert configuration.warnings == (
-        f"{paths.config_file}: unknown setting llm.bakend is ignored",
-    )
+    (warning,) = configuration.warnings
+    assert warning.startswith(f"file {paths.config_file}, line 3: unknown setting llm.bakend is ")
+    assert warning.endswith("; did you mean llm.backend?")
 
 
 @pytest.mark.parametrize(("text", "release"), [('"b11429"', "b11429"), ('" V0.6.0"', "v0.6.0")])
@@ -239,11 +256,21 @@ def test_a_release_is_a_tag_or_a_version(paths: Paths, text: str, release: str) 
     assert load(paths, {"TSUKU_LLM_MIN_AGE": " 30 "}).settings.min_age == 30
 
 
-@pytest.mark.parametrize("text", ["true", "false", '"true"', '"false"'])
-def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, True) for text in ("true", '"true"', '"YES"', '"On"', "1", '" 1 "')),
+        *((text, False) for text in ("false", '"FALSE"', '"no"', '"off"', "0", '"0"')),
+    ],
+)
+def test_a_switch_is_a_toml_boolean_or_a_usual_word(
+    paths: Paths, text: str, *, value: bool
+) -> None:
     write(paths, f"[llm]\nrequire_fresh = {text}\nupdate_check = {text}\n")
-    settings = load(paths, {}).settings
-    assert settings.require_fresh is settings.update_check is ("true" in text)
+    settings = strict(paths, {})
+    assert settings.require_fresh is settings.update_check is value
+    given = text.strip('"')
+    assert strict(paths, {"TSUKU_LLM_CANARY": given}).canary is value
 
 
 # --- refusals ----------------------------------------------------------------------------
@@ -294,15 +321,16 @@ def test_a_switch_is_a_word_or_a_toml_boolean(paths: Paths, text: str) -> None:
         ("min_age", "1.5"),
         ("min_age", '"a week"'),
         ("min_age", "100000"),
-        ("require_fresh", "1"),
+        ("require_fresh", "2"),
+        ("require_fresh", "[]"),
         ("update_check", '""'),
     ],
 )
 def test_a_wrong_value_is_refused_with_file_and_line(paths: Paths, name: str, value: str) -> None:
     write(paths, f"# ours\n[other]\n{name} = 1\n[llm]\n{name} = {value}\n")
     with pytest.raises(ConfigError) as caught:
-        load(paths, {})
-    assert caught.value.message.startswith(f"llm.{name} must be")
+        strict(paths, {})
+    assert caught.value.message.startswith((f"llm.{name} must be", f"llm.{name} must not be"))
     assert f"file {paths.config_file}, line 5: " in caught.value.facts[0]
 
 
@@ -310,13 +338,13 @@ def test_a_wrong_value_is_refused_with_file_and_line(paths: Paths, name: str, va
 def test_the_line_number_is_found_without_a_table_header(paths: Paths, text: str) -> None:
     write(paths, f"x = 1\n{text}\n")
     with pytest.raises(ConfigError) as caught:
-        load(paths, {})
+        strict(paths, {})
     assert "line 2" in caught.value.facts[0]
 
 
 def test_a_wrong_value_of_a_variable_is_named(paths: Paths) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(paths, {"TSUKU_LLM_PREFER": "quantum"})
+        strict(paths, {"TSUKU_LLM_PREFER": "quantum"})
     assert caught.value.facts == ("environment TSUKU_LLM_PREFER: 'quantum'",)
 
 
@@ -333,13 +361,13 @@ def test_T16_no_password_of_the_file_is_in_an_error(text: str, paths: Paths) -> 
     paths.config_file.parent.mkdir(parents=True, exist_ok=True)
     paths.config_file.write_text(text, "utf-8")
     with pytest.raises(ConfigError) as caught:
-        load(paths, {})
+        strict(paths, {})
     assert "secret" not in str(caught.value) + "".join(caught.value.facts)
 
 
 def test_no_password_is_in_an_error(paths: Paths) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(paths, {"TSUKU_LLM_MIRROR": "http://me:secret@a.example/"})
+        strict(paths, {"TSUKU_LLM_MIRROR": "http://me:secret@a.example/"})
     assert "secret" not in "".join(caught.value.facts)
     assert "***@a.example" in caught.value.facts[0]
 
@@ -361,7 +389,7 @@ def test_no_password_is_in_an_error(paths: Paths) -> None:
 def test_an_unreadable_file_is_named(paths: Paths, data: bytes, fact: str) -> None:
     paths.config_file.write_bytes(data)
     with pytest.raises(ConfigError) as caught:
-        load(paths, {})
+        strict(paths, {})
     assert str(paths.config_file) in caught.value.message
     assert fact in caught.value.facts[0]
 
@@ -369,14 +397,14 @@ def test_an_unreadable_file_is_named(paths: Paths, data: bytes, fact: str) -> No
 def test_a_folder_in_the_place_of_the_file_is_refused(paths: Paths) -> None:
     paths.config_file.mkdir()
     with pytest.raises(ConfigError, match="cannot be read"):
-        load(paths, {})
+        strict(paths, {})
 
 
 @posix
 def test_a_fifo_in_the_place_of_the_file_is_refused_at_once(paths: Paths) -> None:
     os.mkfifo(paths.config_file)
     with pytest.raises(ConfigError, match="cannot be read"):
-        load(paths, {})
+        strict(paths, {})
 
 
 def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -385,9 +413,9 @@ def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     paths = Paths.from_environ({"TSUKU_HOME": str(home)})
     if os.name == "posix":
         with pytest.raises(ConfigError, match="cannot be read"):
-            load(paths, {})
+            strict(paths, {})
     with pytest.raises((ConfigError, NotWritable)):
-        set_value(paths.config_file, "llm.backend", "cpu")
+        put(paths.config_file, "llm.backend", "cpu")
 
 
 def test_a_byte_order_mark_is_accepted(paths: Paths) -> None:
@@ -397,7 +425,7 @@ def test_a_byte_order_mark_is_accepted(paths: Paths) -> None:
 
 def test_an_unknown_key_gets_a_suggestion(paths: Paths) -> None:
     with pytest.raises(UsageError) as caught:
-        set_value(paths.config_file, "llm.bakend", "cpu")
+        put(paths.config_file, "llm.bakend", "cpu")
     assert caught.value.hint == "did you mean llm.backend?"
     with pytest.raises(UsageError) as caught:
         unset_value(paths.config_file, "telemetry")
@@ -409,7 +437,7 @@ def test_an_unknown_key_gets_a_suggestion(paths: Paths) -> None:
 
 def test_the_first_setting_makes_folder_and_file(tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "config.toml"
-    set_value(file, "llm.backend", "vulkan")
+    put(file, "llm.backend", "vulkan")
     assert file.read_text("utf-8") == '[llm]\nbackend = "vulkan"\n'
     assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
 
@@ -417,7 +445,7 @@ def test_the_first_setting_makes_folder_and_file(tmp_path: Path) -> None:
 def test_an_edit_changes_its_line_only(paths: Paths) -> None:
     text = '# top\na = 1\r\n\n[llm] # ours\n  backend = "cpu"  # why\n# end\n\n[z]\nn = nan\n'
     write(paths, text)
-    set_value(paths.config_file, "llm.backend", "cuda-13.4")
+    put(paths.config_file, "llm.backend", "cuda-13.4")
     assert paths.config_file.read_bytes().decode() == text.replace('"cpu"', '"cuda-13.4"')
 
 
@@ -427,24 +455,25 @@ def test_an_edit_changes_its_line_only(paths: Paths) -> None:
 )
 def test_other_spellings_of_the_table_are_edited_too(paths: Paths, text: str) -> None:
     write(paths, text)
-    set_value(paths.config_file, "llm.prefer", "cuda,cpu")
+    put(paths.config_file, "llm.prefer", "cuda,cpu")
     before, after = tomli.loads(text), tomli.loads(paths.config_file.read_text("utf-8"))
     assert after == {"llm": {**before["llm"], "prefer": ["cuda", "cpu"]}}
 
 
-def test_unset_says_if_the_setting_was_set(paths: Paths) -> None:
-    assert not unset_value(paths.config_file, "llm.backend")
+def test_unset_removes_a_setting_or_a_mistyped_name(paths: Paths) -> None:
+    assert unset_value(paths.config_file, "llm.backend") == keys.key_named("llm.backend")
     assert not paths.config_file.exists()
-    write(paths, '[llm]\nbackend = "cpu"\nchannel = "index" # keep\n')
-    assert unset_value(paths.config_file, "llm.backend")
-    assert not unset_value(paths.config_file, "llm.backend")
+    write(paths, '[llm]\nbackend = "cpu"\nbakend = 1\nchannel = "index" # keep\n')
+    unset_value(paths.config_file, "llm.backend")
+    unset_value(paths.config_file, "llm.backend")
+    assert unset_value(paths.config_file, "llm.bakend") is None
     assert paths.config_file.read_text("utf-8") == '[llm]\nchannel = "index" # keep\n'
 
 
 def test_a_malformed_file_is_never_overwritten(paths: Paths) -> None:
     write(paths, "[llm\nmine = 1\n")
     with pytest.raises(ConfigError):
-        set_value(paths.config_file, "llm.backend", "cpu")
+        put(paths.config_file, "llm.backend", "cpu")
     with pytest.raises(ConfigError):
         unset_value(paths.config_file, "llm.backend")
     assert paths.config_file.read_text("utf-8") == "[llm\nmine = 1\n"
@@ -453,7 +482,7 @@ def test_a_malformed_file_is_never_overwritten(paths: Paths) -> None:
 def test_an_edit_that_would_change_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tomlkit.dumps", lambda _document: '[llm]\nbackend = "rocm"\n')
     with pytest.raises(ConfigError, match="cannot be edited"):
-        edited("", keys.key_named("llm.backend"), "cpu", Path("config.toml"))
+        edited("", "backend", "cpu", Path("config.toml"))
 
 
 @posix
@@ -463,7 +492,7 @@ def test_writing_follows_a_link_and_keeps_the_mode(paths: Paths, tmp_path: Path)
     target.write_text("# mine\n")
     target.chmod(0o640)
     paths.config_file.symlink_to(Path("dotfiles") / "tsuku.toml")
-    set_value(paths.config_file, "llm.backend", "cpu")
+    put(paths.config_file, "llm.backend", "cpu")
     assert paths.config_file.is_symlink()
     assert target.read_text() == '# mine\n\n[llm]\nbackend = "cpu"\n'
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
@@ -473,7 +502,7 @@ def test_writing_follows_a_link_and_keeps_the_mode(paths: Paths, tmp_path: Path)
 @posix
 def test_writing_through_a_dangling_link_makes_its_target(paths: Paths, tmp_path: Path) -> None:
     paths.config_file.symlink_to(tmp_path / "later" / "c.toml")
-    set_value(paths.config_file, "llm.backend", "cpu")
+    put(paths.config_file, "llm.backend", "cpu")
     assert (tmp_path / "later" / "c.toml").exists()
 
 
@@ -483,7 +512,7 @@ def test_a_folder_that_cannot_be_written_is_named(paths: Paths) -> None:
     folder.chmod(0o500)
     try:
         with pytest.raises(NotWritable, match="does not allow"):
-            set_value(paths.config_file, "llm.backend", "cpu")
+            put(paths.config_file, "llm.backend", "cpu")
     finally:
         folder.chmod(0o700)
 
@@ -546,7 +575,7 @@ def test_a_set_value_is_read_back_and_comments_survive(
     paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path_factory.mktemp("home"))})
     write(paths, before)
     for name, text in pairs:
-        value = set_value(paths.config_file, name, text)
+        value = put(paths.config_file, name, text)
         setting = load(paths, {}).setting(name)
         assert setting.value == value
         assert keys.text_of(value) == text
@@ -564,8 +593,8 @@ def test_unsetting_a_value_gives_the_default(
 ) -> None:
     paths = Paths.from_environ({"TSUKU_HOME": str(tmp_path_factory.mktemp("home"))})
     write(paths, before)
-    set_value(paths.config_file, *pair)
-    assert unset_value(paths.config_file, pair[0])
+    put(paths.config_file, *pair)
+    unset_value(paths.config_file, pair[0])
     assert not load(paths, {}).setting(pair[0]).chosen
 
 

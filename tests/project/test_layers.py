@@ -57,8 +57,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "launch": frozenset({"backends", "errors", "packages", "process", "records", "system_limits"}),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
+    "model_caches": frozenset({"launch"}),
     "operations": VALUES
-    | {"archive", "catalog", "chain", "fetch", "host", "launch", "probe"}
+    | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
     | {"local_host"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
@@ -83,15 +84,18 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "temporary": frozenset(),
     "revocation": frozenset({"session"}),
     "staying": frozenset({"session"}),
-    "which": frozenset({"session"}),
+    "names": frozenset({"session"}),
+    "which": frozenset({"names", "session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset({"caches", "choice", "revocation", "session", "staying", "which"}),
+    "doctor": frozenset({"caches", "choice", "names", "revocation", "session", "staying", "which"}),
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
+    "models": frozenset({"explain", "session"}),
+    "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -111,9 +115,11 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
-    "version_start": frozenset({"caches", "device_check", "fitting", "placing", "revocation"})
+    "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "credentials", "device_check", "placing", "revocation"})
+    "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
+    | {"revocation"}
     | {"session", "state_notes", "which"},
     "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
@@ -253,7 +259,15 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
             "nvml",
         }
         | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
-        "failure": {"addresses", "causes", "diagnosis", "health", "last_words", "planning"},
+        "failure": {
+            "addresses",
+            "causes",
+            "diagnosis",
+            "health",
+            "last_words",
+            "planning",
+            "wishes",
+        },
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
@@ -316,6 +330,17 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "driver": {"links"},
         "judging": {"driver", "links"},
         "remedy": {"judging", "links"},
+    },
+    "model_caches": {
+        # Pure: the names, and what belongs together.
+        "naming": set(),
+        "places": set(),
+        # They look into folders and files, and change nothing.
+        "walking": set(),
+        "files": {"walking"},
+        "grouping": {"files", "naming"},
+        "ollama": {"files", "places", "walking"},
+        "finding": {"files", "grouping", "naming", "ollama", "places", "walking"},
     },
     "instances": {
         "idle": set(),
@@ -431,7 +456,6 @@ HOMES: dict[str, frozenset[str]] = {
     "prometheus_client": frozenset({"cli"}),
     "psutil": frozenset({"instances", "process"}),
     "platformdirs": frozenset({"config"}),
-    "rich": frozenset({"cli"}),
     "securesystemslib": frozenset({"catalog", "trust"}),
     "socksio": frozenset({"fetch"}),
     "tomli": frozenset({"config"}),
@@ -451,7 +475,6 @@ HEAVY = frozenset(
         "pip",
         "prometheus_client",
         "psutil",
-        "rich",
         "securesystemslib",
         "tomlkit",
         "truststore",
@@ -486,7 +509,12 @@ SHARED_BY_SOURCES = {"answers", "elf", "icd", "machine", "protocol", "search"}
 ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
 
-WRITES_SETTINGS = {"tsuku_llm.config.keys.text_of", "tsuku_llm.safe_text.redacted"}
+WRITES_SETTINGS = {
+    "tsuku_llm.config.keys.text_of",
+    "tsuku_llm.config.settings.warning_of",
+    "tsuku_llm.safe_text.redacted",
+    "tsuku_llm.safe_text.shortened",
+}
 """The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
 
 WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}
@@ -700,7 +728,7 @@ def test_what_renders_answers_imports_value_types_only() -> None:
         for name, module in MODULES.items()
         if within(name, ("cli.render",))
         for found in imports(module)
-        if unit_of(found.target) not in (None, "cli")
+        if unit_of(found.target) not in (None, "_version", "cli")
         and found.target not in WRITES_SETTINGS
         and not is_class(found.target)
     ]

@@ -2,6 +2,7 @@
 
 import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm import __version__
+from tsuku_llm._version import HOME_PAGE, REPORTS, __version__
 
 ROOT = Path(__file__).parents[2]
 WHEEL = f"tsuku_llm-{__version__}-py3-none-any.whl"
@@ -36,6 +37,7 @@ SDIST_TOP_LEVEL = {
     "manifests",
     "pyproject.toml",
     "setup.cfg",
+    "setup.py",
     "tests",
 }
 NOT_SOURCE = shutil.ignore_patterns(
@@ -160,7 +162,32 @@ def test_the_metadata_of_the_wheel(wheel: Path) -> None:
     assert fields["License-Expression"] == "MIT"
     assert fields.get_all("License-File") == ["LICENSE"]
     assert fields["Description-Content-Type"] == "text/markdown"
+    assert fields.get_all("Project-URL") == [
+        f"Homepage, {HOME_PAGE}",
+        f"Documentation, {HOME_PAGE}/tree/HEAD/docs",
+        f"Changelog, {HOME_PAGE}/blob/HEAD/CHANGELOG.md",
+        f"Issues, {REPORTS}",
+    ]
     assert {"publish", "socks", "test"} <= set(fields.get_all("Provides-Extra") or ())
+
+
+def test_the_description_has_the_whole_readme_with_absolute_links(wheel: Path) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = metadata(wheel).get_payload()
+    assert isinstance(shown, str)
+    there, here = linked(shown), linked(readme)
+    assert any(not target.startswith("https:") for target in here)
+    assert all(target.startswith(("https:", "#")) for target in there)
+    pages = re.compile(rf"{HOME_PAGE}/(?:blob|raw)/HEAD/")
+    relative = [target for target in here if not target.startswith(("https:", "#"))]
+    assert [pages.sub("", target) for target in there if pages.match(target)] == relative
+    # Nothing else differs.
+    assert pages.sub("", shown).split() == readme.split()
+
+
+def linked(text: str) -> list[str]:
+    """The targets of links, pictures, and pictures in HTML."""
+    return re.findall(r"""(?:\]\(|\b(?:src|href)=["'])([^)\s"']+)""", text)
 
 
 def test_the_commands_are_entry_points(wheel: Path) -> None:

@@ -68,14 +68,22 @@ class Seen:
 
     calls: list[tuple[str, object]] = field(default_factory=list)
 
-    def begin(self, name: str, total: int | None) -> None:
+    def begin(self, name: str, total: int | None, there: int = 0) -> None:
         self.calls.append(("begin", (name, total)))
+        if there:
+            self.advance(there)
 
     def advance(self, size: int) -> None:
         self.calls.append(("advance", size))
 
     def end(self) -> None:
         self.calls.append(("end", None))
+
+    def stage(self, name: str, what: str) -> None:
+        self.calls.append(("stage", (name, what)))
+
+    def finish(self) -> None:
+        self.calls.append(("finish", None))
 
     @property
     def received(self) -> int:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
     test wants that: the built-in address is a real host's.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TSUKU_")}
+    # As after an install: hints have the plain name, because the shell finds it.
+    kept["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), kept.get("PATH", os.defpath)))
     quiet = {"PYTHONWARNINGS": "error", "TSUKU_LLM_UPDATE_CHECK": "false"}
     quiet |= {"TSUKU_LLM_REFRESH": "never"}
     return {**kept, "TSUKU_HOME": str(home), **quiet, **extra}

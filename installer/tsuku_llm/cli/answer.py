@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from tsuku_llm.cli.streams import as_typed
 from tsuku_llm.errors import TsukuError
+from tsuku_llm.safe_text import shortened
+
+LONGEST = 1000
+"""The most characters of a line of an error."""
 
 FORMAT = 1
 """The version of the JSON envelope."""
@@ -23,8 +28,11 @@ class ReportedError(NamedTuple):
 
     @classmethod
     def of(cls, error: TsukuError) -> ReportedError:
-        """Return what there is to say of an error."""
-        return cls(error.slug, error.message, error.facts, error.hint)
+        """Return what there is to say of an error; what the user gave may be very long."""
+        message, *facts, hint = (
+            shortened(text, LONGEST) for text in (error.message, *error.facts, error.hint)
+        )
+        return cls(error.slug, message, tuple(facts), hint)
 
     def lines(self) -> tuple[str, ...]:
         """Return what happened, the facts, and what to do; nothing is escaped yet."""
@@ -67,6 +75,10 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
     # Most commands print text.
     import json  # noqa: PLC0415
 
+    failure = answer.failure
+    if failure:
+        facts = tuple(map(as_typed, failure.facts))
+        failure = failure._replace(facts=facts, hint=as_typed(failure.hint))
     envelope = {
         "format": FORMAT,
         # None if the arguments are wrong before a command was found.
@@ -74,7 +86,7 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
         "status": "error" if answer.failure else "ok",
         "exit_code": answer.exit_code,
         "data": answer.data,
-        "error": answer.failure,
+        "error": failure,
         **({"simulated": simulated} if simulated else {}),
     }
     return json.dumps(plain(envelope)) + "\n"

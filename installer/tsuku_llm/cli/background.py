@@ -189,6 +189,20 @@ def this_program() -> tuple[str, ...]:
     return (sys.executable, *before, last)
 
 
+def with_model(argv: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments of a ``serve`` with ``words`` for the server in place of our ``-m``."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    own: list[str] = []
+    before = iter(argv[:at])
+    for word in before:
+        if word in ("-m", "--model"):
+            next(before, None)
+        # click takes "-mNAME" and "--model=NAME", too.
+        elif not word.startswith("--model=") and (word[:2] != "-m" or word.startswith("--")):
+            own.append(word)
+    return (*own, "--", *words, *argv[at + 1 :])
+
+
 def serve_again(
     argv: Sequence[str],
     *,

@@ -181,7 +181,7 @@ def _no_such_option(option: str, context: click.Context) -> UsageError:
     near = option_for(option, context, similar=not owners)
     hints = [f"did you mean {near}?"] if near else []
     if isinstance(context.command, Launching):
-        example = next(iter(context.command.examples))
+        example = next(call for call in context.command.examples if " -- " in call)
         hints.append(f"put arguments that are not for tsuku-llm after --: {example}")
     return UsageError(
         f"{context.command_path} has no option {option}",

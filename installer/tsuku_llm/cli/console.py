@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TextIO
 
 from tsuku_llm.cli import streams
-from tsuku_llm.cli.progress_bar import Bar, Lines, SparseStatus, Status
+from tsuku_llm.cli.progress_bar import Bars, Lines, SparseStatus, Status
+from tsuku_llm.safe_text import printable
 
 
 class Console:
@@ -22,29 +22,32 @@ class Console:
         self.command = ""
         self.stdout: TextIO | None = None
         self.simulated: str | None = None
-        drawn = not json and _is_terminal()
-        self.progress = Bar() if drawn else Lines(self.note)
+        drawn = not json and streams.is_terminal(sys.stderr)
+        self.progress = Bars() if drawn else Lines(self.note)
         self.status = Status() if drawn else SparseStatus(self.note)
 
     def note(self, text: str) -> None:
         """Print one line for people at once."""
-        streams.note(sys.stderr, text)
+        if isinstance(self.progress, Bars):
+            self.progress.note(printable(streams.as_typed(text)))
+        else:
+            streams.note(sys.stderr, text)
 
     @property
     def can_ask(self) -> bool:
         """Whether a user can see a question and answer it."""
-        return not self.json and _is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+        return (
+            not self.json
+            and streams.is_terminal(sys.stderr)
+            and sys.stdin is not None
+            and sys.stdin.isatty()
+        )
 
     def ask(self, question: str) -> bool:
         """Ask the user; return False without a terminal, and for every answer but yes."""
         if not self.can_ask:
             return False
-        # The bar would be drawn over the question.
-        self.progress.close()
+        # The progress would be drawn over the question.
+        self.progress.hide()
         self.note(f"{question} [y/N]")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _is_terminal() -> bool:
-    # A dumb terminal cannot move the cursor, which the bar needs.
-    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from tsuku_llm._version import REPORTS
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, document
 from tsuku_llm.cli.console import Console
@@ -57,7 +58,9 @@ def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
     if answer.failure:
         _tell(answer.failure)
     # Texts may come from elsewhere (names of devices, releases): escape control characters.
-    lines = answer.lines if answer.exact else map(printable, answer.lines)
+    lines = answer.lines
+    if not answer.exact:
+        lines = tuple(printable(streams.as_typed(line)) for line in answer.lines)
     text = "".join(f"{line}\n" for line in lines)
     _say(sys.stdout, text, answer)
     return answer.exit_code
@@ -125,7 +128,7 @@ def _bug(error: Exception) -> CommandResult:
     failure = ReportedError(
         "bug",
         f"{type(error).__name__}: {error}",
-        hint="this is a bug in tsuku-llm: please report it with the lines above",
+        hint=f"this is a bug in tsuku-llm: please report it with the lines above: {REPORTS}",
     )
     return CommandResult(exit_code=BUG, failure=failure)
 

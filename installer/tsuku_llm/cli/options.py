@@ -26,8 +26,14 @@ def setting(name: str, metavar: str = "NAME") -> Callable[[F], F]:
 
 def _release(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Refuse what cannot be a release: an empty text must not mean the newest one."""
+    if text is None:
+        return None
+    if not text.strip():
+        raise UsageError(
+            "--release must not be empty", hint="to give no value: leave --release out"
+        )
     try:
-        return None if text is None else parse_release(text)
+        return parse_release(text)
     except ValueError as error:
         raise UsageError(f"--release {error}", hint="see: tsuku-llm list --available") from error
 
@@ -55,6 +61,12 @@ name = click.option(
     default="default",
     show_default=True,
     help="The name of the server in the background.",
+)
+model = click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="A GGUF file, or the name of a model that is here already: see models.",
 )
 release = click.option(
     "--release",

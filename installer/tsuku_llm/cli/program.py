@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from tsuku_llm import __version__
+from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, show
 from tsuku_llm.cli.console import Console
@@ -27,6 +27,7 @@ class LazyCommand(NamedTuple):
 SECTIONS = {
     "Run a server": {
         "serve": LazyCommand("serve", "Start the installed server with your arguments."),
+        "models": LazyCommand("models", "List the models that are on this machine already."),
         "status": LazyCommand("servers", "Show the servers in the background."),
         "logs": LazyCommand("servers", "Print the log of a server in the background."),
         "open": LazyCommand("servers", "Open the web page of a server in the background."),
@@ -115,10 +116,11 @@ VERSION = click.Option(
 program = Program(
     PROGRAM,
     help="""Install and run the build of llama.cpp's server that fits this machine's GPU.""",
+    epilog=f"\b\nReport problems at\n{REPORTS}",  # \b: never cut the address
     params=[VERSION],
     examples={
         "tsuku-llm install": "Download, verify and install the build that fits.",
-        "tsuku-llm serve -- -m MODEL.gguf": "Serve a model; what follows -- goes to the server.",
+        "tsuku-llm serve -m MODEL.gguf": "Serve a model; what follows -- goes to the server.",
         "tsuku-llm help serve": "Show the options of serve.",
         "tsuku-llm doctor": "Find out why the GPU is not used.",
     },

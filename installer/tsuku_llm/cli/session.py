@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.console import Console
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.config.settings import load
+from tsuku_llm.config.settings import ALL, load
 from tsuku_llm.errors import UsageError
 from tsuku_llm.local_host import LocalHost
 from tsuku_llm.operations.session import Machine, Session, User
@@ -29,22 +29,30 @@ STRICT = "TSUKU_LLM_STRICT"
 
 
 @contextmanager
-def open_session(
+def open_session(  # noqa: PLR0913
     console: Console,
     *,
     looking: bool = False,
     probes: bool = False,
     allow_revoked: bool = False,
     offline: bool = False,
+    needs: Collection[str] = ALL,
+    tolerant: bool = False,
+    quiet: bool = False,
     **flags: str | None,
 ) -> Iterator[Session]:
     """Open the session of this run; ``flags`` have the names of the settings in ``[llm]``.
 
+    ``needs`` are the settings that the command uses in any case: it stops if one of them is wrong.
+    Another one that is wrong gives a warning; an operation that uses it stops by itself
+    (``Settings.require``). With ``tolerant`` nothing stops: wrong settings count as not set.
+    With ``quiet`` the caller has said what is wrong.
+
     A command that asks the drivers sets ``probes``: they are asked at once, and answer while the
     command imports what it needs. A command that changes nothing and runs nothing that is installed
     sets ``looking``. Any other command is refused if another user could replace what it writes,
-    runs or obeys. Raises ``UnsafeLocation`` for that, ``ConfigError`` for settings that cannot be
-    parsed, and ``UsageError`` or ``SnapshotError`` for a simulated machine that is forbidden or
+    runs or obeys. Raises ``UnsafeLocation`` for that, ``ConfigError`` for settings that are wrong,
+    and ``UsageError`` or ``SnapshotError`` for a simulated machine that is forbidden or
     unreadable.
     """
     paths = Paths.from_environ(os.environ)
@@ -55,25 +63,29 @@ def open_session(
             check_path(folder)
     chosen = {f"llm.{key}": value for key, value in flags.items()}
     configuration = load(paths, os.environ, chosen, looking=looking)
-    for warning in configuration.warnings:
-        console.note(f"warning: {warning}")
     settings = configuration.settings
+    if not tolerant:
+        settings.require(needs)
+    for warning in () if quiet else configuration.told:
+        console.note(f"warning: {warning}")
+    if tolerant:
+        settings = settings._replace(problems={})
     # Without a terminal, "ask" means "off".
     if settings.fallback == "ask" and not console.can_ask:
         settings = settings._replace(fallback="off")
-    with _host(console, settings.probe_timeout, probes=probes) as host:
-        try:
-            yield Session(
-                paths,
-                settings,
-                Machine(host, datetime.now(timezone.utc), os.environ),
-                User(console.note, console.progress, console.ask),
-                offline=offline,
-                allow_revoked=allow_revoked,
-            )
-        finally:
-            # Also after an error: otherwise the bar stays on the screen.
-            console.progress.close()
+    # The end removes the progress from the screen, also after an error.
+    with (
+        closing(console.progress),
+        _host(console, settings.probe_timeout, probes=probes) as host,
+    ):
+        yield Session(
+            paths,
+            settings,
+            Machine(host, datetime.now(timezone.utc), os.environ),
+            User(console.note, console.progress, console.ask),
+            offline=offline,
+            allow_revoked=allow_revoked,
+        )
 
 
 @contextmanager

@@ -44,13 +44,56 @@ def pass_on(stream: TextIO | None, data: bytes) -> None:
     say(stream, data.decode("utf-8", "surrogateescape"), exact=True)
 
 
-def note(stream: TextIO | None, text: str, *, before: str = "", end: str = "\n") -> None:
-    """Write one line for people at once; ignore a stream that cannot be written to.
+def note(stream: TextIO | None, text: str) -> None:
+    """Write one line for people at once; ignore a stream that cannot be written to."""
+    control(stream, printable(as_typed(text)) + "\n")
 
-    ``before`` and ``end`` are written as they are.
-    """
+
+def control(stream: TextIO | None, text: str) -> None:
+    """Write a text with control characters of our own; ignore a stream that cannot be written."""
     with suppress(StoreError):
-        say(stream, before + printable(text) + end)
+        say(stream, text)
+
+
+def as_typed(text: str) -> str:
+    """Return a text for people whose calls of this program work as they are printed."""
+    if "tsuku-llm" not in text:
+        return text
+    # Most texts have no call, and what finds the program on the PATH takes time to import.
+    from tsuku_llm.cli import own_name  # noqa: PLC0415
+
+    return own_name.as_typed(text)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Tell whether a stream is a terminal that can move its cursor."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def terminal_size(stream: TextIO | None) -> tuple[int, int]:
+    """Return the columns and lines of the stream's terminal, as they are now.
+
+    Without a terminal, or if it does not know its size: ``COLUMNS`` and ``LINES``, or 80 and 24.
+    """
+    # Not shutil's function: it believes COLUMNS first, which does not follow a new size.
+    columns = lines = 0
+    with suppress(OSError, ValueError):  # no terminal, no descriptor
+        columns, lines = os.get_terminal_size(stream.fileno()) if stream else (0, 0)
+    return columns or _variable("COLUMNS", 80), lines or _variable("LINES", 24)
+
+
+def _variable(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) or default if text.isdecimal() and text.isascii() else default
+
+
+def can_write(stream: TextIO | None, text: str) -> bool:
+    """Tell whether the stream's encoding has these characters."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def _silence(stream: TextIO) -> None:

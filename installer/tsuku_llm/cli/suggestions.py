@@ -29,6 +29,7 @@ _SAME_COMMANDS = (
     "backends variants",
     "which where path",
     "bench benchmark",
+    "models model gguf list-models",
     "config settings configure options",
     "repository repositories repo remote tap mirror",
     "help man usage",

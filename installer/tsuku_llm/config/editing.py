@@ -8,40 +8,46 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.config.file import TABLE, llm_table, parse, read
+from tsuku_llm.config.file import TABLE, decoded, llm_table, parse, read
 from tsuku_llm.config.keys import Key, Value, checked, key_named
+from tsuku_llm.config.settings import ALL
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import ConfigError
 from tsuku_llm.files import flush, flush_folder, make_folder, rename, unique
 from tsuku_llm.ownership import check_path
 
 
-def set_value(path: Path, name: str, text: str) -> Value:
-    """Write one setting into the file and return its value as ``load`` will read it.
+def checked_value(key: Key, text: str) -> Value:
+    """Parse a value that is to be written. Raises ``ConfigError``."""
+    return checked(key, text, "the value", f"tsuku-llm config unset {key.name}")
 
-    Raises ``UsageError`` for an unknown key, ``ConfigError`` for a bad value or a file that cannot
-    be parsed or edited, ``UnsafeLocation``, ``NotWritable``, ``NoSpace`` or ``StoreError``.
+
+def set_value(path: Path, key: Key, value: Value) -> None:
+    """Write a parsed value of one setting into the file.
+
+    Raises ``ConfigError`` for a file that cannot be parsed or edited, ``UnsafeLocation``,
+    ``NotWritable``, ``NoSpace`` or ``StoreError``.
     """
-    key = key_named(name)
-    value = checked(key, text, name)
-    _rewrite(path, edited(read(path) or "", key, value, path))
-    return value
+    text = decoded(read(path) or b"", path)
+    replace_content(path, edited(text, key.key, value, path).encode("utf-8"))
 
 
-def unset_value(path: Path, name: str) -> bool:
-    """Remove one setting from the file; return False if the file does not have it.
+def unset_value(path: Path, name: str) -> Key | None:
+    """Remove one setting from the file, if it is there; return its key.
 
-    Raises the errors of ``set_value``.
+    A mistyped name that is in the file is removed, too: then None is returned. Raises
+    ``UsageError`` for any other unknown name, and the errors of ``set_value``.
     """
-    key = key_named(name)
-    text = read(path)
-    if text is None or key.key not in llm_table(parse(text, path), path):
-        return False
-    _rewrite(path, edited(text, key, None, path))
-    return True
+    text = decoded(read(path) or b"", path)
+    key = name.removeprefix(f"{TABLE}.")
+    there = key in llm_table(parse(text, path), path)
+    found = None if there and key not in ALL else key_named(name)
+    if there:
+        replace_content(path, edited(text, key, None, path).encode("utf-8"))
+    return found
 
 
-def edited(text: str, key: Key, value: Value, path: Path) -> str:
+def edited(text: str, key: str, value: Value, path: Path) -> str:
     """Return the file's text with one setting changed, or removed if ``value`` is None.
 
     Comments, order and all other tables stay. The result is parsed again with the parser that reads
@@ -56,12 +62,12 @@ def edited(text: str, key: Key, value: Value, path: Path) -> str:
     llm_table(before, path)
     try:
         document = tomlkit.parse(text)
-        _change(document, key.key, value)
+        _change(document, key, value)
         result = tomlkit.dumps(document)
     except (TOMLKitError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _not_editable(path, key) from error
     # tomlkit may misread a file that tomli accepts: never write such a result.
-    if _meaning(parse(result, path)) != _meaning(_with(before, key.key, value)):
+    if _meaning(parse(result, path)) != _meaning(_with(before, key, value)):
         raise _not_editable(path, key)
     return result
 
@@ -91,16 +97,19 @@ def _meaning(document: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str
     return others, {key: repr(item) for key, item in document.get(TABLE, {}).items()}
 
 
-def _not_editable(path: Path, key: Key) -> ConfigError:
+def _not_editable(path: Path, key: str) -> ConfigError:
     return ConfigError(
         f"the config file {path} cannot be edited without changing something else",
-        facts=(f"the setting to change is {key.name}",),
-        hint=f"change {key.key} under [{TABLE}] by hand in {path}",
+        facts=(f"the setting to change is {TABLE}.{key}",),
+        hint=f"change {key} under [{TABLE}] by hand: tsuku-llm config edit",
     )
 
 
-def _rewrite(path: Path, text: str) -> None:
-    """Replace the file in one step; follow a link to its target, keep mode and owner."""
+def replace_content(path: Path, data: bytes) -> None:
+    """Replace the file in one step; follow a link to its target, keep mode and owner.
+
+    Raises ``UnsafeLocation``, ``NotWritable``, ``NoSpace`` or ``StoreError``.
+    """
     # Replace the target of a link, not the link: users keep this file in a folder of dotfiles.
     target = Path(os.path.realpath(path))
     # A unique name: another process may be changing the same file now.
@@ -110,7 +119,7 @@ def _rewrite(path: Path, text: str) -> None:
         # Refuse before anything is written if another user could replace the file.
         check_path(target)
         try:
-            _write(beside, text.encode("utf-8"), target)
+            _write(beside, data, target)
             # The rename is the commit: a reader sees the old file or the new one.
             rename(beside, target)
         except BaseException:

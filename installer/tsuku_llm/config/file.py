@@ -10,18 +10,18 @@ from typing import Any
 
 from tsuku_llm.errors import ConfigError
 from tsuku_llm.ownership import check_path
-from tsuku_llm.safe_text import redacted
+from tsuku_llm.safe_text import redacted, shortened
 
 TABLE = "llm"
 SIZE_LIMIT = 1 << 20
 """The largest config file in bytes that is read; a larger file is not a config file."""
 
 
-def read(path: Path) -> str | None:
-    """Return the text of the config file with its line ends as they are; None if it is missing.
+def read(path: Path) -> bytes | None:
+    """Return the content of the config file; None if it is missing.
 
-    Raises ``ConfigError`` if the file is unreadable, not a regular file, too large or not UTF-8,
-    and ``UnsafeLocation`` if another user wrote it or could write it.
+    Raises ``ConfigError`` if the file is unreadable, not a regular file or too large, and
+    ``UnsafeLocation`` if another user wrote it or could write it.
     """
     try:
         # Look at the type before the open: opening a fifo would block.
@@ -38,6 +38,14 @@ def read(path: Path) -> str | None:
         raise _unreadable(path, error.strerror or str(error)) from error
     if len(data) > SIZE_LIMIT:
         raise _unreadable(path, f"it is larger than {SIZE_LIMIT:,} bytes")
+    return data
+
+
+def decoded(data: bytes, path: Path) -> str:
+    """Return the text of the config file with its line ends as they are.
+
+    Raises ``ConfigError`` with the line that is not UTF-8.
+    """
     try:
         return data.decode("utf-8-sig")  # some editors on Windows write a byte order mark
     except UnicodeDecodeError as error:
@@ -60,10 +68,12 @@ def parse(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomli.loads(text)
     except (tomli.TOMLDecodeError, RecursionError, ValueError) as error:
+        last = text.count("\n") + 1
+        reason = str(error).replace("at end of document", f"at line {last}, the end of the file")
         raise ConfigError(
             f"the config file {path} is not valid TOML",
-            facts=(str(error)[:300],),
-            hint=f"correct that line of {path}",
+            facts=(shortened(reason, 300),),
+            hint="correct that line: tsuku-llm config edit",
         ) from error
 
 
@@ -74,8 +84,9 @@ def llm_table(document: Mapping[str, Any], path: Path) -> dict[str, object]:
         return table
     raise ConfigError(
         f"in the config file {path}, {TABLE} is not a table",
-        facts=(f"it is {type(table).__name__} {redacted(repr(table))}"[:200],),
-        hint=f"write [{TABLE}] on a separate line, and the settings under it",
+        facts=(shortened(f"it is {type(table).__name__} {redacted(repr(table))}", 200),),
+        hint=f"write [{TABLE}] on a separate line, and the settings under it: "
+        "tsuku-llm config edit",
     )
 
 

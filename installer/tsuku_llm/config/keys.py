@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
 
 from tsuku_llm.errors import ConfigError, UsageError, did_you_mean
-from tsuku_llm.safe_text import redacted
+from tsuku_llm.safe_text import redacted, shortened
 
 Value = str | tuple[str, ...] | None
 """A parsed value; None means that the setting is unset."""
@@ -68,7 +69,7 @@ class Key(NamedTuple):
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be a text")  # noqa: TRY004
+        raise ValueError("must be a text in quotes")  # noqa: TRY004
     return value.strip()
 
 
@@ -135,13 +136,19 @@ def parse_mirrors(value: object) -> tuple[str, ...]:
     return urls
 
 
+_SWITCH = {
+    **dict.fromkeys(("true", "yes", "on", "1"), "true"),
+    **dict.fromkeys(("false", "no", "off", "0"), "false"),
+}
+
+
 def parse_switch(value: object) -> str:
-    """Parse true or false, as a TOML boolean or as a text."""
-    # Not isinstance: the environment gives texts, TOML gives booleans, and 1 is neither.
-    text = str(value).lower() if type(value) is bool else _text(value)
-    if text not in ("true", "false"):
-        raise ValueError("must be true or false")
-    return text
+    """Parse true or false, or another usual word for them, in any case; return true or false."""
+    # bool is a subclass of int: both are written as a text here.
+    text = (str(value) if isinstance(value, int) else _text(value)).lower()
+    if text not in _SWITCH:
+        raise ValueError("must be true or false (or yes, no, on, off, 1, 0)")
+    return _SWITCH[text]
 
 
 def _is_true(text: str) -> bool:
@@ -194,6 +201,24 @@ def parse_seconds(value: object) -> str:
     return text
 
 
+def parse_folders(value: object) -> str:
+    """Parse folders as in ``PATH``: absolute, with the system's separator between them."""
+    items = value if isinstance(value, list) else _text(value).split(os.pathsep)
+    folders = [folder for folder in map(_text, items) if folder]
+    for folder in folders:
+        # "~" is the user's home, which a service may have elsewhere.
+        if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117
+            raise ValueError(f"must be absolute folders, with {os.pathsep} between them")
+        if os.pathsep in folder:
+            raise ValueError(f"must be folders without {os.pathsep} in their names")
+    return os.pathsep.join(folders)
+
+
+def folders_of(text: str) -> tuple[str, ...]:
+    """Return the folders in a parsed list."""
+    return tuple(filter(None, text.split(os.pathsep)))
+
+
 def parse_share(value: object) -> str:
     """Parse a share: a number from 0 to 1, or a percentage."""
     text = _text(value)
@@ -209,12 +234,14 @@ def share_of(text: str) -> float:
 
 
 def one_of(values: tuple[str, ...]) -> Callable[[object], str]:
-    """Make the parser for a setting that takes one of a few values."""
+    """Make the parser for a setting that takes one of a few words, in any case."""
 
     def parse(value: object) -> str:
-        text = _text(value)
+        text = _text(value).lower()
         if text not in values:
-            raise ValueError(f"must be {', '.join(values[:-1])} or {values[-1]}")
+            near = did_you_mean(text, values)
+            allowed = f"must be {', '.join(values[:-1])} or {values[-1]}"
+            raise ValueError(allowed + (f": {near}" if near else ""))
         return text
 
     return parse
@@ -349,9 +376,23 @@ KEYS: tuple[Key, ...] = (
         "the time without progress after which a start in the background is stopped; 0: never",
         seconds_of,
     ),
+    Key(
+        "llm.model_path",
+        "",
+        parse_folders,
+        "more folders in which models and serve -m look for GGUF files, separated as in PATH",
+        folders_of,
+    ),
 )
 
+PREFIX = "llm."
 _BY_NAME = {key.name: key for key in KEYS}
+
+
+def near_key(name: str) -> str:
+    """Return the hint for a name that no setting has; "" if none is similar."""
+    # Users also type the name as it stands in the file, or with a hyphen as in the flag.
+    return did_you_mean(name.replace("-", "_"), (key.key for key in KEYS), before=PREFIX)
 
 
 def key_named(name: str) -> Key:
@@ -359,9 +400,9 @@ def key_named(name: str) -> Key:
     if name in _BY_NAME:
         return _BY_NAME[name]
     raise UsageError(
-        f"there is no setting {name!r}",
+        f"there is no setting {shortened(name, 80)!r}",
         facts=(f"settings: {', '.join(_BY_NAME)}",),
-        hint=did_you_mean(name, _BY_NAME, "see: tsuku-llm config list"),
+        hint=near_key(name) or "see: tsuku-llm config list",
     )
 
 
@@ -372,17 +413,22 @@ def text_of(value: Value) -> str:
     return value if isinstance(value, str) else ",".join(value)
 
 
-def checked(key: Key, raw: object, source: str) -> Value:
+def checked(key: Key, raw: object, source: str, way_out: str) -> Value:
     """Parse the value that ``source`` gives for a setting.
 
-    Raises ``ConfigError``, which names the source; its text holds no credentials.
+    An empty text is no value in any source: it may be a variable of a script that was never set.
+    ``way_out`` says how to give none. Raises ``ConfigError``, which names the source; its text
+    holds no credentials.
     """
+    shown = (f"{source}: {shortened(redacted(repr(raw)), 120)}",)
+    if isinstance(raw, str) and not raw.strip():
+        raise ConfigError(
+            f"{key.name} must not be empty", facts=shown, hint=f"to give no value: {way_out}"
+        )
     try:
         # The parsers know only the value; the name of the key and the source are added here.
         return key.parse(raw)
     except ValueError as error:
         raise ConfigError(
-            f"{key.name} {error}",
-            facts=(f"{source}: {redacted(repr(raw))[:200]}",),
-            hint=f"{key.name}: {key.help}",
+            f"{key.name} {error}", facts=shown, hint=f"{key.name}: {key.help}"
         ) from error

@@ -1,31 +1,68 @@
-"""The value of each setting that is in force, and its source."""
+"""The value of each setting that is in force, its source, and what is wrong with it.
+
+A wrong value raises nothing here: it is kept as a problem beside the setting, whose default is then
+in force. A command stops only for the problems of settings that it uses (``Settings.require``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from tsuku_llm.config.file import TABLE, line_of, llm_table, parse, read
-from tsuku_llm.config.keys import KEYS, Key, Value, checked
+from tsuku_llm.config.file import TABLE, decoded, line_of, llm_table, parse, read
+from tsuku_llm.config.keys import KEYS, Key, Value, checked, near_key
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.errors import UnsafeLocation
+from tsuku_llm.errors import ConfigError, StoreError, TsukuError, did_you_mean
+from tsuku_llm.safe_text import shortened
 
 DEFAULT = "default"
 """The source of a value that the user did not set."""
+DEFAULT_IS_NO_CHOICE = frozenset({"channel", "repository"})
+"""The keys that are None in ``Settings`` unless the user set them."""
+
+
+ALL = frozenset(key.key for key in KEYS)
+"""The keys of all settings."""
+CHOOSING = frozenset(
+    {"backend", "prefer", "channel", "release", "hold", "min_age", "repository", "probe_timeout"}
+)
+"""The settings that decide which build fits this machine."""
+STAYING = frozenset({"release", "hold", "min_age"})
+"""The settings that decide nothing if a release is named."""
+STARTING = frozenset(
+    {"canary", "fallback", "idle_timeout", "on_gpu_loss", "placement", "start_timeout"}
+    | {"update_check", "warm_up"}
+)
+"""The settings that only the start of a server uses."""
+INSTALLING = ALL - STARTING
+"""The settings that decide what is installed, and from where."""
+
+NAMING = ("backend", "channel", "release", "repository")
+"""The settings whose value is a name that must exist."""
+
+PREFIX = "TSUKU_LLM_"
+NO_SETTINGS = frozenset({"FAKE_HARDWARE", "STRICT", "SIGNERS", "REQUIRE_TOOLS", "TEST_WHEEL"})
+"""Variables with our prefix that are no settings: of tests, and of the publisher's command."""
 
 
 class Setting(NamedTuple):
-    """A value in force; ``source`` says in words where it comes from."""
+    """A value in force; ``source`` says in words where it comes from.
+
+    ``place`` is the source with its line in the config file. ``problem`` says what is wrong with
+    the value ``written`` there; the default is in force then.
+    """
 
     key: Key
     value: Value
     source: str
+    place: str = ""
+    problem: TsukuError | None = None
+    written: object = None
 
     @property
     def chosen(self) -> bool:
         """Whether the user set this value: by flag, environment or config file."""
-        return self.source != DEFAULT
+        return self.source != DEFAULT and self.problem is None
 
     @property
     def by_flag(self) -> bool:
@@ -40,7 +77,8 @@ class Settings(NamedTuple):
     may choose. ``prefer`` is a policy of the manifest, or backends in order of preference. The
     timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``min_age``
     is in days. ``chosen`` are the keys that the user set, and ``flags`` those of them that a flag
-    of this command set.
+    of this command set. ``places`` says for each chosen key where it was set. ``problems`` are the
+    keys whose value is wrong: they have their default, and are not chosen.
     """
 
     backend: str
@@ -64,8 +102,41 @@ class Settings(NamedTuple):
     placement: str
     idle_timeout: int
     start_timeout: int
+    model_path: tuple[str, ...]
     chosen: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
+    places: Mapping[str, str] = {}
+    problems: Mapping[str, TsukuError] = {}
+
+    def require(self, keys: Collection[str] = ALL) -> None:
+        """Refuse to go on if one of these settings is wrong.
+
+        Raises the error of the first one; its facts also tell what is wrong with the others.
+        """
+        wrong = unique(error for key, error in self.problems.items() if key in keys)
+        if wrong:
+            first, *others = wrong
+            told = tuple(f"{each.message}: {', '.join(each.facts)}" for each in others)
+            raise type(first)(first.message, facts=(*first.facts, *told), hint=first.hint)
+
+    def without(self, keys: Mapping[str, TsukuError]) -> Settings:
+        """Return these settings as if the user had not set these keys, whose values are wrong."""
+        defaults: dict[str, Any] = {
+            key.key: None if key.key in DEFAULT_IS_NO_CHOICE else key.typed(key.default)
+            for key in KEYS
+            if key.key in keys
+        }
+        return self._replace(
+            **defaults,
+            chosen=self.chosen - keys.keys(),
+            places={key: place for key, place in self.places.items() if key not in keys},
+            problems={**self.problems, **keys},
+        )
+
+
+def unique(errors: Iterable[TsukuError]) -> tuple[TsukuError, ...]:
+    """Return errors in their order, each once: that of a whole file belongs to many settings."""
+    return tuple({id(error): error for error in errors}.values())
 
 
 class Configuration(NamedTuple):
@@ -79,15 +150,48 @@ class Configuration(NamedTuple):
         return next(entry for entry in self.entries if entry.key.name == name)
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """What is wrong, in sentences for a command that goes on."""
+        return (*self.warnings, *map(warning_of, self.problems))
+
+    def with_problems(self, problems: Mapping[str, TsukuError]) -> Configuration:
+        """Return the settings with what else is wrong, by key: their defaults are in force."""
+        entries = (
+            entry._replace(
+                value=entry.key.default, problem=problems[entry.key.key], written=entry.value
+            )
+            if entry.key.key in problems
+            else entry
+            for entry in self.entries
+        )
+        return self._replace(entries=tuple(entries))
+
+    @property
+    def problems(self) -> tuple[TsukuError, ...]:
+        """What is wrong with the file and with values, each once."""
+        return unique(entry.problem for entry in self.entries if entry.problem)
+
+    @property
     def settings(self) -> Settings:
         """The values in force."""
         values = {entry.key.key: entry.key.typed(entry.value) for entry in self.entries}
-        chosen = frozenset(entry.key.key for entry in self.entries if entry.chosen)
-        flags = frozenset(entry.key.key for entry in self.entries if entry.by_flag)
+        chosen = {entry.key.key: entry for entry in self.entries if entry.chosen}
         # Their defaults are only what an operation takes if nothing else decides.
-        for key in {"channel", "repository"} - chosen:
+        for key in DEFAULT_IS_NO_CHOICE - chosen.keys():
             values[key] = None
-        return Settings(**values, chosen=chosen, flags=flags)
+        return Settings(
+            **values,
+            chosen=frozenset(chosen),
+            flags=frozenset(key for key, entry in chosen.items() if entry.by_flag),
+            places={key: entry.place for key, entry in chosen.items()},
+            problems={entry.key.key: entry.problem for entry in self.entries if entry.problem},
+        )
+
+
+def warning_of(problem: TsukuError) -> str:
+    """Return a problem as one sentence, for a command that goes on without the value."""
+    facts = f" ({', '.join(problem.facts)})" if problem.facts else ""
+    return f"{problem.message}{facts}: it is not used; {problem.hint}"
 
 
 def load(
@@ -99,44 +203,90 @@ def load(
 ) -> Configuration:
     """Return the values in force: from the flag, else environment, else file, else the default.
 
-    ``flags`` maps a key's name to the option's text. An empty variable counts as unset. A config
-    file that another user wrote, or could write, is refused; a command that is only ``looking``
-    ignores it with a warning. Raises ``UnsafeLocation`` for that file, and ``ConfigError`` for a
-    file or a value that cannot be parsed.
+    ``flags`` maps a key's name to the option's text. A config file that another user wrote, or
+    could write, is refused; a command that is only ``looking`` ignores it with a warning. Raises
+    ``UnsafeLocation`` for that file, and ``ConfigError`` for a flag with a wrong value. What is
+    wrong with the file, and with values in it and in the environment, is in the entries.
     """
     warnings: tuple[str, ...] = ()
     try:
-        text = read(paths.config_file)
-    except UnsafeLocation as error:
+        file = _InFile.of(paths, read(paths.config_file) or b"")
+    except ConfigError as error:
+        file = _InFile(paths, broken=error)
+    except StoreError as error:
         if not looking:
             raise
         # A command that only looks writes and runs nothing: it may go on with the other sources.
-        text = None
+        file = _InFile(paths)
         warnings = (f"{paths.config_file} is not used: {error.message}; {error.hint}",)
-    table = {} if text is None else llm_table(parse(text, paths.config_file), paths.config_file)
-    where = _InFile(paths.config_file, text or "", table)
-    entries = tuple(_in_force(key, flags or {}, environ, where) for key in KEYS)
-    return Configuration(entries, (*warnings, *where.warnings()))
+    entries = tuple(_in_force(key, flags or {}, environ, file) for key in KEYS)
+    return Configuration(entries, (*warnings, *file.warnings(), *_unknown_variables(environ)))
+
+
+def in_file(paths: Paths, data: bytes) -> Configuration:
+    """Return the values that a config file of this content gives, and what is wrong with it."""
+    file = _InFile.of(paths, data)
+    return Configuration(tuple(_in_force(key, {}, {}, file) for key in KEYS), file.warnings())
 
 
 class _InFile(NamedTuple):
-    """The ``[llm]`` table of a config file, which also knows the line of each key."""
+    """The content of a config file, which also knows the line of each key.
 
-    path: Path
-    text: str
-    table: Mapping[str, object]
+    ``broken`` is set if the file as a whole cannot be used; then nothing of it is known.
+    """
 
-    def place(self, key: Key) -> str:
-        line = line_of(self.text, key.key)
-        return f"file {self.path}" + (f", line {line}" if line else "")
+    paths: Paths
+    text: str = ""
+    document: Mapping[str, object] = {}
+    table: Mapping[str, object] = {}
+    broken: ConfigError | None = None
+
+    @classmethod
+    def of(cls, paths: Paths, data: bytes) -> _InFile:
+        """Read the content of a config file."""
+        path = paths.config_file
+        text = ""
+        try:
+            text = decoded(data, path)
+            document = parse(text, path)
+            return cls(paths, text, document, llm_table(document, path))
+        except ConfigError as error:
+            return cls(paths, text, broken=error)
+
+    def place(self, key: str) -> str:
+        line = line_of(self.text, key)
+        return f"file {self.paths.config_file}" + (f", line {line}" if line else "")
 
     def warnings(self) -> tuple[str, ...]:
-        known = {key.key for key in KEYS}
-        return tuple(
-            f"{self.path}: unknown setting {TABLE}.{key} is ignored"
+        """Say which names in the file are none of ours, and so are ignored."""
+        unknown = [
+            (f"{self.place(key)}: unknown setting {TABLE}.", key, near_key(key))
             for key in self.table
-            if key not in known
+            if key not in ALL
+        ]
+        # With TSUKU_HOME the file is tsuku's, and all other tables are its own.
+        if self.paths.home is None:
+            place = f"file {self.paths.config_file}: unknown setting "
+            unknown += [
+                (place, key, f"write it below a line [{TABLE}]" if key in ALL else "")
+                for key in self.document
+                if key != TABLE
+            ]
+        return tuple(
+            f"{place}{shortened(key, 80)} is ignored" + (f"; {hint}" if hint else "")
+            for place, key, hint in unknown
         )
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Say which variables with our prefix set nothing."""
+    known = {*(key.variable.removeprefix(PREFIX) for key in KEYS), *NO_SETTINGS}
+    return tuple(
+        f"environment {shortened(name, 80)}: there is no such setting, and it is ignored"
+        + (f"; {near}" if (near := did_you_mean(name, known, before=PREFIX)) else "")
+        for name in sorted(environ)
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known
+    )
 
 
 def _flag(key: Key) -> str:
@@ -147,17 +297,29 @@ def _flag(key: Key) -> str:
 def _in_force(
     key: Key, flags: Mapping[str, str | None], environ: Mapping[str, str], file: _InFile
 ) -> Setting:
-    """Return the value of one key from the first source that has it."""
+    """Return the value of one key from the first source that has it.
+
+    A wrong value does not make a source count as missing: the next one may say the opposite.
+    """
     flag = flags.get(key.name)
     if flag is not None:
         source = _flag(key)
-        return Setting(key, checked(key, flag, source), source)
-    # Not ``in environ``: an empty variable counts as unset.
-    if environ.get(key.variable):
-        source = f"environment {key.variable}"
-        return Setting(key, checked(key, environ[key.variable], source), source)
-    if key.key in file.table:
-        # The line number is for the error only; the source in the answer names just the file.
-        value = checked(key, file.table[key.key], file.place(key))
-        return Setting(key, value, f"file {file.path}")
-    return Setting(key, key.default, DEFAULT)
+        way_out = f"leave {key.flag} out"
+        return Setting(key, checked(key, flag, source, way_out), source, source)
+    if key.variable in environ:
+        source = place = f"environment {key.variable}"
+        written: object = environ[key.variable]
+        way_out = f"unset {key.variable}"
+    elif file.broken:
+        return Setting(key, key.default, DEFAULT, problem=file.broken)
+    elif key.key in file.table:
+        # The line is for messages; the source in the answer names just the file.
+        source, place = f"file {file.paths.config_file}", file.place(key.key)
+        written = file.table[key.key]
+        way_out = f"tsuku-llm config unset {key.name}"
+    else:
+        return Setting(key, key.default, DEFAULT)
+    try:
+        return Setting(key, checked(key, written, place, way_out), source, place)
+    except ConfigError as error:
+        return Setting(key, key.default, source, place, error, written)

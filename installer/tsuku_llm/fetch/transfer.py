@@ -160,9 +160,8 @@ class Transfer:
 
     def _show(self) -> None:
         """Start to show the progress, or start again."""
-        self._told = 0
-        self._progress.begin(file_name(self.artifact.url), self.artifact.size)
-        self.tell(self.there)
+        self._told = self.there
+        self._progress.begin(file_name(self.artifact.url), self.artifact.size, self.there)
 
     def tell(self, there: int) -> None:
         """Report how many bytes are there in all."""

@@ -35,6 +35,8 @@ _HOST_ALONE = re.compile(r".*\.sock|[^][/\s:]+|[^][/\s:]*:[^][/\s:]*:[^][/\s]*",
 
 _PORT_NUMBER = re.compile(r"0*[0-9]{1,5}", re.ASCII)
 LAST_PORT = 65535
+_NOT_IN_PATHS = re.compile(rb"[^A-Za-z0-9/_.~-]")
+"""The bytes that are escaped in a URL's path."""
 _SHOWN = 60
 """Characters of a wrong value that an error repeats."""
 
@@ -83,15 +85,12 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddres
     def chosen(option: str) -> str | None:
         return _given(option, arguments, env)[1]
 
-    port, prefix = chosen(_PORT) or "", chosen(_PREFIX) or ""
-    if prefix:
-        from urllib.parse import quote  # noqa: PLC0415 - few servers have a prefix
-
-        prefix = quote(prefix, safe="/~")
+    port = chosen(_PORT) or ""
+    prefix = (chosen(_PREFIX) or "").encode("utf-8", "surrogateescape")
     return ServerAddress(
         host=chosen(_HOST) or "127.0.0.1",
         port=int(port) if _PORT_NUMBER.fullmatch(port) else DEFAULT_PORT,
-        prefix=prefix,
+        prefix=_NOT_IN_PATHS.sub(lambda found: b"%%%02X" % ord(found[0]), prefix).decode("ascii"),
         # With only one of the two files the server does without TLS.
         tls=bool(chosen(_KEY_FILE) and chosen(_CERT_FILE)),
     )

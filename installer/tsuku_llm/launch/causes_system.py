@@ -9,7 +9,7 @@ from __future__ import annotations
 from tsuku_llm.launch.causes import CPU_OVERRIDE, OTHER, REINSTALL, SMALLER, UPDATE_BUILD, Cause
 
 _POLICY = "see the denial (ausearch -m avc, or dmesg | grep -i apparmor) and allow it"
-_BY_HAND = "download it with another program, and give its path with -m"
+_BY_HAND = "download it with another program, then: tsuku-llm serve -m FILE.gguf"
 _LOADING = r"loading shared librar(?:ies:|y) |failed to load \S+: "
 
 # On one line the first row that matches counts, so narrower rows come first.
@@ -253,7 +253,7 @@ SYSTEM = (
         r"HTTPS is not supported|HTTPS requested but|'https' scheme is not supported"
         r"|built without (?:lib)?CURL, (?:cannot )?download",
         "this build cannot download a model: it was built without HTTPS",
-        _BY_HAND,
+        f"use upstream's build, which has it: tsuku-llm install --channel stable; or {_BY_HAND}",
     ),
     Cause(
         "download-untrusted",

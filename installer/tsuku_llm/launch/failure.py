@@ -20,14 +20,8 @@ from tsuku_llm.launch.diagnosis import diagnose, ending, unknown
 from tsuku_llm.launch.health import is_taken
 from tsuku_llm.launch.last_words import complaints
 from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.wishes import ANSWERS
 from tsuku_llm.packages import family_of
-
-_ANSWERS = frozenset({"-h", "--help", "--usage", "--version", "--license", "--list-devices"}) | {
-    "-cl",
-    "--cache-list",
-    "--completion-bash",
-}
-"""Arguments with which the server prints something and ends: it was not asked to serve."""
 
 
 def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None:
@@ -36,7 +30,7 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     ``said`` is the end of its output. Returns only for an answer that was asked for, such as
     that of ``--help``.
     """
-    if code == 0 and not _ANSWERS.isdisjoint(plan.argv[1:]):
+    if code == 0 and not ANSWERS.isdisjoint(plan.argv[1:]):
         return
     diagnosis = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
     # Only for a silent end: beside a complaint, the other program is a coincidence.

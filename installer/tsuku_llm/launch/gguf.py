@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import stat
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from tsuku_llm.launch.model_header import ModelHeader, NotGguf, joined, parse_header, parts_of
 
@@ -78,11 +78,21 @@ def read_header(path: str) -> ModelHeader:
     return joined([_read_file(part) for part in parts_of(path)])
 
 
-def _read_file(path: str) -> ModelHeader:
+def read_beginning(path: str, length: int) -> bytes:
+    """Read the first bytes of a file. Raises ``OSError``, also for what is no regular file."""
+    with _opened(path) as file:
+        return file.read(length)
+
+
+def _opened(path: str) -> BinaryIO:
     # Opening a pipe would wait for a writer.
     if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
         raise FileNotFoundError(f"{path} is not a regular file")
-    with open(path, "rb") as file:  # noqa: PTH123
+    return open(path, "rb")  # noqa: PTH123
+
+
+def _read_file(path: str) -> ModelHeader:
+    with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:  # an empty file cannot be mapped
             raise NotGguf("no GGUF")

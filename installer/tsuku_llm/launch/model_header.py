@@ -9,6 +9,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,8 +30,11 @@ _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _FORMATS |= {12: "d"}
 _STRING, _ARRAY = 8, 9
 _ALIGNMENT = 32
+_FIRST_KEY = 24
 
 _PART = re.compile(r"-0*1-of-(\d{1,5})\.gguf$")
+
+_ANY_PART = re.compile(r"-(\d{1,5})-of-(\d{1,5})\.gguf$")
 
 Number = int | float
 
@@ -104,6 +108,15 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple(f"{stem}-{number:0{len(count)}}-of-{count}.gguf{rest}" for number in numbers)
 
 
+def first_part(path: str) -> str:
+    """Return the path of a model's first part, which the server takes, for that of any part."""
+    found = _ANY_PART.search(path)
+    if found is None:
+        return path
+    number = found[1]
+    return f"{path[: found.start()]}-{1:0{len(number)}}-of-{found[2]}.gguf"
+
+
 def joined(headers: Sequence[ModelHeader]) -> ModelHeader:
     """Join the headers of a model's parts: the first one describes the model.
 
@@ -120,6 +133,24 @@ def joined(headers: Sequence[ModelHeader]) -> ModelHeader:
     return headers[0]._replace(size=sum(header.size for header in headers), tensors=tensors)
 
 
+def parse_keys(data: bytes) -> tuple[Mapping[str, Number | str], int]:
+    """Return the keys with one value at the beginning of a file, and how many tensors it has.
+
+    They are as many as ``data`` holds: what describes a model comes before its vocabulary.
+    Raises ``NotGguf``.
+    """
+    values: dict[str, Number | str] = {}
+    tensors = 0
+    # The data end within a key.
+    with suppress(struct.error, OverflowError, ShortHeader):
+        tensors, keys = _counts(data)
+        at = _FIRST_KEY
+        for _ in range(keys):
+            key, at = _text(data, at)
+            at = _value(data, at, key, values, {})
+    return values, tensors
+
+
 def parse_header(data: bytes | mmap.mmap, size: int) -> ModelHeader:
     """Parse the first bytes of a file of ``size`` bytes.
 
@@ -132,16 +163,22 @@ def parse_header(data: bytes | mmap.mmap, size: int) -> ModelHeader:
         raise ShortHeader("the header is longer") from error
 
 
-def _parsed(data: bytes | mmap.mmap, size: int) -> ModelHeader:
+def _counts(data: bytes | mmap.mmap) -> tuple[int, int]:
+    """Return how many tensors and how many keys a file has."""
     magic = bytes(data[:4])
     if not b"GGUF".startswith(magic):
         raise NotGguf("no GGUF")
     _, version, tensors, keys = struct.unpack_from("<4sIQQ", data)
     if not 2 <= version < 1 << 16 or max(tensors, keys) > _MOST:  # noqa: PLR2004
         raise NotGguf("no GGUF of a known version")
+    return tensors, keys
+
+
+def _parsed(data: bytes | mmap.mmap, size: int) -> ModelHeader:
+    tensors, keys = _counts(data)
     values: dict[str, Number | str] = {}
     arrays: dict[str, tuple[Number, ...]] = {}
-    at = 24
+    at = _FIRST_KEY
     for _ in range(keys):
         key, at = _text(data, at)
         at = _value(data, at, key, values, arrays)

@@ -27,6 +27,10 @@ _REPOSITORY: tuple[str, ...] = (
     "--docker-repo",
 )
 _REPOSITORY += ("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
+_ROUTER = ("--models-dir", "--models-preset", "LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
+_DRAFT_REPOSITORY: tuple[str, ...] = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
+_DRAFT_REPOSITORY += ("LLAMA_ARG_HFD_REPO", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
+_PROJECTORS = ("-mmu", "--mmproj-url", "LLAMA_ARG_MMPROJ_URL")
 _SLEEP = ("--sleep-idle-seconds", "LLAMA_ARG_SLEEP_IDLE_SECONDS")
 # ggml looks only whether they are set. No driver counts that memory for a process: 8 GiB of managed
 # memory, filled by the GPU, were not in NVIDIA's count (H200, 580.159.04).
@@ -37,6 +41,13 @@ _SHARED = (
 )
 _KEY = ("--api-key", "LLAMA_API_KEY")
 _KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
+
+ANSWERS = frozenset({"-h", "--help", "--usage", "--version", "--license", "--list-devices"}) | {
+    "-cl",
+    "--cache-list",
+    "--completion-bash",
+}
+"""Arguments with which the server prints something and ends: it was not asked to serve."""
 
 _DRAFT: tuple[str, ...] = (
     "-md",
@@ -144,6 +155,23 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         draft=bool(chosen(_DRAFT)) and chosen(_DRAFT_DEVICE) is None,
         only=int(main) if value_of(_SPLIT_MODE) == "none" and main.isdecimal() else None,
     )
+
+
+def names_a_model(argv: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Tell whether a start knows its models, or is asked for something else than to serve."""
+    return any(
+        last_value(argv, env, names) for names in (_MODEL, _REPOSITORY, _ROUTER)
+    ) or not ANSWERS.isdisjoint(argv)
+
+
+def downloads_in(argv: Sequence[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return what a server downloads for a start: options or variables, with their values."""
+    if flagged(argv, env, on=("--offline",), off=(), variable="LLAMA_ARG_OFFLINE", default=False):
+        return ()
+    found = [
+        last_value(argv, env, names) for names in (_REPOSITORY, _DRAFT_REPOSITORY, _PROJECTORS)
+    ]
+    return tuple(each for each in found if each)
 
 
 def visible_devices(env: Mapping[str, str], names: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tsuku_llm.config.editing import set_value
+from tsuku_llm.config.keys import key_named
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, LaunchError, TsukuError
 from tsuku_llm.launch.fingerprint import driver_fingerprint
@@ -157,7 +158,7 @@ def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
     # With one variant there is nothing to choose.
     if ask and not (len(report.results) > 1 and session.user.ask(question)):
         return None
-    set_value(session.paths.config_file, "llm.backend", report.backend)
+    set_value(session.paths.config_file, key_named("llm.backend"), report.backend)
     if session.machine.environ.get("TSUKU_LLM_BACKEND"):
         session.user.note("TSUKU_LLM_BACKEND is set and overrides the config file")
     return report.backend

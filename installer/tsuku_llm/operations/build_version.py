@@ -13,6 +13,7 @@ from typing import Any
 from tsuku_llm import __version__, archive, fetch
 from tsuku_llm.disk import require_space
 from tsuku_llm.errors import DigestMismatch, TrustError
+from tsuku_llm.fetch.urls import file_name
 from tsuku_llm.files import drop_tree
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.launch.gate import gate
@@ -78,6 +79,7 @@ class VersionBuilder:
                 store.sweep()  # a killed process may have left a staging folder
                 with store.staging() as staging:
                     self._fill(staging)
+                    self._say("checking", self.candidate.variant.artifacts)
                     self._gate(staging.tree)
                     # The rename in here is the commit: before it no other process sees the version.
                     return store.commit(staging, self._receipt())
@@ -85,6 +87,12 @@ class VersionBuilder:
             if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
                 store.drop_downloads(digests)  # signed like this: another download is refused, too
             raise
+        finally:
+            self.session.user.progress.finish()
+
+    def _say(self, what: str, artifacts: Sequence[Artifact]) -> None:
+        for artifact in artifacts:
+            self.session.user.progress.stage(file_name(artifact.url), what)
 
     def _fill(self, staging: Staging) -> None:
         """Link what other versions have into the staged tree; download and unpack the rest."""
@@ -99,6 +107,7 @@ class VersionBuilder:
             with self._download(missing) as arrivals:
                 # This hashes the linked files while other threads download.
                 right = verify_reused(store, staging, linked)
+                self._say("unpacking", missing)
                 # One archive after the other: they fill the same folder.
                 brought = [
                     _unpack(arrival, artifact, staging, arrivals)

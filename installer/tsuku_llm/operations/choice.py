@@ -11,15 +11,16 @@ from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.chain.remedy import remedy
+from tsuku_llm.config.settings import CHOOSING, STAYING
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError, UnknownRequest
 from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.revocation import note_others, revoked
-from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, repository_of
+from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, note_place, repository_of
 from tsuku_llm.operations.staying import MIN_AGE, keeper, old_enough, way_to_leave
-from tsuku_llm.probe import platform_key, probe
+from tsuku_llm.probe import probe
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import Candidate, Request, Selection, known_request, select
+from tsuku_llm.selection import Candidate, Request, Selection, select
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import version_id
 
@@ -86,11 +87,13 @@ def choose(
     revoked release, and one that is younger than ``llm.min_age``, is taken only by its name. A
     release that cannot be read is left out with a note.
 
-    Raises ``UnknownRequest`` for names that do not exist, and ``Revoked`` if all releases of the
-    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if all
-    others are younger than ``llm.min_age``. Raises ``TrustError`` for metadata that does not
-    verify, and for a release file that cannot be read if it is named or the only one.
+    Raises ``ConfigError`` for a wrong setting that it uses, and ``UnknownRequest`` for names that
+    do not exist. Raises ``Revoked`` if all releases of the channel are revoked, or the named one
+    was revoked and dropped. Raises ``SelectionError`` if all others are younger than
+    ``llm.min_age``. Raises ``TrustError`` for metadata that does not verify, and for a release file
+    that cannot be read if it is named or the only one.
     """
+    session.settings.require(CHOOSING if release is None else CHOOSING - STAYING)
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
     kept_by = keeper(session) if release is None else None
@@ -99,6 +102,7 @@ def choose(
             entry = _named(catalog, release)
         except UnknownRequest as error:
             if kept_by:
+                note_place(session, "release", error)
                 error.hint = f"{kept_by} names it; {way_to_leave(session)}"
             raise
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
@@ -107,7 +111,11 @@ def choose(
         choice = _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
         return replace(choice, kept_by=kept_by)
     channel = channel or session.settings.channel or DEFAULT_CHANNEL
-    entries, avoided = _not_revoked(session, catalog, channel)
+    try:
+        entries, avoided = _not_revoked(session, catalog, channel)
+    except UnknownRequest as error:
+        note_place(session, "channel", error)
+        raise
     entries, young = _not_young(session, catalog, channel, entries)
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
@@ -303,6 +311,8 @@ def _compared(
     except UnknownRequest as error:
         if hardware.platform not in release.platforms:
             error.hint = _platform_hint(catalog, hardware.platform)
+        else:
+            note_place(session, "backend", error)
         raise
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
@@ -360,17 +370,3 @@ def require_lasting(session: Session, choice: Choice, active: Installed) -> None
             facts=tuple(problem.text for problem in problems),
             hint=f"{problems[0].fix}; or take the CPU: tsuku-llm install --backend cpu",
         )
-
-
-def check_backend(session: Session, backend: str) -> None:
-    """Refuse a value of ``llm.backend`` that no release has for this platform.
-
-    Raises ``UnknownRequest``, whose facts list what exists, and ``TrustError`` if every release is
-    unreadable.
-    """
-    platform = platform_key(session.machine.host)
-    catalog = load_catalog(session)
-    releases = catalog.readable(catalog.entries, session.user.note)
-    found = (release.platforms.get(platform) for _, release in releases)
-    names = {variant.name for each in found if each for variant in each.variants}
-    known_request(backend, sorted(names))

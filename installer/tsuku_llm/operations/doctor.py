@@ -13,6 +13,7 @@ from tsuku_llm.launch.gate import gate
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.caches import CacheState, look_at_caches, would_give
 from tsuku_llm.operations.choice import Choice, choose, choose_like
+from tsuku_llm.operations.names import without_unknown
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.staying import staying
@@ -45,6 +46,8 @@ def examine(session: Session) -> Examination:
     ask it for its devices; it changes nothing. Raises the errors of ``choose``. A broken link is in
     the chain and not an error.
     """
+    # A setting with a wrong name must not keep a user from the diagnosis.
+    session = without_unknown(session)
     reader = session.reader
     in_use = _in_use(reader, session)
     choice = _choice(session, in_use)

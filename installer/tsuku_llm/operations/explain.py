@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm import fetch
 from tsuku_llm.backends import facts_of
@@ -34,7 +35,8 @@ from tsuku_llm.launch.model_header import (
     parse_header,
     parts_of,
 )
-from tsuku_llm.launch.placement import place
+from tsuku_llm.launch.placement import Card, place
+from tsuku_llm.launch.planning import Build
 from tsuku_llm.launch.wishes import Wishes, visible_devices, wishes_in
 from tsuku_llm.manifest import Variant
 from tsuku_llm.operations.caches import would_give
@@ -53,6 +55,7 @@ from tsuku_llm.ownership import check_path
 from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import Receipt
 
 _FIRST = 1 << 20
 """Bytes of a model on a host that are fetched first; the next requests are for more."""
@@ -148,46 +151,104 @@ def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
     )
 
 
-def _of_installed(
-    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions, wishes: Wishes
-) -> tuple[tuple[FreeMemory, ...], NeedCorrection]:
-    """Ask the installed build what is free where a start would place the model, and its own tool.
+def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None], Fit]:
+    """Return the function that judges a model by its file and its projector's.
 
-    Nothing is asked of a build for another backend than the chosen one. Raises ``NotInstalled``,
-    the errors of the checks before a start, and ``GateFailed``.
+    The installed build is asked once, and upstream's own tool for no model: it takes seconds.
+    """
+    env = session.machine.environ
+    best = next(iter(choice.selection.compatible), None)
+    backend = best.variant.backend if best else "cpu"
+    probed, host, cards = _probed(choice), main_memory(), tuple[Card, ...]()
+    with (
+        suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation),
+        _checked_build(session, choice) as asked,
+    ):
+        cards = _cards_of(session, asked)
+
+    def judge(path: str, projector: str | None) -> Fit:
+        argv = ("llama-server", "-m", path, *(("--mmproj", projector) if projector else ()))
+        options, wishes = memory_options(argv, env), wishes_in(argv, env)
+        models = read_models(options, read_header)
+        used = _placed_on(session, cards, models, options, wishes, backend)
+        devices = spaces_of(used) or probed
+        return models.judged(options, wishes, devices, host, backend=backend)
+
+    return judge
+
+
+class _AskedBuild(NamedTuple):
+    """An installed build that may be run, with the environment for it."""
+
+    build: Build
+    receipt: Receipt
+    environ: Mapping[str, str]
+
+
+@contextmanager
+def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
+    """Check the installed build as before a start, and hold it while it is asked.
+
+    Raises ``NotInstalled``, also for a build of another backend than the chosen one, and the errors
+    of the checks.
     """
     reader = session.reader
     installed = requested_version(reader, session)
     receipt = installed.receipt
     best = next(iter(choice.selection.compatible), None)
     if best is None or receipt.backend != best.variant.backend:
-        return (), NeedCorrection()
+        raise NotInstalled("no build of the chosen backend is installed")
     # As before a start: the build is run.
     check_path(session.paths.data)
     build = build_of(installed)
-    environ = would_give(session, build.backend)
     with reader.hold(installed):
         reader.check(installed)
-        devices: tuple[FreeMemory, ...] = ()
-        if build.backend != "cpu":
-            listed = Check(build, list_devices(build, environ).devices)
-            maker = wanted_maker(receipt, session.settings.backend)
-            cards = listed_cards(listed, receipt.hardware, maker)
-            cards = with_other_processes(cards, environ)
-            chosen = visible_devices(environ, facts_of(build.backend).hiding_variables)
-            if not (wishes.placed or chosen):
-                need, setting = models.need(options), session.settings.placement
-                placed = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
-                # None where the server chooses.
-                cards = tuple(card for card in cards if card.name in placed.devices) or cards
-            devices = spaces_of(cards)
-        tools = tools_of(receipt)
+        yield _AskedBuild(build, receipt, would_give(session, build.backend))
+
+
+def _cards_of(session: Session, asked: _AskedBuild) -> tuple[Card, ...]:
+    """Ask the build for its devices, and what is free on them. Raises ``GateFailed``."""
+    if asked.build.backend == "cpu":
+        return ()
+    listed = Check(asked.build, list_devices(asked.build, asked.environ).devices)
+    maker = wanted_maker(asked.receipt, session.settings.backend)
+    return with_other_processes(listed_cards(listed, asked.receipt.hardware, maker), asked.environ)
+
+
+def _placed_on(  # noqa: PLR0913, PLR0917
+    session: Session,
+    cards: tuple[Card, ...],
+    models: ModelFiles,
+    options: MemoryOptions,
+    wishes: Wishes,
+    backend: str,
+) -> tuple[Card, ...]:
+    """Return the devices on which a start would place the models; all where the server chooses."""
+    chosen = visible_devices(session.machine.environ, facts_of(backend).hiding_variables)
+    if not cards or wishes.placed or chosen:
+        return cards
+    need, setting = models.need(options), session.settings.placement
+    placed = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
+    return tuple(card for card in cards if card.name in placed.devices) or cards
+
+
+def _of_installed(
+    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions, wishes: Wishes
+) -> tuple[tuple[FreeMemory, ...], NeedCorrection]:
+    """Ask the installed build what is free where a start would place the model, and its own tool.
+
+    Raises the errors of ``_checked_build``, and ``GateFailed``.
+    """
+    with _checked_build(session, choice) as asked:
+        build, cards = asked.build, _cards_of(session, asked)
+        devices = spaces_of(_placed_on(session, cards, models, options, wishes, build.backend))
+        tools = tools_of(asked.receipt)
         # The tool reads one local model, and knows nothing of companions.
         if TOOL not in tools or options.model is None or "://" in options.model:
             return devices, NeedCorrection()
         options = options._replace(model=str(working_folder() / options.model))
         tool, names = build._replace(server=tools[TOOL]), [space.name for space in devices]
-        shares = ask_fit_tool(tool, options, names, environ)
+        shares = ask_fit_tool(tool, options, names, asked.environ)
         return devices, correction_of(models.need(options), shares)
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tsuku_llm.backends import VENDORS
+from tsuku_llm.config.settings import CHOOSING, INSTALLING, STAYING
 from tsuku_llm.errors import (
     DownloadError,
     GateFailed,
@@ -77,6 +78,8 @@ def install(
     errors of ``fetch``, ``archive`` and ``store``. After an error, the versions installed before
     are unchanged.
     """
+    # A start that lacks its build comes here without having used all of them.
+    session.settings.require(INSTALLING if release is None else INSTALLING - STAYING)
     if release is None:
         session = staying(session)
     catalog = asked_catalog(session, ask=not dry_run)
@@ -331,6 +334,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     Raises ``Revoked``, ``GateFailed`` if the variant does not run here, and the errors of
     ``fetch``, ``archive`` and ``store``.
     """
+    session.settings.require(INSTALLING - CHOOSING)
     refuse_revoked(session, choice)
     store = session.store
     builder = VersionBuilder(session, store, choice, candidate, passed_over(choice, candidate, {}))

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tsuku_llm.errors import UsageError
+from tsuku_llm.errors import TsukuError, UnknownRequest, UsageError
 
 if TYPE_CHECKING:  # a start does without most of what they import
     from tsuku_llm.catalog.repositories import Repository
@@ -56,8 +56,9 @@ class Session(NamedTuple):
     allow_revoked: bool = False
 
     def with_settings(self, **changes: Any) -> Session:
-        """Return this session with other values for some settings."""
-        return self._replace(settings=self.settings._replace(**changes))
+        """Return this session with other values for some settings, which are right then."""
+        problems = {key: why for key, why in self.settings.problems.items() if key not in changes}
+        return self._replace(settings=self.settings._replace(**changes, problems=problems))
 
     @property
     def reader(self) -> StoreReader:
@@ -97,6 +98,13 @@ def way_to_undo(session: Session, name: str, command: str) -> str | None:
     return f"tsuku-llm config {command}"
 
 
+def note_place(session: Session, key: str, error: TsukuError) -> None:
+    """Add to an error about a name where the setting was set, unless it is a flag's."""
+    place = session.settings.places.get(key)
+    if place and key not in session.settings.flags:
+        error.facts = (f"llm.{key} was set by: {place}", *error.facts)
+
+
 def working_folder() -> Path:
     """Return the user's current folder. Raises ``UsageError`` if it was removed meanwhile."""
     try:
@@ -115,4 +123,8 @@ def repository_of(session: Session) -> Repository:
 
     name = session.settings.repository or repositories.OFFICIAL
     url = session.settings.repository_url if name == repositories.OFFICIAL else None
-    return repositories.repository(session.paths.data, name, url)
+    try:
+        return repositories.repository(session.paths.data, name, url)
+    except UnknownRequest as error:
+        note_place(session, "repository", error)
+        raise

@@ -83,6 +83,7 @@ class Planned:
 def planned(session: Session, arguments: Sequence[str]) -> Planned:
     """Return what ``serve`` would start. Raises ``NotInstalled``."""
     from tsuku_llm.launch.fingerprint import driver_fingerprint  # noqa: PLC0415 - a run does without
+    from tsuku_llm.launch.wishes import downloads_in  # noqa: PLC0415
     from tsuku_llm.operations.device_check import check_devices, wanted_maker  # noqa: PLC0415
     from tsuku_llm.operations.placing import place_start  # noqa: PLC0415
     from tsuku_llm.operations.state_notes import StateNotes  # noqa: PLC0415
@@ -95,6 +96,10 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
     ask = partial(check_devices, build, installed.id, notes, environ)
     placement: Placement | None = None
     status = _tell_status(session, installed)
+    if downloads_in(arguments, environ):
+        from tsuku_llm.operations.downloads import require_https  # noqa: PLC0415 - only then
+
+        require_https(session, installed, arguments, environ)
     try:
         with session.reader.hold(installed):
             session.reader.check(installed)

@@ -22,7 +22,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
-from tsuku_llm.launch.wishes import wishes_in
+from tsuku_llm.launch.wishes import downloads_in, wishes_in
 from tsuku_llm.operations.caches import BuildCaches, build_caches
 from tsuku_llm.operations.device_check import (
     Check,
@@ -114,6 +114,10 @@ class VersionStart(NamedTuple):
             reader.check(installed, full=self.how.verify)
             require_not_revoked(self.session, installed.receipt)
             self.session.user.note(installed.receipt.line)
+            if downloads_in(self.arguments, caches.environ):
+                from tsuku_llm.operations.downloads import require_https  # noqa: PLC0415 - only then
+
+                require_https(self.session, installed, self.arguments, caches.environ)
             keep = tuple(each for each in (held, caches.held) if each is not None)
             recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
             check = self._devices(caches)

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from tsuku_llm.errors import NotInstalled, did_you_mean
+from tsuku_llm.errors import NotInstalled, UnknownRequest, did_you_mean
 from tsuku_llm.launch.planning import Build, LaunchPlan
 from tsuku_llm.launch.replace_process import replace_process
-from tsuku_llm.operations.session import Session, way_to_undo
+from tsuku_llm.operations.session import Session, note_place, way_to_undo
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
@@ -19,8 +19,8 @@ _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
 
 def which(session: Session) -> Path:
-    """Return the path of the server that ``serve`` would start."""
-    installed = requested_version(session.reader, session)
+    """Return the path of the server that ``serve`` would start, were its settings right."""
+    installed = _version_of(session)
     return installed.tree / installed.receipt.server
 
 
@@ -29,15 +29,25 @@ def path_of(session: Session, tool: str) -> Path:
 
     Raises ``NotInstalled``.
     """
-    installed = requested_version(session.reader, session)
+    installed = _version_of(session)
     return installed.tree / tool_of(installed.receipt, tool)
+
+
+def _version_of(session: Session) -> Installed:
+    """Return the requested version; a setting that names no backend counts as not set."""
+    try:
+        return requested_version(session.reader, session)
+    except UnknownRequest:
+        from tsuku_llm.operations.names import without_unknown  # noqa: PLC0415 - only for an error
+
+        return requested_version(session.reader, without_unknown(session))
 
 
 def requested_version(reader: StoreReader, session: Session) -> Installed:
     """Return the active version, or another installed one if only that has the requested backend.
 
     The user's choice is never replaced by another backend that happens to be installed. Raises
-    ``NotInstalled``.
+    ``NotInstalled``, and ``UnknownRequest`` if there is no such backend.
     """
     active, backend = reader.active(), session.settings.backend
     if active and meets(active.receipt, backend):
@@ -49,6 +59,14 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
         return max(suitable, key=lambda each: _newest_of(each, release))
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+    # The hint must not tell to install what does not exist.
+    from tsuku_llm.operations.names import check_exists  # noqa: PLC0415 - only for an error
+
+    try:
+        check_exists(session, "backend", backend)
+    except UnknownRequest as error:
+        note_place(session, "backend", error)
+        raise
     undo = way_to_undo(session, "llm.backend", "set llm.backend auto")
     use = f"; or use what is installed: {undo}" if undo else ""
     raise NotInstalled(

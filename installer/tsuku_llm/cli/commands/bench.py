@@ -12,8 +12,12 @@ from tsuku_llm.cli.command import Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.config.settings import INSTALLING
 from tsuku_llm.files import write_output
 from tsuku_llm.operations.bench import bench, save_fastest
+from tsuku_llm.operations.models import chosen_model
+
+_NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
 
 
 @click.command(
@@ -27,10 +31,9 @@ from tsuku_llm.operations.bench import bench, save_fastest
 @click.option(
     "-m",
     "--model",
-    type=options.FILE,
     required=True,
-    metavar="FILE",
-    help="The path of a GGUF model.",
+    metavar="MODEL",
+    help="A GGUF file, or the name of a model that is here already: see models.",
 )
 @click.option(
     "--rounds",
@@ -51,7 +54,7 @@ from tsuku_llm.operations.bench import bench, save_fastest
 def bench_command(  # noqa: PLR0913
     console: Console,
     *,
-    model: Path,
+    model: str,
     rounds: int,
     yes: bool,
     save: bool,
@@ -66,11 +69,16 @@ def bench_command(  # noqa: PLR0913
     Everything after -- goes to llama-server, the same for every variant.
     """
     with open_session(
-        console, require_fresh=require_fresh, allow_revoked=allow_revoked, offline=offline
+        console,
+        needs=_NEEDS,
+        require_fresh=require_fresh,
+        allow_revoked=allow_revoked,
+        offline=offline,
     ) as session:
         # --yes answers only the questions of the benchmark; saving is asked for below.
         user = session.user._replace(ask=lambda _: True) if yes else session.user
-        report = bench(session._replace(user=user), model, arguments, rounds=rounds)
+        path = Path(chosen_model(session, model)[0])
+        report = bench(session._replace(user=user), path, arguments, rounds=rounds)
         if svg:
             write_output(svg, render.svg(report))
         saved = save_fastest(session, report, ask=not save)

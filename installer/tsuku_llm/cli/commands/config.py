@@ -1,19 +1,31 @@
-"""The commands ``config get|set|unset|list|path``."""
+"""The commands ``config get|set|unset|list|path|edit``."""
 
 from __future__ import annotations
 
 import os
+import re
 
 import click
 
 from tsuku_llm.cli.answer import CommandResult
-from tsuku_llm.cli.command import Group
+from tsuku_llm.cli.command import Command, Group
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import settings as render
-from tsuku_llm.config.keys import key_named, text_of
+from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.config.settings import load
-from tsuku_llm.safe_text import redacted
+from tsuku_llm.config.settings import NAMING, Configuration, load
+from tsuku_llm.errors import TsukuError
+
+
+class _TakesNumbers(Command):
+    """A command whose last argument may be a negative number: it is a value, and no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move negative numbers behind ``--``, where nothing is an option."""
+        numbers = [word for word in args if re.match(r"-[0-9.]", word)]
+        if numbers and "--" not in args:
+            args = [*(word for word in args if word not in numbers), "--", *numbers]
+        return super().parse_args(ctx, args)
 
 
 @click.group("config", cls=Group)
@@ -27,46 +39,52 @@ def config_command() -> None:
 def get(console: Console, key: str) -> CommandResult:
     """Print a setting's value in force."""
     name = key_named(key).name
-    configuration = load(_paths(), os.environ, looking=True)
-    for warning in configuration.warnings:
-        console.note(f"warning: {warning}")
+    configuration = _configuration(console)
     setting = configuration.setting(name)
     # ``get`` prints the credentials of a URL as well: the user asked for this value.
     data = {**render.setting_data(setting), "value": setting.value}
     return CommandResult(data, (text_of(setting.value),))
 
 
-@config_command.command("set")
+@config_command.command("set", cls=_TakesNumbers)
 @click.argument("key")
 @click.argument("value")
 @click.pass_obj
 def set_(console: Console, key: str, value: str) -> CommandResult:
     """Write a setting into the config file; comments are kept."""
-    from tsuku_llm.config.editing import set_value
+    from tsuku_llm.config.editing import checked_value, set_value
 
-    paths = _paths()
-    # Before the file is changed.
-    _check_exists(console, key, value)
-    set_value(paths.config_file, key, value)
-    return _changed(paths, key)
+    paths, setting = _paths(), key_named(key)
+    parsed = checked_value(setting, value)
+    # Before the file is changed. Wrong values in it are no reason to refuse a right one.
+    if setting.key in NAMING and isinstance(parsed, str):
+        from tsuku_llm.cli.session import open_session
+        from tsuku_llm.operations.names import check_exists
+
+        with open_session(console, looking=True, tolerant=True, quiet=True) as session:
+            check_exists(session, setting.key, parsed)
+    set_value(paths.config_file, setting, parsed)
+    return _changed(console, setting)
 
 
 @config_command.command("unset")
 @click.argument("key")
-def unset(key: str) -> CommandResult:
+@click.pass_obj
+def unset(console: Console, key: str) -> CommandResult:
     """Remove a setting from the config file."""
     from tsuku_llm.config.editing import unset_value
 
-    paths = _paths()
-    unset_value(paths.config_file, key)
-    return _changed(paths, key)
+    known = unset_value(_paths().config_file, key)
+    if known is None:
+        return CommandResult(render.removed_data(key), (f"removed {key}",))
+    return _changed(console, known)
 
 
 @config_command.command("list")
-def list_() -> CommandResult:
+@click.pass_obj
+def list_(console: Console) -> CommandResult:
     """List every setting with its value in force and the value's source."""
-    # looking: another user's file is left out with a warning instead of an error.
-    configuration = load(_paths(), os.environ, looking=True)
+    configuration = _configuration(console)
     return CommandResult(render.data(configuration), render.lines(configuration))
 
 
@@ -81,19 +99,27 @@ def _paths() -> Paths:
     return Paths.from_environ(os.environ)
 
 
-def _check_exists(console: Console, key: str, value: str) -> None:
-    """Refuse a backend that no release has; only for ``llm.backend`` this loads the manifest."""
-    if key == "llm.backend":
-        from tsuku_llm.cli.session import open_session
-        from tsuku_llm.operations.choice import check_backend
+def _configuration(console: Console) -> Configuration:
+    """Return all settings, and print what is wrong with them; this never stops the command."""
+    # looking: another user's file is left out with a warning instead of an error.
+    configuration = load(_paths(), os.environ, looking=True)
+    # A name may be wrong as well. Only then the signed metadata has to be read.
+    if any(entry.chosen for entry in configuration.entries if entry.key.key in NAMING):
+        configuration = configuration.with_problems(_unknown(console))
+    for warning in configuration.told:
+        console.note(f"warning: {warning}")
+    return configuration
 
-        with open_session(console) as session:
-            check_backend(session, value)
+
+def _unknown(console: Console) -> dict[str, TsukuError]:
+    from tsuku_llm.cli.session import open_session
+    from tsuku_llm.operations.names import unknown_names
+
+    with open_session(console, looking=True, tolerant=True, quiet=True) as session:
+        return unknown_names(session)
 
 
-def _changed(paths: Paths, key: str) -> CommandResult:
+def _changed(console: Console, key: Key) -> CommandResult:
     """Return the value in force now: the environment may override what was written."""
-    setting = load(paths, os.environ).setting(key)
-    shown = render.setting_data(setting)
-    line = f"{key} = {redacted(text_of(setting.value)) or '(none)'}"
-    return CommandResult(shown, (f"{line} ({setting.source})",))
+    setting = _configuration(console).setting(key.name)
+    return CommandResult(render.setting_data(setting), (render.setting_line(setting),))

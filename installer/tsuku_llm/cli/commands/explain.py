@@ -15,6 +15,7 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.config.settings import CHOOSING, STAYING
 from tsuku_llm.errors import UsageError
 
 
@@ -30,7 +31,7 @@ from tsuku_llm.errors import UsageError
     "-m",
     "--model",
     metavar="MODEL",
-    help="A GGUF file or its URL: tell whether it fits into memory.",
+    help="A GGUF file, its URL, or a name of models: tell whether it fits into memory.",
 )
 @options.setting("backend")
 @options.setting("channel")
@@ -60,10 +61,12 @@ def explain_command(  # noqa: PLR0913
             f"{arguments[0]} is an argument for the server, and there is no model",
             hint="add -m MODEL, or leave it out",
         )
+    needs = CHOOSING if release is None else CHOOSING - STAYING
     with open_session(
         console,
         looking=True,
         probes=hardware is None,
+        needs=needs if model is None else needs | {"placement"},
         backend=backend,
         channel=channel,
         repository=repository,
@@ -74,6 +77,11 @@ def explain_command(  # noqa: PLR0913
         choice = explain(session, release=release, hardware_file=hardware)
         if model is None:
             return CommandResult(render.data(choice), render.lines(choice))
+        if "://" not in model:
+            from tsuku_llm.operations.models import model_arguments
+
+            _, model, *rest = model_arguments(session, model, arguments)
+            arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
     return CommandResult(render.data(choice, fit), (*render.lines(choice), *render.fit_lines(fit)))
 
@@ -94,7 +102,12 @@ def backends_command(
 ) -> CommandResult:
     """List every variant, whether it fits, and whether it is installed."""
     with open_session(
-        console, looking=True, probes=hardware is None, channel=channel, repository=repository
+        console,
+        looking=True,
+        probes=hardware is None,
+        needs=(CHOOSING if release is None else CHOOSING - STAYING) - {"backend"},
+        channel=channel,
+        repository=repository,
     ) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.operations.explain import backends
@@ -117,7 +130,7 @@ def backends_command(
 @click.pass_obj
 def probe_command(console: Console, *, record: Path | None) -> CommandResult:
     """Show the GPUs and drivers of this machine."""
-    with open_session(console, looking=True, probes=True) as session:
+    with open_session(console, looking=True, probes=True, needs={"probe_timeout"}) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.operations.prefetch import probe_machine
 
@@ -150,6 +163,7 @@ def doctor_command(
         console,
         looking=True,
         probes=True,
+        tolerant=True,
         backend=backend,
         channel=channel,
         repository=repository,

@@ -9,6 +9,7 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.config.settings import INSTALLING, STAYING
 
 
 @click.command(
@@ -50,6 +51,7 @@ def install_command(  # noqa: PLR0913
     with open_session(
         console,
         probes=True,
+        needs=INSTALLING if release is None else INSTALLING - STAYING,
         backend=backend,
         channel=channel,
         repository=repository,
@@ -83,7 +85,7 @@ def update_command(
     from tsuku_llm.cli.render import install as render
     from tsuku_llm.operations.update import UpToDate, check_update, update
 
-    with open_session(console, channel=channel, repository=repository) as session:
+    with open_session(console, needs=INSTALLING, channel=channel, repository=repository) as session:
         if check:
             checked = check_update(session)
             return CommandResult(render.update_data(checked), render.update_lines(checked))

@@ -17,6 +17,9 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.errors import UsageError
 from tsuku_llm.operations import repository as operations
 
+_FETCHING = {"repository_url", "lock_timeout"}
+"""The settings that a download of metadata uses."""
+
 
 @click.group("repository", cls=Group)
 def repository_command() -> None:
@@ -43,7 +46,7 @@ def add(
     console: Console, *, name: str, url: str, root: Path, fingerprint: str | None
 ) -> CommandResult:
     """Add a repository, to be used with install --repository NAME."""
-    with open_session(console) as session:
+    with open_session(console, needs=_FETCHING) as session:
         repository = operations.add(session, name, url, root, fingerprint)
     described = operations.root_of(repository)
     return CommandResult(
@@ -59,7 +62,7 @@ def refresh(console: Console, *, name: str) -> CommandResult:
 
     Without NAME, that of the official repository.
     """
-    with open_session(console) as session:
+    with open_session(console, needs=_FETCHING) as session:
         catalog = operations.fetch_metadata(session, name)
     return CommandResult(installed.available_data(catalog), installed.available_lines(catalog))
 
@@ -68,7 +71,7 @@ def refresh(console: Console, *, name: str) -> CommandResult:
 @click.pass_obj
 def list_(console: Console) -> CommandResult:
     """List the repositories."""
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, needs=()) as session:
         repositories = operations.repositories(session)
     return CommandResult(render.list_data(repositories), render.lines(repositories))
 
@@ -78,7 +81,7 @@ def list_(console: Console) -> CommandResult:
 @click.pass_obj
 def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository; installed versions stay."""
-    with open_session(console) as session:
+    with open_session(console, needs=()) as session:
         operations.remove(session, name)
     return CommandResult({"name": name}, (f"removed {name}",))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,12 @@ from tsuku_llm.cli.command import ARGV, Launching
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.config.keys import parse_share, share_of
+from tsuku_llm.config.settings import STARTING
 from tsuku_llm.errors import UsageError
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import StartReport
+    from tsuku_llm.operations.session import Session
 
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
@@ -39,17 +42,24 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
         raise UsageError(f"--min-gpu-share {error}") from error
 
 
+_STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
+"""The settings that each start uses; one that installs a missing build uses more."""
+
+
 @click.command(
     "serve",
     cls=Launching,
     examples={
-        "tsuku-llm serve -- -m MODEL.gguf": "Serve a model until Ctrl-C.",
-        "tsuku-llm serve --detach --name big -- -m MODEL.gguf --port 8081": "Serve in the "
+        "tsuku-llm serve -m MODEL.gguf": "Serve a model until Ctrl-C.",
+        "tsuku-llm serve -m qwen2.5:7b -- -c 8192": "Serve one that is here already, by its name "
+        "in models, with a context of 8192.",
+        "tsuku-llm serve --detach --name big -m MODEL.gguf -- --port 8081": "Serve in the "
         "background; then see status, logs and stop.",
-        "tsuku-llm serve --require-gpu -- -m MODEL.gguf": "Fail if the model is not on the GPU.",
+        "tsuku-llm serve --require-gpu -m MODEL.gguf": "Fail if the model is not on the GPU.",
         "tsuku-llm serve -- --help": "Show the options of llama-server itself.",
     },
 )
+@options.model
 @options.setting("backend")
 @click.option("--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used.")
 @click.option(
@@ -130,6 +140,7 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 def serve_command(  # noqa: PLR0913
     context: click.Context,
     *,
+    model: str | None,
     backend: str | None,
     require_gpu: bool,
     min_gpu_share: float | None,
@@ -155,25 +166,26 @@ def serve_command(  # noqa: PLR0913
 ) -> CommandResult:
     """Start the installed server with your arguments.
 
-    Everything after -- goes to llama-server, such as the model and the port.
+    Everything after -- goes to llama-server, such as the port and the context.
 
     The exit code is the server's own once it has served: any number, also 1. A server that does
     not start ends with 7.
     """
     console: Console = context.obj
+    argv: tuple[str, ...] = context.meta[ARGV]
     # After exec this program can no longer print a document.
     if replace and console.json and not (dry_run or unit):
         raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
     if not unit and (scope or on_demand or output):
         given = "--scope" if scope else "--on-demand" if on_demand else "--output"
         raise UsageError(f"{given} applies to units", hint="add --systemd-unit, or omit it")
-    if opens_page and (replace or unit or notify):
-        given = "--exec" if replace else "--systemd-unit" if unit else "--notify"
-        raise UsageError(f"--open and {given} cannot be combined", hint="omit one of them")
+    ways = {"--exec": replace, "--systemd-unit": unit, "--notify": notify}
+    _require_user(ways if opens_page else {})
     if min_gpu_share is not None and not require_gpu:
         raise UsageError("--min-gpu-share needs --require-gpu", hint="add --require-gpu")
     with open_session(
         console,
+        needs=_STARTING,
         backend=backend,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
@@ -184,6 +196,10 @@ def serve_command(  # noqa: PLR0913
         from tsuku_llm.launch.addresses import require_address
 
         require_address(arguments, session.machine.environ)
+        if model is not None:
+            argv, arguments = _with_model(session, model, argv, arguments)
+        elif not (supervised or notify or unit):
+            _hint_at_models(session, arguments)
         # Before the other ways: a dry run starts nothing.
         if dry_run:
             from tsuku_llm.cli.render import servers as render
@@ -197,16 +213,14 @@ def serve_command(  # noqa: PLR0913
 
             # The process in the background has no terminal to offer a missing build.
             wanted_version(session)
-            return background.detach(
-                console, session, name, context.meta[ARGV], opens_page=opens_page
-            )
+            return background.detach(console, session, name, argv, opens_page=opens_page)
         if unit:
             from tsuku_llm.cli import units
 
             return units.unit(
                 session,
                 name,
-                context.meta[ARGV],
+                argv,
                 replace=replace,
                 system=scope == "system",
                 on_demand=on_demand,
@@ -242,6 +256,13 @@ def serve_command(  # noqa: PLR0913
     return CommandResult(data, exit_code=code, failure=failure if code and console.json else None)
 
 
+def _require_user(ways: Mapping[str, bool]) -> None:
+    """Refuse --open with a way to serve in which no user waits for the page."""
+    for way, is_given in ways.items():
+        if is_given:
+            raise UsageError(f"--open and {way} cannot be combined", hint="omit one of them")
+
+
 class _Follower:
     """The follower of a server in the foreground; ``report`` is the last one, None before any.
 
@@ -269,6 +290,29 @@ class _Follower:
 
             self._opens_page = False
             open_or_tell(self._console, report)
+
+
+def _with_model(
+    session: Session, model: str, argv: tuple[str, ...], arguments: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return our arguments and the server's, with the files of the model among the server's."""
+    from tsuku_llm.cli import background
+    from tsuku_llm.operations.models import model_arguments
+
+    words = model_arguments(session, model, arguments)
+    # Not the name: a process in the background, or a unit, starts with the same files each time.
+    argv = background.with_model(argv, words[: len(words) - len(arguments)])
+    return argv, words
+
+
+def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
+    """Tell how to name a model, if a start names none."""
+    from tsuku_llm.launch.wishes import names_a_model
+
+    if not names_a_model(arguments, session.machine.environ):
+        from tsuku_llm.operations.models import without_a_model
+
+        session.user.note(without_a_model(session))
 
 
 _FALLBACK = {True: "auto", False: "off", None: None}
@@ -306,7 +350,12 @@ def run_command(  # noqa: PLR0913
             "--json does not apply to the tool's output",
             hint="omit --json, or add --dry-run; put arguments for the tool after --",
         )
-    with open_session(console, require_fresh=require_fresh, allow_revoked=allow_revoked) as session:
+    with open_session(
+        console,
+        needs={"backend", "require_fresh", "placement", "probe_timeout"},
+        require_fresh=require_fresh,
+        allow_revoked=allow_revoked,
+    ) as session:
         if dry_run:
             from tsuku_llm.cli.render import servers as render
             from tsuku_llm.operations.tools import planned_tool

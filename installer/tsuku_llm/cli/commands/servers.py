@@ -31,7 +31,7 @@ def status_command(console: Console, *, prometheus: bool, output: Path | None) -
     """Show the servers in the background."""
     if output and not prometheus:
         raise UsageError("--output is only for metrics", hint="add --prometheus")
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         found = servers(session)
     if not prometheus:
         return CommandResult(render.data(found), render.lines(found))
@@ -51,7 +51,7 @@ def logs_command(console: Console, *, name: str, follow: bool) -> CommandResult:
     """Print the log of a server in the background."""
     if follow and console.json:
         raise UsageError("--follow and --json cannot be combined", hint="omit one of them")
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         # An iterator: a log of any length is printed as it is read.
         said = log_of(session, name, follow=follow)
         if console.json:
@@ -87,6 +87,6 @@ def stop_command(console: Console, *, name: str, everything: bool) -> CommandRes
     A server that does not end in time is killed.
     """
     # looking: a server must be stoppable even if another user could write to our folders.
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         stopped = stop_all(session) if everything else (stop(session, name),)
     return CommandResult(render.stopped_data(stopped), render.stopped_lines(stopped))

@@ -21,11 +21,12 @@ from tsuku_llm.cli.session import open_session
 @click.pass_obj
 def list_command(console: Console, *, available: bool, repository: str | None) -> CommandResult:
     """List installed versions, or the releases on offer."""
-    with open_session(console, looking=True, repository=repository) as session:
+    with open_session(console, looking=True, tolerant=True, repository=repository) as session:
         if available:
             from tsuku_llm.operations.choice import load_catalog
+            from tsuku_llm.operations.names import without_unknown
 
-            catalog = load_catalog(session)
+            catalog = load_catalog(without_unknown(session))
             return CommandResult(render.available_data(catalog), render.available_lines(catalog))
         from tsuku_llm.operations.versions import inventory
 
@@ -41,7 +42,7 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
 
     TOOL is a program of the build that serve starts, such as llama-cli.
     """
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         from tsuku_llm.operations.which import path_of, which
 
         path = which(session) if tool is None else path_of(session, tool)
@@ -61,7 +62,7 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Comma
     """
     from tsuku_llm.operations.maintenance import use
 
-    with open_session(console, allow_revoked=allow_revoked) as session:
+    with open_session(console, needs={"lock_timeout"}, allow_revoked=allow_revoked) as session:
         installed = use(session, version)
     return CommandResult(render.active_data(installed), render.active_lines(installed))
 
@@ -73,7 +74,7 @@ def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     """Go back to the previous active version."""
     from tsuku_llm.operations.maintenance import rollback
 
-    with open_session(console, allow_revoked=allow_revoked) as session:
+    with open_session(console, needs={"lock_timeout"}, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
     return CommandResult(render.active_data(installed), render.active_lines(installed))
 
@@ -90,7 +91,7 @@ def fallback_command(console: Console, *, forget: bool) -> CommandResult:
     """
     from tsuku_llm.operations.fallback import forget_failures, noted_failures
 
-    with open_session(console, looking=not forget) as session:
+    with open_session(console, looking=not forget, needs=()) as session:
         noted = forget_failures(session) if forget else noted_failures(session)
     return CommandResult(
         render.fallback_data(noted, forgotten=forget),
@@ -112,7 +113,7 @@ def uninstall_command(
     """
     from tsuku_llm.operations.maintenance import uninstall
 
-    with open_session(console) as session:
+    with open_session(console, needs={"lock_timeout"}) as session:
         report = uninstall(session, versions, everything=everything)
     return CommandResult(render.uninstalled_data(report), render.uninstalled_lines(report))
 
@@ -137,7 +138,7 @@ def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) ->
     """
     from tsuku_llm.operations.maintenance import prune
 
-    with open_session(console) as session:
+    with open_session(console, needs={"lock_timeout"}) as session:
         report = prune(session, keep=keep, legacy=legacy, caches=caches)
     return CommandResult(render.pruned_data(report), render.pruned_lines(report))
 
@@ -153,7 +154,7 @@ def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandRes
     """
     from tsuku_llm.operations.verify import verify
 
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         verdicts = verify(session, versions)
     return CommandResult(
         render.verified_data(verdicts),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tsuku_llm.cli.documents import builds, running
+from tsuku_llm.cli.documents import builds, models, running
 
 ANSWERS: dict[str, tuple[type, ...]] = {
     "": (running.VersionAnswer,),
@@ -20,6 +20,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
         running.PlanAnswer,
         running.UnitsAnswer,
     ),
+    "models": (models.ModelsAnswer,),
     "status": (running.StatusAnswer, running.MetricsAnswer),
     "logs": (running.LogsAnswer,),
     "open": (running.OpenAnswer,),

@@ -156,11 +156,16 @@ class BenchAnswer(TypedDict):
 
 
 class SettingDocument(TypedDict):
-    """A setting, its value in force, and where that comes from."""
+    """A setting, its value in force, and where that comes from.
+
+    ``problem`` says what is wrong with the value ``written`` there; the default is in force then.
+    """
 
     key: str
     value: Value
     source: str
+    written: str | None
+    problem: str | None
 
 
 class ConfigListAnswer(TypedDict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tsuku_llm._version import REPORTS
 from tsuku_llm.cli.render.installed import revocation_data
 from tsuku_llm.cli.render.text import named, origin, size, table, unattested
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
@@ -242,7 +243,7 @@ def hardware_lines(hardware: Hardware, record: Path | None) -> tuple[str, ...]:
         *(("driver APIs:", *table([_api(api) for api in asked])) if asked else ()),
         *(("devices:", *table([_gpu(gpu) for gpu in gpus])) if gpus else ("devices: none",)),
         *problems(hardware),
-        *((f"recorded in {record}",) if record else ()),
+        *((f"recorded in {record}; to report a problem, attach it: {REPORTS}",) if record else ()),
     )
 
 

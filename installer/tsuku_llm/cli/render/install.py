@@ -95,7 +95,7 @@ def _passed_over(report: InstallReport) -> tuple[str, ...]:
 
 
 def _next_step(report: InstallReport) -> tuple[str, ...]:
-    return ("start it: tsuku-llm serve -- -m MODEL.gguf",) if report.installed else ()
+    return ("start it: tsuku-llm serve -m MODEL.gguf",) if report.installed else ()
 
 
 # --- an update ----------------------------------------------------------------------------

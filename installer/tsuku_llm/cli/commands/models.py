@@ -1,0 +1,34 @@
+"""The command ``models``."""
+
+from __future__ import annotations
+
+import click
+
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.session import open_session
+
+
+@click.command(
+    "models",
+    cls=Command,
+    examples={
+        "tsuku-llm models": "See the names, and whether each model fits into memory.",
+        "tsuku-llm serve -m NAME": "Serve one of them.",
+        "tsuku-llm config set llm.model_path ~/models": "Look into this folder, too.",
+    },
+)
+@click.pass_obj
+def models_command(console: Console) -> CommandResult:
+    """List the models that are on this machine already.
+
+    They are found in the caches of Hugging Face, llama.cpp, LM Studio and Ollama, and in the
+    folders of llm.model_path. Nothing there is changed.
+    """
+    with open_session(console, looking=True, probes=True) as session:
+        from tsuku_llm.cli.render import models as render
+        from tsuku_llm.operations.models import list_models
+
+        listed = list_models(session)
+    return CommandResult(render.data(listed), render.lines(listed))

@@ -1,0 +1,119 @@
+"""The models of this machine, for programs and for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tsuku_llm.cli.render.text import size, table
+
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import models as documents
+    from tsuku_llm.operations.models import ModelList, ModelRow
+
+_NAMES = 30
+"""Characters of the column of names, so that a row has at most 80; a longer name has own line."""
+
+_SOURCES = {"huggingface": "Hugging Face", "lm-studio": "LM Studio", "ollama": "Ollama"}
+_HEAD = ("name", "size", "quant", "context", "from", "fits")
+
+GET_ONE = (
+    "get one: tsuku-llm serve -- -hf OWNER/REPOSITORY, which downloads it",
+    "or download a GGUF file with another program: tsuku-llm serve -m FILE.gguf",
+)
+
+
+def data(listed: ModelList) -> documents.ModelsAnswer:
+    """Return the models for programs; all sizes are in bytes."""
+    return {
+        "models": [_model(row) for row in listed.rows],
+        "places": [
+            {"source": place.source, "folder": place.folder, "exists": exists}
+            for place, exists in listed.found.places
+        ],
+        "notes": [*listed.found.notes, *([_unknown(listed)] if listed.problem else [])],
+    }
+
+
+def _model(row: ModelRow) -> documents.ModelDocument:
+    model, fit = row.model, row.fit
+    return {
+        "name": model.name,
+        "source": model.source,
+        "path": model.path,
+        "files": model.files,
+        "projector": model.projector,
+        "model_repository": model.repository,
+        "size": model.size,
+        "quantisation": model.quantisation,
+        "architecture": model.architecture,
+        "context": model.context,
+        "fits": fit.fits if fit else None,
+        "shortened_context": fit.shortened if fit else None,
+        "needs": fit.size if fit else None,
+        "layers": fit.layers if fit else None,
+        "layers_on_devices": fit.on_devices if fit else None,
+        "problem": row.problem or None,
+    }
+
+
+def lines(listed: ModelList) -> tuple[str, ...]:
+    """Return the models as a table of at most 80 columns, and what was left out."""
+    if not listed.rows:
+        looked = (f"  {place.folder}" for place, _ in listed.found.places)
+        left_out = (f"note: {note}" for note in listed.found.notes)
+        return ("no model was found in:", *looked, *left_out, *GET_ONE)
+    rows = [_HEAD, *(_row(row) for row in listed.rows)]
+    short = [row if len(row[0]) <= _NAMES else ("", *row[1:]) for row in rows]
+    shown: list[str] = []
+    for row, line in zip(listed.rows, table(short, indent=0)[1:], strict=True):
+        if len(row.model.name) > _NAMES:
+            shown.append(row.model.name)
+        shown.append(line)
+        if row.model.projector:
+            shown.append(f"  with the projector {_base(row.model.projector)}")
+    shortened = any(row.fit and row.fit.shortened for row in listed.rows)
+    notes = [*listed.found.notes]
+    notes += [f"{row.model.name}: {row.problem}" for row in listed.rows if row.problem]
+    return (
+        table(short, indent=0)[0],
+        *shown,
+        *(
+            ("-c N: it fits with this context, to which the server shortens it",)
+            if shortened
+            else ()
+        ),
+        *((_unknown(listed),) if listed.problem else ()),
+        *(f"note: {note}" for note in notes),
+        "serve one: tsuku-llm serve -m NAME",
+    )
+
+
+def _row(row: ModelRow) -> tuple[str, ...]:
+    model = row.model
+    return (
+        model.name,
+        size(model.size),
+        model.quantisation or "?",
+        str(model.context or "?"),
+        _SOURCES.get(model.source, model.source),
+        _fits(row),
+    )
+
+
+def _fits(row: ModelRow) -> str:
+    fit = row.fit
+    if fit is None or fit.fits is None:
+        return "?"
+    if fit.shortened:
+        return f"-c {fit.shortened}"
+    if fit.fits:
+        return "yes"
+    return "partly" if fit.on_devices and not fit.missing else "no"
+
+
+def _unknown(listed: ModelList) -> str:
+    return f"whether they fit is not known: {listed.problem}"
+
+
+def _base(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2]

@@ -1,0 +1,205 @@
+"""The models in all folders: each place read as its program keeps it, and files put together."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tsuku_llm.launch.gguf import read_beginning
+from tsuku_llm.model_caches.files import (
+    ModelFile,
+    Note,
+    is_model_name,
+    note_unfinished,
+    read_model_file,
+)
+from tsuku_llm.model_caches.grouping import grouped
+from tsuku_llm.model_caches.naming import LocalModel, named
+from tsuku_llm.model_caches.ollama import ollama_files
+from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, ModelPlace
+from tsuku_llm.model_caches.walking import Seen, walk
+
+_HUB_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
+# The old names of llama.cpp's cache: manifest=owner=repository=tag.json.
+_MANIFEST = re.compile(r"manifest=(?P<owner>[^=]+)=(?P<name>[^=]+)=[^=]*\.json")
+_LARGEST = 1 << 20
+
+_MOST_NOTES = 20
+
+
+class FoundModels(NamedTuple):
+    """The models of this machine, ``notes`` on what was left out, and the places.
+
+    ``places`` have their folder and whether it exists.
+    """
+
+    models: tuple[LocalModel, ...]
+    notes: tuple[str, ...]
+    places: tuple[tuple[ModelPlace, bool], ...]
+
+
+def find_models(places: Sequence[ModelPlace]) -> FoundModels:
+    """Find the models in these places; nothing there is changed. A file counts once."""
+    models: list[LocalModel] = []
+    notes: list[str] = []
+    looked: list[tuple[ModelPlace, bool]] = []
+    known: set[tuple[int, int]] = set()
+    for place in places:
+        try:
+            found = list(_models_in(place, notes.append))
+            looked.append((place, True))
+        except (FileNotFoundError, NotADirectoryError):
+            looked.append((place, False))
+            if place.named:
+                notes.append(f"{place.folder} is no folder (for models of {place.source})")
+            continue
+        except OSError as error:
+            looked.append((place, True))
+            notes.append(f"{place.folder} cannot be read: {error.strerror or error}")
+            continue
+        for model, key in found:
+            if key not in known:
+                known.add(key)
+                models.append(model)
+    told = tuple(dict.fromkeys(notes))
+    if len(told) > _MOST_NOTES:
+        told = (*told[:_MOST_NOTES], f"and {len(told) - _MOST_NOTES} more files were left out")
+    return FoundModels(
+        tuple(sorted(named(models), key=lambda model: model.name.casefold())), told, tuple(looked)
+    )
+
+
+def _models_in(place: ModelPlace, note: Note) -> Iterator[tuple[LocalModel, tuple[int, int]]]:
+    if place.source == OLLAMA:
+        for file, projector in ollama_files(place.folder, note):
+            for model, key in grouped([file], note):
+                yield model._replace(projector=projector.path if projector else None), key
+        return
+    if place.source in ("huggingface", LLAMA_CPP):
+        yield from grouped(_cached(place, note), note)
+        return
+    yield from grouped(_below(place, note), note)
+
+
+def _below(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
+    """Read the files below a folder of the user's, or of LM Studio: publisher/repository/file."""
+    for seen in _gguf_files(walk(place.folder, note), note):
+        repository = None
+        if place.source == LM_STUDIO and seen.below.count("/") >= 2:  # noqa: PLR2004
+            repository = "/".join(seen.below.split("/")[:2])
+            below = seen.below[len(repository) + 1 :]
+            file = read_model_file(
+                place.source, seen._replace(below=below), note, repository=repository
+            )
+        else:
+            file = read_model_file(place.source, seen, note)
+        if file:
+            yield file
+
+
+def _cached(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
+    """Read a cache of Hugging Face's layout, or llama.cpp's own, which had flat names before."""
+    for entry in sorted(os.listdir(place.folder)):  # noqa: PTH208
+        if found := _HUB_FOLDER.fullmatch(entry):
+            folder = os.path.join(place.folder, entry)  # noqa: PTH118
+            repository = f"{found['owner']}/{found['name'].replace('--', '/')}"
+            yield from _snapshots(place, folder, repository, note)
+    if place.source == LLAMA_CPP:
+        flat = list(walk(place.folder, note, deepest=0))
+        manifests = _manifests(flat)
+        for seen in _gguf_files(flat, note):
+            named_by = manifests.get(seen.below)
+            file = read_model_file(
+                place.source,
+                seen._replace(below=named_by[1]) if named_by else seen,
+                note,
+                repository=named_by[0] if named_by else None,
+            )
+            if file:
+                yield file
+
+
+def _snapshots(place: ModelPlace, folder: str, repository: str, note: Note) -> Iterator[ModelFile]:
+    """Read the files of a repository, of its main revision first; others may have more files."""
+    snapshots = os.path.join(folder, "snapshots")  # noqa: PTH118
+    try:
+        revisions = sorted(os.listdir(snapshots))  # noqa: PTH208
+    except FileNotFoundError:
+        revisions = []
+    except OSError as error:
+        note(f"{snapshots} cannot be read: {error.strerror or error}")
+        return
+    main = _text(os.path.join(folder, "refs", "main")).strip()  # noqa: PTH118
+    revisions.sort(key=lambda revision: revision != main)
+    known: set[str] = set()
+    for revision in revisions:
+        try:
+            seen = list(walk(os.path.join(snapshots, revision), note))  # noqa: PTH118
+        except OSError:
+            continue
+        for each in _gguf_files(seen, note):
+            if each.below not in known:
+                known.add(each.below)
+                file = read_model_file(place.source, each, note, repository=repository)
+                if file:
+                    yield file
+    try:
+        for each in walk(os.path.join(folder, "blobs"), note, deepest=0):  # noqa: PTH118
+            note_unfinished(each, note)
+    except OSError:
+        return
+
+
+def _gguf_files(files: Iterable[Seen], note: Note) -> Iterator[Seen]:
+    """Yield the files with the ending of models, without those that are still downloaded."""
+    files = list(files)
+    unfinished = {each.path.lower()[: -len(".aria2")] for each in files if _is_aria2(each.path)}
+    for each in files:
+        if not is_model_name(each.path):
+            note_unfinished(each, note)
+        # aria2 gives a file its name and its length at once.
+        elif each.path.lower() not in unfinished:
+            yield each
+
+
+def _is_aria2(path: str) -> bool:
+    return path.lower().endswith(".gguf.aria2")
+
+
+def _manifests(files: Sequence[Seen]) -> dict[str, tuple[str, str]]:
+    """Return the repository and the path there of the files that llama.cpp's manifests name."""
+    found: dict[str, tuple[str, str]] = {}
+    for seen in files:
+        name = _MANIFEST.fullmatch(seen.below)
+        if name is None:
+            continue
+        try:
+            manifest: Any = json.loads(_text(seen.path))
+            paths = [
+                manifest[key]["rfilename"]
+                for key in ("ggufFile", "mmprojFile")
+                if manifest.get(key)
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+        repository = f"{name['owner']}/{name['name']}"
+        start = f"{name['owner']}_{name['name']}_"
+        for path in filter(lambda each: isinstance(each, str), paths):
+            found[start + path.replace("/", "_")] = (repository, path)
+            # The manifest names the first part of a split model only.
+            if split := re.search(r"-00001-of-(\d{5})\.gguf$", path):
+                for number in range(2, min(int(split[1]), 1000) + 1):
+                    part = f"{path[: split.start()]}-{number:05}-of-{split[1]}.gguf"
+                    found[start + part.replace("/", "_")] = (repository, part)
+    return found
+
+
+def _text(path: str) -> str:
+    """Return the text of a small file, "" if there is none."""
+    try:
+        return read_beginning(path, _LARGEST).decode("utf-8", "replace")
+    except OSError:
+        return ""

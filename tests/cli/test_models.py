@@ -1,0 +1,290 @@
+"""``models``, and ``-m`` with a name: the table, the document, and each command that takes one."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.model_shelves import hub_file, ollama_model, small_model, small_projector
+from support.program import Result, environment, run_program
+from support.servers import install_stand_in
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A user's home folder with models of four programs and two of their own."""
+    folder = tmp_path / "user"
+    hub = folder / ".cache" / "huggingface" / "hub"
+    hub_file(hub, "ggml-org/gpt-oss-120b-long-name-GGUF", "gpt-oss-120b-long-name-Q4_K_M.gguf")
+    lm_studio = folder / ".lmstudio" / "models" / "lms" / "gemma-GGUF"
+    small_model(lm_studio / "gemma-Q8_0.gguf")
+    small_projector(lm_studio / "mmproj-f16.gguf")
+    ollama_model(folder / ".ollama" / "models", "qwen2.5:7b")
+    ollama_model(folder / ".ollama" / "models", "qwen2.5:14b")
+    small_model(folder / ".cache" / "llama.cpp" / "tiny.gguf")
+    (folder / "own").mkdir()
+    (folder / "own" / "m.gguf.part").write_bytes(b"GGUF")
+    return folder
+
+
+@pytest.fixture
+def run(home: Path, user: Path) -> Run:
+    """Run the program as that user."""
+    kept = {"TSUKU_LLM_MODEL_PATH": str(user / "own"), "HOME": str(user), "XDG_CACHE_HOME": ""}
+    env = environment(home, **kept, HF_HOME="", HF_HUB_CACHE="", LLAMA_CACHE="", OLLAMA_MODELS="")
+    return lambda *words, **extra: run_program(*words, env={**env, **extra}, cwd=user)
+
+
+def argv_of(run: Run, *words: str) -> list[str]:
+    """The server's arguments in a dry run, without its program."""
+    done = run("serve", "--dry-run", "--json", *words)
+    assert done.code == 0, done.stdout
+    argv: list[str] = done.document["data"]["argv"][1:]
+    return argv
+
+
+# --- the list ------------------------------------------------------------------------------
+
+
+def test_the_table_has_at_most_80_columns(run: Run) -> None:
+    done = run("models")
+    assert done.code == 0
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["name", "size", "quant", "context", "from", "fits"]
+    table = [line for line in rows if not line.startswith("note: ")]
+    assert max(map(len, (head, *table))) <= 80
+    assert table == [
+        "ggml-org/gpt-oss-120b-long-name-GGUF:Q4_K_M",
+        table[1],
+        table[2],
+        "  with the projector mmproj-f16.gguf",
+        table[4],
+        table[5],
+        table[6],
+        "serve one: tsuku-llm serve -m NAME",
+    ]
+    # A long name has a line for itself; the facts are in their columns.
+    assert table[1][: head.index("size")].strip() == ""
+    for line, name in zip(table[4:7], ("qwen2.5:14b", "qwen2.5:7b", "tiny"), strict=True):
+        assert line.startswith(name + " ")
+    assert {line[head.index("from") : head.index("fits")].strip() for line in table[4:7]} == {
+        "Ollama",
+        "llama.cpp",
+    }
+    assert all(line[head.index("fits") :] == "yes" for line in (table[1], *table[4:7]))
+    assert "m.gguf.part is an unfinished download" in done.stdout
+
+
+def test_the_document_has_every_fact(run: Run, user: Path) -> None:
+    data = run("models", "--json").document["data"]
+    assert [each["name"] for each in data["models"]] == [
+        "ggml-org/gpt-oss-120b-long-name-GGUF:Q4_K_M",
+        "lms/gemma-GGUF:Q8_0",
+        "qwen2.5:14b",
+        "qwen2.5:7b",
+        "tiny",
+    ]
+    gemma = data["models"][1]
+    folder = user / ".lmstudio" / "models" / "lms" / "gemma-GGUF"
+    assert gemma.pop("needs") > 8192
+    assert gemma == {
+        "name": "lms/gemma-GGUF:Q8_0",
+        "source": "lm-studio",
+        "path": str(folder / "gemma-Q8_0.gguf"),
+        "files": [str(folder / "gemma-Q8_0.gguf")],
+        "projector": str(folder / "mmproj-f16.gguf"),
+        "model_repository": "lms/gemma-GGUF",
+        "size": (folder / "gemma-Q8_0.gguf").stat().st_size,
+        "quantisation": "Q8_0",
+        "architecture": "llama",
+        "context": 4096,
+        "fits": True,
+        "shortened_context": None,
+        "layers": 0,
+        "layers_on_devices": 0,
+        "problem": None,
+    }
+    own = {"source": "folder", "folder": str(user / "own"), "exists": True}
+    assert data["places"][0] == own
+    assert len(data["notes"]) == 1
+
+
+def test_the_judgement_is_that_of_explain(run: Run, home: Path) -> None:
+    install_stand_in(home / "llm", backend="cpu")
+    listed = {each["name"]: each for each in run("models", "--json").document["data"]["models"]}
+    told = run("explain", "--json", "-m", "tiny").document["data"]["model"]
+    assert (listed["tiny"]["needs"], listed["tiny"]["fits"]) == (told["needs"], told["fits"])
+
+
+def test_without_models_the_folders_and_the_ways_to_one_are_told(
+    home: Path, tmp_path: Path
+) -> None:
+    env = environment(home, HOME=str(tmp_path), XDG_CACHE_HOME="", HF_HOME="", HF_HUB_CACHE="")
+    done = run_program("models", env=env)
+    assert done.code == 0
+    assert done.stdout.startswith("no model was found in:\n")
+    assert f"  {tmp_path}/.ollama/models\n" in done.stdout
+    assert "tsuku-llm serve -- -hf OWNER/REPOSITORY" in done.stdout
+    assert run_program("models", "--json", env=env).document["data"]["models"] == []
+
+
+def test_control_characters_in_a_name_do_not_reach_the_terminal(run: Run, user: Path) -> None:
+    small_model(user / "own" / "evil\x1b[31m\nx.gguf")
+    done = run("models")
+    assert "\x1b" not in done.stdout
+    assert done.code == 0
+
+
+# --- serve -m ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def build(home: Path) -> None:
+    install_stand_in(home / "llm", backend="cpu", serve=("listen",))
+
+
+@pytest.mark.usefixtures("build")
+def test_a_name_stands_for_the_file(run: Run, user: Path) -> None:
+    (blob,) = [word for word in argv_of(run, "-m", "qwen2.5:7b") if "sha256-" in word]
+    assert Path(blob).is_file()
+    path = str(user / ".cache" / "llama.cpp" / "tiny.gguf")
+    for words in (("-m", "tiny"), ("-mtiny",), ("--model=tiny",), ("--model", "TINY")):
+        assert argv_of(run, *words, "--", "-c", "64") == ["-m", path, "-c", "64"]
+
+
+@pytest.mark.usefixtures("build")
+def test_a_name_brings_its_projector_and_a_path_does_not(run: Run, user: Path) -> None:
+    folder = user / ".lmstudio" / "models" / "lms" / "gemma-GGUF"
+    model, projector = str(folder / "gemma-Q8_0.gguf"), str(folder / "mmproj-f16.gguf")
+    assert argv_of(run, "-m", "gemma") == ["-m", model, "--mmproj", projector]
+    assert argv_of(run, "-m", model) == ["-m", model]
+    assert argv_of(run, "-m", "gemma", "--", "--no-mmproj") == ["-m", model, "--no-mmproj"]
+    own = ["-m", model, "--mmproj", "/other.gguf"]
+    assert argv_of(run, "-m", "gemma", "--", "--mmproj", "/other.gguf") == own
+
+
+@pytest.mark.usefixtures("build")
+def test_a_file_comes_before_a_name(run: Run, user: Path) -> None:
+    other = small_model(user / "tiny")
+    assert argv_of(run, "-m", "tiny") == ["-m", str(other)]
+    assert argv_of(run, "-m", "~/tiny") == ["-m", str(other)]
+    # A folder is no file.
+    (user / "qwen2.5:7b").mkdir()
+    assert "sha256-" in argv_of(run, "-m", "qwen2.5:7b")[1]
+
+
+@pytest.mark.usefixtures("build")
+def test_any_part_stands_for_a_split_model(run: Run, user: Path) -> None:
+    for number in (1, 2):
+        small_model(user / f"s-0000{number}-of-00002.gguf", split__no=number - 1, split__count=2)
+    assert argv_of(run, "-m", "s-00002-of-00002.gguf") == [
+        "-m",
+        str(user / "s-00001-of-00002.gguf"),
+    ]
+
+
+@pytest.mark.usefixtures("build")
+@pytest.mark.parametrize(
+    ("name", "code", "slug", "words"),
+    [
+        ("qwen", 2, "unknown-model", "2 models may be meant"),
+        ("qwen2.5:8b", 2, "unknown-model", "did you mean qwen2.5:7b?"),
+        ("mistral", 2, "unknown-model", "qwen2.5:14b"),
+        ("", 2, "unknown-model", "called ''"),
+        ("none.gguf", 7, "bad-model", "No such file"),
+        ("tinny.gguf", 7, "bad-model", "did you mean tiny.gguf?"),
+        ("/", 7, "bad-model", "it is a folder"),
+        ("https://example.org/m.gguf", 2, "bad-usage", "--model-url"),
+    ],
+)
+def test_a_model_that_is_not_here_is_refused_with_the_names(
+    name: str, code: int, slug: str, words: str, run: Run
+) -> None:
+    done = run("serve", "-m", name)
+    assert done.code == code
+    assert f"error[{slug}]: " in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("build")
+@pytest.mark.parametrize("twice", ["-m", "--model", "-hf", "--model-url"])
+def test_a_model_on_both_sides_is_refused(twice: str, run: Run) -> None:
+    for command in (("serve",), ("serve", "--detach"), ("serve", "--systemd-unit"), ("explain",)):
+        done = run(*command, "-m", "tiny", "--", twice, "other")
+        assert done.code == 2
+        assert "a model is named twice" in done.stderr
+
+
+@pytest.mark.usefixtures("build")
+def test_a_server_in_the_background_serves_the_named_model(run: Run, user: Path) -> None:
+    try:
+        done = run("serve", "--detach", "--json", "-m", "tiny", "--", "--port", "0")
+        assert done.code == 0, done.stderr
+        pid = done.document["data"]["pid"]
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        assert str(user / ".cache" / "llama.cpp" / "tiny.gguf") in words
+        assert "tiny" not in words
+    finally:
+        run("stop")
+
+
+@pytest.mark.usefixtures("build")
+def test_a_unit_has_the_file_and_not_the_name(run: Run, user: Path) -> None:
+    done = run("serve", "--systemd-unit", "--json", "-m", "tiny", "--", "--port", "0")
+    unit = done.document["data"]["unit"]
+    assert str(user / ".cache" / "llama.cpp" / "tiny.gguf") in unit
+    assert " -m tiny" not in unit
+
+
+@pytest.mark.usefixtures("build")
+def test_a_start_without_a_model_tells_how_to_name_one(run: Run, user: Path) -> None:
+    assert "5 are here" in run("serve", "--dry-run").stderr
+    named = (("-m", "x"), ("-hf", "a/b", "--offline"), ("--models-dir", "/x"), ("--version",))
+    for words in named:
+        assert "no model is named" not in run("serve", "--dry-run", "--", *words).stderr
+    assert "no model is named" not in run("serve", "--dry-run", LLAMA_ARG_MODEL="/x").stderr
+    alone = user / "alone"
+    small_model(alone / ".cache" / "llama.cpp" / "one.gguf")
+    only = {"HOME": str(alone), "TSUKU_LLM_MODEL_PATH": ""}
+    assert "tsuku-llm serve -m one" in run("serve", "--dry-run", **only).stderr
+    nobody = {"HOME": str(user / "nobody"), "TSUKU_LLM_MODEL_PATH": ""}
+    assert "-hf OWNER/REPOSITORY" in run("serve", "--dry-run", **nobody).stderr
+
+
+# --- the other commands, and the setting ---------------------------------------------------
+
+
+@pytest.mark.usefixtures("build")
+def test_explain_and_bench_take_names(run: Run) -> None:
+    told = run("explain", "-m", "gemma", "--json").document["data"]["model"]
+    assert told["needs"] > 8192
+    for command in ("explain", "bench"):
+        done = run(command, "-m", "qwen")
+        assert (done.code, "2 models may be meant" in done.stderr) == (2, True)
+
+
+def test_the_setting_is_a_list_as_in_path(run: Run, user: Path) -> None:
+    small_model(user / "a" / "in-a.gguf")
+    small_model(user / "b" / "in-b.gguf")
+    own = {"TSUKU_LLM_MODEL_PATH": ""}
+    assert run("config", "set", "llm.model_path", f"~/a:{user}/b", **own).code == 0
+    assert run("config", "get", "llm.model_path", **own).stdout.strip() == f"~/a:{user}/b"
+    names = [each["name"] for each in run("models", "--json", **own).document["data"]["models"]]
+    assert {"in-a", "in-b"} <= set(names)
+    done = run("config", "set", "llm.model_path", "models:other", **own)
+    assert (done.code, "must be absolute" in done.stderr) == (2, True)
+
+
+def test_a_file_may_have_the_folders_as_a_list(run: Run, user: Path, home: Path) -> None:
+    small_model(user / "a" / "in-a.gguf")
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(f"[llm]\nmodel_path = {json.dumps([str(user / 'a')])}\n")
+    data: Any = run("models", "--json", TSUKU_LLM_MODEL_PATH="").document["data"]
+    assert "in-a" in [each["name"] for each in data["models"]]
