@@ -7,13 +7,15 @@ TsukuError
 │   └── SnapshotError     2  bad-snapshot
 ├── SelectionError        3  no-variant
 │   └── UnknownRequest    3  unknown-request
+├── NoUpdater             3  no-updater       (of this program itself)
 ├── DownloadError         4  download-failed
 │   ├── HostUnreachable   4  host-unreachable
 │   ├── HttpStatusError   4  http-status
 │   ├── ProxyError        4  proxy
 │   ├── TlsError          4  tls
 │   ├── BodyError         4  bad-body         (short, over-long, or a web page)
-│   └── PackageIndexError 4  package-index
+│   ├── PackageIndexError 4  package-index
+│   └── UpdaterFailed     4  updater-failed   (of this program itself)
 ├── TrustError            5  untrusted
 │   ├── MetadataError     5  bad-metadata     (signature, rollback, threshold)
 │   │   ├── StaleMetadata 5  stale-metadata   (expired)
@@ -123,6 +125,13 @@ class UnknownRequest(SelectionError):
     slug = "unknown-request"
 
 
+class NoUpdater(TsukuError):
+    """A copy of this program that it cannot update itself."""
+
+    slug = "no-updater"
+    exit_code = 3
+
+
 class DownloadError(TsukuError):
     """An artifact or metadata file that could not be downloaded."""
 
@@ -137,12 +146,12 @@ class HostUnreachable(DownloadError):
 
 
 class HttpStatusError(DownloadError):
-    """An HTTP status other than the expected one; ``status`` has it."""
+    """An HTTP status other than the expected one; ``status`` has it, 0 if it is not known."""
 
     slug = "http-status"
 
     def __init__(
-        self, message: str, *, status: int, facts: tuple[str, ...] = (), hint: str = ""
+        self, message: str, *, status: int = 0, facts: tuple[str, ...] = (), hint: str = ""
     ) -> None:
         super().__init__(message, facts=facts, hint=hint)
         self.status = status
@@ -170,6 +179,12 @@ class PackageIndexError(DownloadError):
     """A download that pip could not make through the configured package index."""
 
     slug = "package-index"
+
+
+class UpdaterFailed(DownloadError):
+    """A tool that was to update this program, and did not."""
+
+    slug = "updater-failed"
 
 
 class TrustError(TsukuError):
@@ -364,3 +379,13 @@ class Interrupted(TsukuError):
 
     slug = "interrupted"
     exit_code = 130
+
+
+def revived(slug: str, message: str, facts: tuple[str, ...], hint: str) -> TsukuError:
+    """Return an error that another process of ours reported, with the class of its slug."""
+    kinds = [TsukuError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    # A bug there has no class here.
+    found = next((kind for kind in kinds if kind.slug == slug), LaunchError)
+    return found(message, facts=facts, hint=hint)

@@ -41,6 +41,7 @@ REFUSED = {
     "uninstall": ("uninstall", "--all"),
     "prune": ("prune",),
     "config set": ("config", "set", "llm.fallback", "off"),
+    "config edit": ("config", "edit"),
     "config unset": ("config", "unset", "llm.channel"),
     "repository add": ("repository", "add", "x", "https://127.0.0.1:1/", "--root", "root.json"),
     "repository refresh": ("repository", "refresh"),

@@ -15,12 +15,13 @@ PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 VALUES = frozenset({"backends", "errors", "hardware", "manifest", "requirements"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "__init__": frozenset({"_version"}),
+    "__init__": frozenset({"_version", "api"}),
     "__main__": frozenset({"cli"}),
     "_version": frozenset(),
     "errors": frozenset(),
     "backends": frozenset(),
     "packages": frozenset({"backends"}),
+    "own_copy": frozenset(),
     "process": frozenset(),
     "records": frozenset(),
     "safe_text": frozenset(),
@@ -61,13 +62,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
-    | {"local_host"}
+    | {"local_host", "own_copy"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
+    "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
+    | {"system_limits"},
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
-    | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
+    | {"local_host", "operations", "own_copy", "ownership", "revocations", "safe_text", "selection"}
     | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
@@ -85,6 +88,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "revocation": frozenset({"session"}),
     "staying": frozenset({"session"}),
     "names": frozenset({"session"}),
+    "editing": frozenset({"names", "session"}),
     "which": frozenset({"names", "session"}),
     # decisions and answers: they read, and change nothing but notes
     "choice": frozenset({"revocation", "session", "staying"}),
@@ -97,11 +101,14 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "models": frozenset({"explain", "session"}),
     "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
+    "self_update": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
     # operations with effects
+    "opening": frozenset({"prefetch", "session"}),
     "background": frozenset({"revocation", "session"}),
+    "ensuring": frozenset({"background", "fallback", "install", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
     "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
@@ -131,12 +138,14 @@ EFFECTS = frozenset(
         "background",
         "bench",
         "build_version",
+        "ensuring",
         "fallback",
         "install",
         "maintenance",
         "recovery",
         "refresh",
         "repository",
+        "self_update",
         "serve",
         "tools",
         "update",
@@ -153,6 +162,7 @@ BUILT_ON_EFFECTS = {
     "recovery": "installs the better variant, as fallback would",
     "fallback": "installs the next variant",
     "bench": "installs and starts each variant",
+    "ensuring": "installs a build if there is none, and starts a server in the background",
     "watching": "is serve, with a name and a record",
     "repository": "fetches the metadata of the repository that it adds",
 }

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from support.schemas import checked, validator
 
 from ci.schemas import FOLDER, answer_schema, properties, schemas, text_of
+from ci.schemas.reference import PAGE, with_reference
 from tsuku_llm.cli.documents.answers import ANSWERS
 from tsuku_llm.cli.documents.keys import KEYS
 from tsuku_llm.cli.program import program
@@ -24,6 +25,11 @@ def test_the_published_schemas_are_those_of_the_types() -> None:
     published = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
     made = {name: text_of(schema) for name, schema in schemas().items()}
     assert published == made, "write them again: python -m ci.schemas"
+
+
+def test_the_page_about_the_library_has_its_signatures() -> None:
+    page = PAGE.read_text("utf-8")
+    assert page == with_reference(page), "is it meant? write it again: python -m ci.schemas"
 
 
 def commands(group: click.Group, above: str = "") -> list[str]:

@@ -62,11 +62,12 @@ SECTIONS = {
     "This program": {
         "help": LazyCommand("about", "Show the help of a command."),
         "version": LazyCommand("about", "Show the version of this program."),
+        "self-update": LazyCommand("self_update", "Update this program itself."),
     },
 }
 """The commands by purpose, the most used first, so that ``--help`` imports none of them.
 
-NAME is ``NAME_command`` in its module.
+NAME is ``NAME_command`` in its module, with underscores.
 """
 
 COMMANDS = {name: each for section in SECTIONS.values() for name, each in section.items()}
@@ -85,7 +86,7 @@ class Program(Group):
             return None
         # Only names from the table come here: no other module can be imported this way.
         module = import_module(f"tsuku_llm.cli.commands.{COMMANDS[cmd_name].module}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

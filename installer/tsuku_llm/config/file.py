@@ -44,8 +44,10 @@ def read(path: Path) -> bytes | None:
 def decoded(data: bytes, path: Path) -> str:
     """Return the text of the config file with its line ends as they are.
 
-    Raises ``ConfigError`` with the line that is not UTF-8.
+    Raises ``ConfigError`` if it is too large, or with the line that is not UTF-8.
     """
+    if len(data) > SIZE_LIMIT:
+        raise _unreadable(path, f"it is larger than {SIZE_LIMIT:,} bytes")
     try:
         return data.decode("utf-8-sig")  # some editors on Windows write a byte order mark
     except UnicodeDecodeError as error:

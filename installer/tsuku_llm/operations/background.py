@@ -43,10 +43,15 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
 def start(
-    line: Sequence[str], on_loading: Callable[[str], None], *, giving_up: float = _GIVING_UP
+    line: Sequence[str],
+    on_loading: Callable[[str], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    giving_up: float = _GIVING_UP,
 ) -> tuple[Mapping[str, Any], int | None]:
     """Start the program ``line`` detached; return its last output line and its exit code.
 
+    ``env`` is its environment, None for ours.
     The program writes a JSON object in each line. ``loading`` is a text for ``on_loading``. The
     last line has ``ready``, or it is the document of an error, which is empty if the program was
     killed before it wrote one. The code is None after ``ready``: then the program runs on alone.
@@ -57,6 +62,7 @@ def start(
     try:
         child = subprocess.Popen(
             line,
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # until it has its log; it reports errors on stdout
@@ -196,6 +202,12 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
     # Only now: a supervisor that still runs would write its record again.
     instances.forget(name)
     return StoppedServer(name, "killed" if killed else "stopped" if was_up else "gone")
+
+
+def stop_if_there(session: Session, name: str) -> None:
+    """End a server as ``stop`` does; a name without a server is no error."""
+    with suppress(NotRunning):
+        stop(session, name)
 
 
 def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:

@@ -33,17 +33,16 @@ def require_https(
     if needed is None or not _lacks_https(installed):
         return
     receipt = installed.receipt
-    # Its own repository's upstream builds have HTTPS; another channel's may be of anyone.
-    other = "" if receipt.channel == "stable" else "use upstream's build, which has it: "
-    other += "" if receipt.channel == "stable" else "tsuku-llm install --channel stable; or "
+    upstreams = "use upstream's build, which has it: tsuku-llm install --channel stable; or "
     raise LaunchError(
         "this build cannot download a model: it was built without HTTPS",
         facts=(
             f"asked for: {needed}",
             f"the build: {receipt.variant} of {receipt.release}, built by {receipt.publisher}",
         ),
-        hint=f"{other}download the GGUF file with another program, such as curl -L -O URL or "
-        "hf download, then: tsuku-llm serve -m FILE.gguf",
+        hint=(upstreams if receipt.channel != "stable" else "")
+        + "download the GGUF file with another program, such as curl -L -O URL or hf download, "
+        "then: tsuku-llm serve -m FILE.gguf",
     )
 
 
@@ -52,30 +51,30 @@ def _first_download(
 ) -> str | None:
     """Return the first argument that needs HTTPS here, with its value; None if there is none."""
     plain = any(environ.get(name, "").startswith("http:") for name in _ENDPOINTS)
-    wanted = downloads_in(arguments, environ)
-    here: set[str] | None = None
-    for option, value in wanted:
+    for option, value in downloads_in(arguments, environ):
+        repository = value.partition(":")[0].casefold()
         if "://" in value:
-            if value.lower().startswith("https:"):
-                return f"{option} {value}"
-            continue
-        if plain and not option.startswith(("-d", "--docker", "LLAMA_ARG_DOCKER")):
-            continue
-        if here is None:
-            found = local_models(session).models
-            here = {each.repository.casefold() for each in found if each.repository}
-        if value.partition(":")[0].casefold() not in here:
+            needed = value.lower().startswith("https:")
+        elif "docker" in option.lower() or option == "-dr":
+            needed = True
+        else:
+            needed = not plain and repository not in _repositories_here(session)
+        if needed:
             return f"{option} {value}"
     return None
 
 
+def _repositories_here(session: Session) -> set[str]:
+    found = local_models(session).models
+    return {each.repository.casefold() for each in found if each.repository}
+
+
 def _lacks_https(installed: Installed) -> bool:
     """Tell whether the server, or a library of llama.cpp beside it, has the words of a refusal."""
-    links = {link.path for link in installed.receipt.links}
     for file in installed.receipt.files:
         name = file.path.rpartition("/")[2]
         # Not the libraries of ggml: a backend has hundreds of megabytes, and talks to no host.
-        if "llama" not in name or file.path in links or not file.size:
+        if "llama" not in name or not file.size:
             continue
         with (
             open(os.path.join(installed.tree, file.path), "rb") as content,  # noqa: PTH118, PTH123

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Sequence
@@ -176,7 +177,8 @@ def without_a_model(session: Session) -> str:
     if not names:
         return f"no model is named, and none was found on this machine: {_NONE}"
     if len(names) == 1:
-        return f"no model is named; to serve the one that is here: tsuku-llm serve -m {names[0]}"
+        name = shlex.quote(names[0])
+        return f"no model is named; to serve the one that is here: tsuku-llm serve -m {name}"
     return (
         f"no model is named; {len(names)} are here, such as {names[0]}: see tsuku-llm models, "
         "then: tsuku-llm serve -m NAME"

@@ -73,9 +73,10 @@ class Session(NamedTuple):
         from tsuku_llm.store.store import Store  # noqa: PLC0415 - a start does without
 
         timeout = self.settings.lock_timeout
-        return Store(self.paths.data, lock_timeout=timeout, on_wait=self._waiting)
+        return Store(self.paths.data, lock_timeout=timeout, on_wait=self.waiting)
 
-    def _waiting(self, holder: Holder | None) -> None:
+    def waiting(self, holder: Holder | None) -> None:
+        """Say for which process this one waits."""
         if holder:
             self.user.note(f"waiting for another tsuku-llm ({holder}), which works on the same")
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import click
 
@@ -14,7 +15,9 @@ from tsuku_llm.cli.render import settings as render
 from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import NAMING, Configuration, load
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.errors import TsukuError, UsageError
+
+_NAME_EDITOR = "name an editor: EDITOR=nano tsuku-llm config edit"
 
 
 class _TakesNumbers(Command):
@@ -93,6 +96,33 @@ def path() -> CommandResult:
     """Print the path of the config file, even if it does not exist."""
     paths = _paths()
     return CommandResult({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
+
+
+@config_command.command("edit")
+@click.pass_obj
+def edit(console: Console) -> CommandResult:
+    """Open the config file in your editor.
+
+    The editor is that of VISUAL or EDITOR. It gets a copy, which is checked before it is saved.
+    """
+    from tsuku_llm.cli.session import open_session
+    from tsuku_llm.operations.editing import edit_config
+
+    def open_editor(copy: Path) -> None:
+        given = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        if not given and not console.can_ask:
+            raise UsageError("there is no terminal for an editor", hint=_NAME_EDITOR)
+        try:
+            click.edit(filename=str(copy))
+        # ValueError: quotes in the variable that do not end.
+        except (click.ClickException, ValueError) as error:
+            raise UsageError("the editor failed", facts=(str(error),), hint=_NAME_EDITOR) from error
+
+    with open_session(console, looking=True, tolerant=True, quiet=True) as session:
+        changed = edit_config(session, open_editor)
+    file = session.paths.config_file
+    line = f"saved {file}" if changed else "nothing was changed"
+    return CommandResult({"config_file": file, "changed": changed}, (line,))
 
 
 def _paths() -> Paths:

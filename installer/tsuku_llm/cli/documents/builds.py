@@ -51,7 +51,7 @@ class Standing(TypedDict):
 # --- a choice ------------------------------------------------------------------------------
 
 
-class Decision(TypedDict):
+class DecisionDocument(TypedDict):
     """What was chosen, from which release, for which request and machine."""
 
     requested: Requested
@@ -111,7 +111,7 @@ class ModelFit(TypedDict):
     remedies: Sequence[str]
 
 
-class Comparison(Decision):
+class Comparison(DecisionDocument):
     """A decision, and what helps where no variant fits."""
 
     idle: list[Device]
@@ -161,7 +161,7 @@ class ChainLink(TypedDict):
     transient: bool
 
 
-class DoctorAnswer(Decision):
+class DoctorAnswer(DecisionDocument):
     """The answer of ``doctor``; ``installed`` has the standing of each build, by its id."""
 
     backend: Backend
@@ -195,7 +195,7 @@ class BetterVariant(TypedDict):
     download_size: Bytes | None
 
 
-class InstallAnswer(Decision):
+class InstallAnswer(DecisionDocument):
     """The answer of ``install`` and ``update``: ``planned``, ``installed`` or ``unchanged``.
 
     ``id`` and ``path`` are null for a plan. ``obstacle`` says why the active build does not fit

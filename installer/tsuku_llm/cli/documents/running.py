@@ -9,6 +9,7 @@ from typing import TypedDict
 from tsuku_llm.cli.documents.builds import Standing
 from tsuku_llm.cli.documents.keys import (
     BaseUrl,
+    File,
     Id,
     Number,
     PageUrl,
@@ -32,6 +33,22 @@ class VersionAnswer(TypedDict):
     """The answer of ``--version``: the version of tsuku-llm."""
 
     version: Number
+
+
+class SelfUpdateAnswer(TypedDict):
+    """The answer of ``self-update``: how this copy was installed, and what its updater did.
+
+    ``commands`` run in ``folder``; without any, ``reason`` says why. ``new_version`` is null if
+    nothing ran.
+    """
+
+    version: Number
+    way: str
+    commands: list[list[str]]
+    folder: File | None
+    reason: str | None
+    ran: bool
+    new_version: str | None
 
 
 # --- servers -------------------------------------------------------------------------------
@@ -179,6 +196,13 @@ class ConfigPathAnswer(TypedDict):
     """The answer of ``config path``."""
 
     config_file: Path
+
+
+class ConfigEditAnswer(TypedDict):
+    """The answer of ``config edit``."""
+
+    config_file: Path
+    changed: bool
 
 
 class RootRole(TypedDict):

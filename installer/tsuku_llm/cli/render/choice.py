@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tsuku_llm.store.installed import Installed
 
 
-def head(choice: Choice) -> documents.Decision:
+def head(choice: Choice) -> documents.DecisionDocument:
     """Return what the decision was about, for programs."""
     selection = choice.selection
     best = selection.compatible[0].variant.name if selection.compatible else None

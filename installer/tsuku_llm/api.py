@@ -1,0 +1,559 @@
+"""The library: choose, install and serve a build of llama.cpp from a Python program.
+
+    from tsuku_llm import api
+
+    with api.ensure_server("model.gguf") as server:
+        print(server.base_url)
+
+Each function does what the command of its name does, and reads the same settings. Sizes are in
+bytes, times in seconds. Any number of threads and processes may call any function at once. Nothing
+is printed, and the process keeps its environment, folder and signal handlers. Every error is an
+``Error``; Ctrl-C stays a ``KeyboardInterrupt``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Protocol
+
+from tsuku_llm import system_limits
+from tsuku_llm.config.keys import key_named
+from tsuku_llm.errors import SystemLimitReached
+from tsuku_llm.errors import TsukuError as Error
+from tsuku_llm.hardware import (
+    Api,
+    ApiState,
+    Cpu,
+    Evidence,
+    Gpu,
+    GpuKind,
+    Hardware,
+    Libc,
+    Problem,
+)
+from tsuku_llm.instances.record import Record
+from tsuku_llm.operations import background, ensuring, maintenance, prefetch, versions
+from tsuku_llm.operations import explain as explaining
+from tsuku_llm.operations import install as installing
+from tsuku_llm.operations import update as updating
+from tsuku_llm.operations.choice import Choice
+from tsuku_llm.operations.opening import opened_session, simulated_host
+from tsuku_llm.operations.session import Session, User
+from tsuku_llm.store.installed import Installed
+
+__all__ = [
+    "Api",
+    "ApiState",
+    "Cpu",
+    "Decision",
+    "Error",
+    "Events",
+    "Evidence",
+    "Gpu",
+    "GpuKind",
+    "Hardware",
+    "InstalledBuild",
+    "Libc",
+    "NoEvents",
+    "Options",
+    "Problem",
+    "Server",
+    "Update",
+    "VariantFit",
+    "active",
+    "check_update",
+    "ensure_server",
+    "explain",
+    "install",
+    "list_versions",
+    "logs",
+    "probe",
+    "rollback",
+    "status",
+    "stop",
+    "stop_all",
+    "update",
+    "use",
+]
+
+
+class Events(Protocol):
+    """The events that an application may hear of while a function works.
+
+    A method may be called in any thread, but never two at once. What it raises ends the call.
+    """
+
+    def note(self, text: str) -> None:
+        """Take note of a sentence for people, such as a warning."""
+
+    def download(self, name: str, done: int, total: int | None) -> None:
+        """Take note that ``done`` bytes of a file are there; ``total`` is None if it is unknown."""
+
+    def loading(self, text: str) -> None:
+        """Take note of how far a server is that loads its model, about once a second."""
+
+    def ask(self, question: str) -> bool:
+        """Answer a question of yes or no, such as about a large download."""
+        ...
+
+
+class NoEvents(Events):
+    """A listener that hears nothing and answers no; derive from it to hear some events."""
+
+    def note(self, text: str) -> None:
+        """Do nothing."""
+
+    def download(self, name: str, done: int, total: int | None) -> None:
+        """Do nothing."""
+
+    def loading(self, text: str) -> None:
+        """Do nothing."""
+
+    def ask(self, question: str) -> bool:  # noqa: ARG002 - for those who replace it
+        """Answer no."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of a call.
+
+    ``home`` is the folder of installs, as ``TSUKU_HOME``; None for the user's own. ``settings``
+    come before the environment and the config file; their names are those of ``tsuku-llm config
+    list`` without ``llm.``, their values texts. ``offline`` asks no host for anything.
+    ``allow_revoked`` permits a release that its publisher has revoked.
+    """
+
+    home: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    offline: bool = False
+    allow_revoked: bool = False
+
+
+_DEFAULTS = Options()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantFit:
+    """A variant of a release on this machine; ``reason`` is None if it fits.
+
+    ``rank`` is 1 for the best one that fits. ``device`` is the GPU that it uses, None for the
+    processor. ``download_size`` is in bytes.
+    """
+
+    variant: str
+    backend: str
+    reason: str | None
+    rank: int | None
+    device: str | None
+    download_size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What would be installed: ``selected`` is None if no variant fits, then ``hint`` helps.
+
+    ``release`` is upstream's tag, ``version`` its version number, None without one.
+    """
+
+    requested: str
+    detected: tuple[str, ...]
+    selected: str | None
+    release: str
+    version: str | None
+    channel: str
+    publisher: str
+    repository: str
+    platform: str
+    variants: tuple[VariantFit, ...]
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledBuild:
+    """An installed build; ``id`` names it among all. ``path`` is the folder of its files.
+
+    ``installed_at`` is in UTC, such as 2026-11-22T12:00:00Z. ``unattested`` says why it was not
+    verified who built it, None if it was.
+    """
+
+    id: str
+    release: str
+    version: str | None
+    variant: str
+    backend: str
+    channel: str
+    publisher: str
+    repository: str
+    unattested: str | None
+    installed_at: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What ``update`` would install: ``variant`` is None if nothing.
+
+    ``download_size`` is in bytes, None if it is not known; 0 if everything is here.
+    """
+
+    installed: InstalledBuild
+    newest: str
+    variant: str | None
+    download_size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server in the background. Leaving its ``with`` block stops it if this call started it.
+
+    ``state`` is ``starting``, ``running``, ``unwatched``, ``ended`` or ``lost``, as it was when
+    this value was made. ``base_url`` is that of its OpenAI API, ``page_url`` its web page; None
+    where it has none, or does not listen yet. ``host`` is a socket's path if ``port`` is None.
+    ``verdict`` is ``on_gpu``, ``partly``, ``on_cpu`` or ``unknown``.
+    """
+
+    name: str
+    state: str
+    host: str
+    port: int | None
+    base_url: str | None
+    page_url: str | None
+    pid: int | None
+    release: str | None
+    variant: str | None
+    backend: str | None
+    device: str | None
+    verdict: str
+    exit_code: int | None
+    reason: str
+    started: bool = False
+    _options: Options = _DEFAULTS
+
+    def stop(self) -> None:
+        """End the server, and kill it after 15 seconds; one that has ended is no error."""
+        with _session(self._options, None, looking=True) as session:
+            background.stop_if_there(session, self.name)
+
+    def logs(self) -> str:
+        """Return what the server has said so far."""
+        return logs(self.name, options=self._options)
+
+    def __enter__(self) -> Server:  # noqa: PYI034 - Self is in no library of Python 3.10
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.started:
+            self.stop()
+
+
+def probe(*, options: Options = _DEFAULTS, events: Events | None = None) -> Hardware:
+    """Return what this machine has: devices, drivers, known problems."""
+    with _session(options, events, looking=True, probes=True) as session:
+        return prefetch.probe_machine(session)
+
+
+def explain(
+    release: str | None = None, *, options: Options = _DEFAULTS, events: Events | None = None
+) -> Decision:
+    """Return which variant fits this machine best and why the others do not; use no network.
+
+    ``release`` is a tag or a version number, None for the newest that fits.
+    """
+    with _session(options, events, looking=True, probes=True) as session:
+        return _decision(explaining.explain(session, release=release, hardware_file=None))
+
+
+def install(
+    release: str | None = None,
+    *,
+    force: bool = False,
+    options: Options = _DEFAULTS,
+    events: Events | None = None,
+) -> InstalledBuild:
+    """Install the build that fits this machine and make it active; return it if it is already.
+
+    ``force`` installs it again.
+    """
+    with _session(options, events, probes=True) as session:
+        report = installing.install(session, release=release, force=force)
+        assert report.installed  # noqa: S101 - only a plan has none
+        return _build(report.installed)
+
+
+def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Update:
+    """Ask the repository whether there is a newer release, and return what would change."""
+    with _session(options, events) as session:
+        report = updating.check_update(session)
+        candidate = report.candidate
+        return Update(
+            installed=_build(report.installed),
+            newest=report.choice.release.release,
+            variant=candidate.variant.name if candidate else None,
+            download_size=report.download,
+        )
+
+
+def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
+    """Install the newest release of the channel if it is newer; return the active build."""
+    with _session(options, events) as session:
+        report = updating.update(session)
+        if isinstance(report, updating.UpToDate):
+            return _build(report.report.installed)
+        assert report.installed  # noqa: S101 - only a plan has none
+        return _build(report.installed)
+
+
+def list_versions(
+    *, options: Options = _DEFAULTS, events: Events | None = None
+) -> tuple[InstalledBuild, ...]:
+    """Return every installed build that can be read."""
+    with _session(options, events, looking=True) as session:
+        return tuple(map(_build, versions.inventory(session).versions))
+
+
+def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild | None:
+    """Return the build that a start uses; None if none is installed."""
+    with _session(options, events, looking=True) as session:
+        found = session.reader.active()
+        return _build(found) if found else None
+
+
+def use(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
+    """Make an installed build active; ``name`` is its id, or a release or variant of only one."""
+    with _session(options, events) as session:
+        return _build(maintenance.use(session, name))
+
+
+def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
+    """Go back to the build that was active before."""
+    with _session(options, events) as session:
+        return _build(maintenance.rollback(session))
+
+
+def ensure_server(  # noqa: PLR0913
+    model: str | Path | None = None,
+    *,
+    name: str | None = None,
+    arguments: Sequence[str] = (),
+    require_gpu: bool = False,
+    options: Options = _DEFAULTS,
+    events: Events | None = None,
+) -> Server:
+    """Return a server in the background that is ready; install a build and start it if needed.
+
+    ``model`` is a GGUF file, ``arguments`` are those of llama-server. Without a port among them
+    the system chooses a free one. A server is found by its ``name``, whatever it serves; without a
+    name, by its model, arguments and settings. ``require_gpu`` is an error if the GPU is not used.
+    """
+    # Absolute: the same file has the same server, whatever the working folder is.
+    given = (*(() if model is None else ("-m", os.path.abspath(model))), *arguments)  # noqa: PTH100
+    settings = dict(options.settings)
+    with _session(options, events, probes=False) as session:
+        if not any(word.partition("=")[0] == "--port" for word in given):
+            given = ("--port", "0", *given)
+        wanted = name or ensuring.name_for((*given, f"gpu={require_gpu}"), settings)
+        found = ensuring.ensure_server(
+            session,
+            wanted,
+            given,
+            settings,
+            require_gpu=require_gpu,
+            on_loading=(events or NoEvents()).loading,
+        )
+        return _server(found.record, options, started=found.started)
+
+
+def status(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[Server, ...]:
+    """Return every server in the background whose record can be read."""
+    with _session(options, events, looking=True) as session:
+        return tuple(_server(record, options) for record in background.servers(session).records)
+
+
+def stop(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> None:
+    """End a server, and kill it after 15 seconds; a name without a server is an ``Error``."""
+    with _session(options, events, looking=True) as session:
+        background.stop(session, name)
+
+
+def stop_all(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[str, ...]:
+    """End every server in the background; return their names."""
+    with _session(options, events, looking=True) as session:
+        return tuple(each.name for each in background.stop_all(session))
+
+
+def logs(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> str:
+    """Return what a server in the background has said so far."""
+    with _session(options, events, looking=True) as session:
+        # "replace": the server may be in the middle of a character now.
+        return b"".join(background.log_of(session, name)).decode("utf-8", "replace")
+
+
+# --- from our values to the public ones ----------------------------------------------------
+
+
+def _decision(choice: Choice) -> Decision:
+    selection, release = choice.selection, choice.release
+    fits = (
+        VariantFit(
+            variant=each.variant.name,
+            backend=each.variant.backend,
+            reason=None,
+            rank=each.rank,
+            device=each.gpu.name if each.gpu else None,
+            download_size=each.variant.download_size,
+        )
+        for each in selection.compatible
+    )
+    others = (
+        VariantFit(
+            variant=each.variant.name,
+            backend=each.variant.backend,
+            reason=each.reason.text,
+            rank=None,
+            device=None,
+            download_size=each.variant.download_size,
+        )
+        for each in selection.rejected
+    )
+    return Decision(
+        requested=selection.requested,
+        detected=selection.detected,
+        selected=next((each.variant.name for each in selection.compatible), None),
+        release=release.release,
+        version=release.version,
+        channel=choice.channel,
+        publisher=release.publisher,
+        repository=choice.catalog.repository.name,
+        platform=choice.hardware.platform,
+        variants=(*fits, *others),
+        hint=choice.helps,
+    )
+
+
+def _build(installed: Installed) -> InstalledBuild:
+    receipt = installed.receipt
+    return InstalledBuild(
+        id=installed.id,
+        release=receipt.release,
+        version=receipt.number,
+        variant=receipt.variant,
+        backend=receipt.backend,
+        channel=receipt.channel,
+        publisher=receipt.publisher,
+        repository=receipt.repository,
+        unattested=receipt.unattested,
+        installed_at=receipt.installed_at,
+        path=installed.tree,
+    )
+
+
+def _server(record: Record, options: Options, *, started: bool = False) -> Server:
+    report = record.report
+    return Server(
+        name=record.name,
+        state=record.state.value,
+        host=record.host,
+        port=record.port,
+        base_url=f"http://{record.address}/v1" if record.port else None,
+        page_url=f"http://{record.address}/" if record.port else None,
+        pid=record.server.pid if record.server else None,
+        release=report.release if report else None,
+        variant=report.selected if report else None,
+        backend=report.backend if report else None,
+        device=report.device if report else None,
+        verdict=report.verdict.value if report else "unknown",
+        exit_code=record.exit_code,
+        reason=record.reason,
+        started=started,
+        _options=options,
+    )
+
+
+# --- the session of one call ---------------------------------------------------------------
+
+
+@contextmanager
+def _session(
+    options: Options, events: Events | None, *, looking: bool = False, probes: bool = False
+) -> Iterator[Session]:
+    """Open the session of one call. Raises only errors of ours, and what ``events`` raises."""
+    heard = _OneAtATime(events or NoEvents())
+    # A copy: the application may change its own while this call works.
+    environ = dict(os.environ)
+    if options.home is not None:
+        environ["TSUKU_HOME"] = os.fspath(options.home)
+    for name in options.settings:
+        key_named(f"llm.{name}")
+    user = User(heard.note, heard, heard.ask)
+    try:
+        with opened_session(
+            user,
+            environ,
+            options.settings,
+            looking=looking,
+            probes=probes,
+            simulated=simulated_host(environ),
+            offline=options.offline,
+            allow_revoked=options.allow_revoked,
+        ) as session:
+            yield session
+    except Error:
+        raise
+    except Exception as error:
+        # Any module may need a thread, a process or a file.
+        if limit := system_limits.reached(error):
+            hint = system_limits.fix_of(limit) or ""
+            raise SystemLimitReached(limit, hint=hint) from error
+        raise
+
+
+class _OneAtATime:
+    """The events of one call, told one after the other, whichever thread has them.
+
+    It is also the receiver of the progress of downloads: each file is loaded by one thread.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        # Held while the application is told. It may be told while it answers a question, so the
+        # same thread may take it again.
+        self._lock = threading.RLock()
+        self._file = threading.local()
+
+    def note(self, text: str) -> None:
+        with self._lock:
+            self._events.note(text)
+
+    def ask(self, question: str) -> bool:
+        with self._lock:
+            return self._events.ask(question)
+
+    def begin(self, name: str, total: int | None, there: int = 0) -> None:
+        self._file.name, self._file.total, self._file.done = name, total, there
+        self.advance(0)
+
+    def advance(self, size: int) -> None:
+        self._file.done += size
+        with self._lock:
+            self._events.download(self._file.name, self._file.done, self._file.total)
+
+    def end(self) -> None:
+        """Do nothing: the last call of ``download`` has said it."""
+
+    def stage(self, name: str, what: str) -> None:
+        """Do nothing: only the bytes are told."""
+
+    def finish(self) -> None:
+        """Do nothing."""
