@@ -179,6 +179,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.placement": "all",
         "llm.idle_timeout": "5m",
         "llm.start_timeout": "1h",
+        "llm.model_path": "/models",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert keys.text_of(setting.value) == text
@@ -526,6 +527,7 @@ URLS = st.from_regex(
 )
 TEXTS = {
     "llm.prefer": PREFERENCES,
+    "llm.model_path": st.sampled_from(["/m", "~/m", os.pathsep.join(("/a b", "/c"))]),
     "llm.repository_url": URLS,
     "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),

@@ -69,8 +69,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
     | {"system_limits"},
     "cli": VALUES
-    | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
-    | {"local_host", "operations", "own_copy", "ownership", "revocations", "safe_text", "selection"}
+    | {"_version", "catalog", "chain", "config", "embedded", "files", "host", "instances"}
+    | {"launch", "local_host", "metadata_status", "operations", "own_copy", "ownership"}
+    | {"revocations", "safe_text", "selection"}
     | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
@@ -326,6 +327,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
     },
     "catalog": {
         "copies": set(),
+        "offered": set(),  # unverified names, to complete a word
         "repositories": {"copies"},
         "copy_store": {"copies", "repositories"},
         "roots": {"copies", "copy_store", "repositories"},

@@ -33,7 +33,7 @@ BUDGETS = {
     "serve --exec --fallback -- -m x": (71, 133),
     "serve -- -m x": (85, 154),
     "run llama-server": (53, 114),
-    "config list": (25, 67),
+    "config list": (26, 72),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 

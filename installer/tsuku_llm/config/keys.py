@@ -209,6 +209,8 @@ def parse_folders(value: object) -> str:
         # "~" is the user's home, which a service may have elsewhere.
         if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117
             raise ValueError(f"must be absolute folders, with {os.pathsep} between them")
+        if not folder.isprintable():
+            raise ValueError("must be folders without control characters in their names")
         if os.pathsep in folder:
             raise ValueError(f"must be folders without {os.pathsep} in their names")
     return os.pathsep.join(folders)

@@ -34,7 +34,7 @@ STARTING = frozenset(
     | {"update_check", "warm_up"}
 )
 """The settings that only the start of a server uses."""
-INSTALLING = ALL - STARTING
+INSTALLING = ALL - STARTING - {"model_path"}
 """The settings that decide what is installed, and from where."""
 
 NAMING = ("backend", "channel", "release", "repository")

@@ -35,6 +35,13 @@ class VersionAnswer(TypedDict):
     version: Number
 
 
+class CompletionAnswer(TypedDict):
+    """The script for a shell; to be loaded by that shell."""
+
+    shell: str
+    script: str
+
+
 class SelfUpdateAnswer(TypedDict):
     """The answer of ``self-update``: how this copy was installed, and what its updater did.
 
