@@ -147,9 +147,11 @@ def test_a_server_is_named_as_an_argument_or_with_an_option(home: Home) -> None:
 def test_the_text_says_what_runs_and_how_to_stop_it(home: Home) -> None:
     told = home.run(*SERVE, "--", "--port", "0")
     (server,) = home.servers().values()
-    assert told.stdout.splitlines()[:2] == [
+    assert told.stdout.splitlines()[:4] == [
         f"default: running at 127.0.0.1:{server['port']}",
         "requested=auto detected=[vulkan,cpu] selected=cpu",
+        f"  web page    http://127.0.0.1:{server['port']}/",
+        f"  OpenAI API  http://127.0.0.1:{server['port']}/v1",
     ]
     assert told.stdout.splitlines()[-1] == "stop it with: tsuku-llm stop --name default"
     assert told.stderr == ""
