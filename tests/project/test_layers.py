@@ -102,6 +102,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "models": frozenset({"explain", "session"}),
     "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
+    "consent": frozenset({"choice", "reuse", "session"}),
     "self_update": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -111,15 +112,17 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "background": frozenset({"revocation", "session"}),
     "ensuring": frozenset({"background", "fallback", "install", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
-    "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
+    "bench": frozenset({"choice", "consent", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
-    "build_version": frozenset({"caches", "choice", "reuse", "session", "temporary"}),
-    "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    "build_version": frozenset({"caches", "choice", "consent", "reuse", "session", "temporary"}),
+    "fallback": frozenset({"choice", "consent", "install", "session", "state_notes", "which"}),
+    "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
     | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
-    "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
+    "recovery": frozenset(
+        {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
+    ),
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
@@ -129,7 +132,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
     | {"revocation"}
     | {"session", "state_notes", "which"},
-    "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
+    "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
 }
 
@@ -224,7 +227,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "model_header": set(),
         "need": {"memory_options", "model_header"},
         "fit": {"memory_options", "need", "report"},
-        "report": set(),
+        "addresses": set(),
+        "report": {"addresses"},
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
         | {"last_words"},
         "wishes": set(),
@@ -242,24 +246,68 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "planning": {"report"},
         "speed": set(),
         "child": {"last_words", "planning"},
-        "health": {"log", "planning"},
-        "canary": {"gpu_use", "health", "wishes"},
-        "warm_up": {"canary", "health", "wishes"},
+        "health": {"addresses", "log", "planning"},
+        "canary": {"addresses", "gpu_use", "health", "wishes"},
+        "warm_up": {"addresses", "canary", "health", "wishes"},
         "nvml": {"card_speeds", "child", "placement", "planning", "report"},
         "proc": {"gpu_use"},
-        "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
+        "life_sampling": {
+            "addresses",
+            "canary",
+            "fingerprint",
+            "health",
+            "life",
+            "nvml",
+            "planning",
+            "proc",
+        }
         | {"report", "wishes"},
-        "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
+        "observation": {
+            "addresses",
+            "canary",
+            "devices",
+            "gguf",
+            "gpu_use",
+            "health",
+            "log",
+            "nvml",
+        }
         | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "planning", "wishes"},
+        "failure": {
+            "addresses",
+            "causes",
+            "diagnosis",
+            "health",
+            "last_words",
+            "planning",
+            "wishes",
+        },
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},
         "supervise": {"causes", "child", "failure", "forwarding", "health", "planning"}
         | {"replace_process"},
-        "monitor": {"devices", "gpu_use", "health", "life", "life_sampling", "log", "nvml"}
-        | {"observation", "planning", "report", "supervise", "verdict", "warm_up", "wishes"},
+        "monitor": {
+            "addresses",
+            "devices",
+            "gpu_use",
+            "health",
+            "life",
+            "life_sampling",
+            "log",
+            "nvml",
+        }
+        | {
+            "observation",
+            "planning",
+            "proc",
+            "report",
+            "supervise",
+            "verdict",
+            "warm_up",
+            "wishes",
+        },
     },
     "store": {
         # What is on disk: files and their formats.
@@ -321,7 +369,14 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 """The same inside a unit: which of its other modules each module may import, at any place."""
 
 PURE = {
-    "launch": {"card_speeds", "causes", "causes_arguments", "causes_gpu", "causes_model"}
+    "launch": {
+        "addresses",
+        "card_speeds",
+        "causes",
+        "causes_arguments",
+        "causes_gpu",
+        "causes_model",
+    }
     | {
         "causes_system",
         "devices",
