@@ -504,7 +504,8 @@ def _session(  # noqa: PLR0913
         environ["TSUKU_HOME"] = os.fspath(options.home)
     for name in options.settings:
         key_named(f"llm.{name}")
-    user = User(heard.note, heard, heard.ask)
+    can_ask = type(events).ask is not NoEvents.ask
+    user = User(heard.note, heard, heard.ask, can_ask=can_ask)
     try:
         with opened_session(
             user,
@@ -512,7 +513,6 @@ def _session(  # noqa: PLR0913
             options.settings,
             looking=looking,
             probes=probes,
-            can_ask=type(events).ask is not NoEvents.ask,
             needs=needs,
             tolerant=tolerant,
             simulated=simulated_host(environ),

@@ -102,6 +102,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "models": frozenset({"explain", "session"}),
     "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
+    "consent": frozenset({"choice", "reuse", "session"}),
     "self_update": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
@@ -111,15 +112,17 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "background": frozenset({"revocation", "session"}),
     "ensuring": frozenset({"background", "fallback", "install", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
-    "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
+    "bench": frozenset({"choice", "consent", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
-    "build_version": frozenset({"caches", "choice", "reuse", "session", "temporary"}),
-    "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    "build_version": frozenset({"caches", "choice", "consent", "reuse", "session", "temporary"}),
+    "fallback": frozenset({"choice", "consent", "install", "session", "state_notes", "which"}),
+    "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
     | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
-    "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
+    "recovery": frozenset(
+        {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
+    ),
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
@@ -129,7 +132,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
     | {"revocation"}
     | {"session", "state_notes", "which"},
-    "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
+    "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
 }
 

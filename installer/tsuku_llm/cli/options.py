@@ -82,6 +82,7 @@ ask_first = click.option(
 offline = click.option(
     "--offline", is_flag=True, help="Use no network, only what this machine already has."
 )
+yes = click.option("--yes", is_flag=True, help="Answer every question with yes.")
 allow_revoked = click.option(
     "--allow-revoked", is_flag=True, help="Allow a release that its publisher has revoked."
 )

@@ -38,9 +38,9 @@ def opened_session(  # noqa: PLR0913
     *,
     looking: bool = False,
     probes: bool = False,
-    can_ask: bool = True,
     simulated: Host | None = None,
     offline: bool = False,
+    agreed: bool = False,
     allow_revoked: bool = False,
     needs: Collection[str] = ALL,
     tolerant: bool = False,
@@ -76,7 +76,7 @@ def opened_session(  # noqa: PLR0913
     if tolerant:
         settings = settings._replace(problems={})
     # Where nobody answers, "ask" means "off".
-    if settings.fallback == "ask" and not can_ask:
+    if settings.fallback == "ask" and not user.can_ask:
         settings = settings._replace(fallback="off")
     with _host(user.note, settings.probe_timeout, simulated, probes=probes) as host:
         yield Session(
@@ -85,6 +85,7 @@ def opened_session(  # noqa: PLR0913
             Machine(host, datetime.now(timezone.utc), environ),
             user,
             offline=offline,
+            agreed=agreed,
             allow_revoked=allow_revoked,
         )
 
