@@ -179,6 +179,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.placement": "all",
         "llm.idle_timeout": "5m",
         "llm.start_timeout": "1h",
+        "llm.model_path": "~/models",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert keys.text_of(setting.value) == text
@@ -540,6 +541,9 @@ TEXTS = {
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
     "llm.placement": st.sampled_from(keys.PLACEMENTS),
+    "llm.model_path": st.lists(
+        st.from_regex(r"~/[a-z \[\"'#]{0,9}[a-z]", fullmatch=True), min_size=1
+    ).map(os.pathsep.join),
     **dict.fromkeys(
         ("llm.idle_timeout", "llm.start_timeout"),
         st.from_regex(r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True),

@@ -209,7 +209,7 @@ def parse_folders(value: object) -> str:
         # "~" is the user's home, which a service may have elsewhere.
         if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117
             raise ValueError(f"must be absolute folders, with {os.pathsep} between them")
-        if os.pathsep in folder:
+        if os.pathsep in folder or not folder.isprintable():
             raise ValueError(f"must be folders without {os.pathsep} in their names")
     return os.pathsep.join(folders)
 
