@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Protocol
 
 from tsuku_llm import system_limits
 from tsuku_llm.config.keys import key_named
+from tsuku_llm.config.settings import ALL, CHOOSING, INSTALLING
 from tsuku_llm.errors import SystemLimitReached
 from tsuku_llm.errors import TsukuError as Error
 from tsuku_llm.hardware import (
@@ -238,7 +239,7 @@ class Server:
 
     def stop(self) -> None:
         """End the server, and kill it after 15 seconds; one that has ended is no error."""
-        with _session(self._options, None, looking=True) as session:
+        with _session(self._options, None, looking=True, tolerant=True) as session:
             background.stop_if_there(session, self.name)
 
     def logs(self) -> str:
@@ -260,7 +261,7 @@ class Server:
 
 def probe(*, options: Options = _DEFAULTS, events: Events | None = None) -> Hardware:
     """Return what this machine has: devices, drivers, known problems."""
-    with _session(options, events, looking=True, probes=True) as session:
+    with _session(options, events, looking=True, probes=True, needs={"probe_timeout"}) as session:
         return prefetch.probe_machine(session)
 
 
@@ -271,7 +272,7 @@ def explain(
 
     ``release`` is a tag or a version number, None for the newest that fits.
     """
-    with _session(options, events, looking=True, probes=True) as session:
+    with _session(options, events, looking=True, probes=True, needs=CHOOSING) as session:
         return _decision(explaining.explain(session, release=release, hardware_file=None))
 
 
@@ -286,7 +287,7 @@ def install(
 
     ``force`` installs it again.
     """
-    with _session(options, events, probes=True) as session:
+    with _session(options, events, probes=True, needs=INSTALLING) as session:
         report = installing.install(session, release=release, force=force)
         assert report.installed  # noqa: S101 - only a plan has none
         return _build(report.installed)
@@ -294,7 +295,7 @@ def install(
 
 def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Update:
     """Ask the repository whether there is a newer release, and return what would change."""
-    with _session(options, events) as session:
+    with _session(options, events, needs=INSTALLING) as session:
         report = updating.check_update(session)
         candidate = report.candidate
         return Update(
@@ -307,7 +308,7 @@ def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) 
 
 def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Install the newest release of the channel if it is newer; return the active build."""
-    with _session(options, events) as session:
+    with _session(options, events, needs=INSTALLING) as session:
         report = updating.update(session)
         if isinstance(report, updating.UpToDate):
             return _build(report.report.installed)
@@ -319,26 +320,26 @@ def list_versions(
     *, options: Options = _DEFAULTS, events: Events | None = None
 ) -> tuple[InstalledBuild, ...]:
     """Return every installed build that can be read."""
-    with _session(options, events, looking=True) as session:
+    with _session(options, events, looking=True, tolerant=True) as session:
         return tuple(map(_build, versions.inventory(session).versions))
 
 
 def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild | None:
     """Return the build that a start uses; None if none is installed."""
-    with _session(options, events, looking=True) as session:
+    with _session(options, events, looking=True, tolerant=True) as session:
         found = session.reader.active()
         return _build(found) if found else None
 
 
 def use(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Make an installed build active; ``name`` is its id, or a release or variant of only one."""
-    with _session(options, events) as session:
+    with _session(options, events, needs={"lock_timeout"}) as session:
         return _build(maintenance.use(session, name))
 
 
 def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Go back to the build that was active before."""
-    with _session(options, events) as session:
+    with _session(options, events, needs={"lock_timeout"}) as session:
         return _build(maintenance.rollback(session))
 
 
@@ -360,7 +361,7 @@ def ensure_server(  # noqa: PLR0913
     # Absolute: the same file has the same server, whatever the working folder is.
     given = (*(() if model is None else ("-m", os.path.abspath(model))), *arguments)  # noqa: PTH100
     settings = dict(options.settings)
-    with _session(options, events, probes=False) as session:
+    with _session(options, events) as session:
         if not any(word.partition("=")[0] == "--port" for word in given):
             given = ("--port", "0", *given)
         wanted = name or ensuring.name_for((*given, f"gpu={require_gpu}"), settings)
@@ -377,25 +378,25 @@ def ensure_server(  # noqa: PLR0913
 
 def status(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[Server, ...]:
     """Return every server in the background whose record can be read."""
-    with _session(options, events, looking=True) as session:
+    with _session(options, events, looking=True, tolerant=True) as session:
         return tuple(_server(record, options) for record in background.servers(session).records)
 
 
 def stop(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> None:
     """End a server, and kill it after 15 seconds; a name without a server is an ``Error``."""
-    with _session(options, events, looking=True) as session:
+    with _session(options, events, looking=True, tolerant=True) as session:
         background.stop(session, name)
 
 
 def stop_all(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[str, ...]:
     """End every server in the background; return their names."""
-    with _session(options, events, looking=True) as session:
+    with _session(options, events, looking=True, tolerant=True) as session:
         return tuple(each.name for each in background.stop_all(session))
 
 
 def logs(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> str:
     """Return what a server in the background has said so far."""
-    with _session(options, events, looking=True) as session:
+    with _session(options, events, looking=True, tolerant=True) as session:
         # "replace": the server may be in the middle of a character now.
         return b"".join(background.log_of(session, name)).decode("utf-8", "replace")
 
@@ -485,18 +486,26 @@ def _server(record: Record, options: Options, *, started: bool = False) -> Serve
 
 
 @contextmanager
-def _session(
-    options: Options, events: Events | None, *, looking: bool = False, probes: bool = False
+def _session(  # noqa: PLR0913
+    options: Options,
+    events: Events | None,
+    *,
+    looking: bool = False,
+    probes: bool = False,
+    needs: Collection[str] = ALL,
+    tolerant: bool = False,
 ) -> Iterator[Session]:
     """Open the session of one call. Raises only errors of ours, and what ``events`` raises."""
-    heard = _OneAtATime(events or NoEvents())
+    events = events or NoEvents()
+    heard = _OneAtATime(events)
     # A copy: the application may change its own while this call works.
     environ = dict(os.environ)
     if options.home is not None:
         environ["TSUKU_HOME"] = os.fspath(options.home)
     for name in options.settings:
         key_named(f"llm.{name}")
-    user = User(heard.note, heard, heard.ask)
+    can_ask = type(events).ask is not NoEvents.ask
+    user = User(heard.note, heard, heard.ask, can_ask=can_ask)
     try:
         with opened_session(
             user,
@@ -504,6 +513,8 @@ def _session(
             options.settings,
             looking=looking,
             probes=probes,
+            needs=needs,
+            tolerant=tolerant,
             simulated=simulated_host(environ),
             offline=options.offline,
             allow_revoked=options.allow_revoked,

@@ -37,6 +37,7 @@ _ROCM = "install the ROCm runtime of the variant's version"
 class BackendFacts(NamedTuple):
     """A row: a backend of ggml, with the driver API that it needs.
 
+    ``title`` is its name in sentences.
     ``api`` is the name of that API in ``Hardware``, empty for the CPU, and ``api_label`` its name
     in messages. ``words`` are other names that users bring along. ``api_fix`` says how to install
     the API on Linux, and ``api_libraries`` which libraries a package manager may have for it, by
@@ -60,6 +61,7 @@ class BackendFacts(NamedTuple):
     """
 
     name: str
+    title: str = ""
     api: str = ""
     api_label: str = ""
     words: tuple[str, ...] = ()
@@ -77,9 +79,10 @@ class BackendFacts(NamedTuple):
 
 
 TABLE = (
-    BackendFacts("cpu", plugin="cpu"),
+    BackendFacts("cpu", title="CPU", plugin="cpu"),
     BackendFacts(
         "cuda",
+        title="CUDA",
         api="cuda",
         api_label="the NVIDIA driver (CUDA)",
         words=("cublas",),
@@ -99,6 +102,7 @@ TABLE = (
     ),
     BackendFacts(
         "rocm",
+        title="ROCm",
         api="rocm",
         api_label="the ROCm runtime (HIP)",
         words=("hip", "hipblas"),
@@ -113,6 +117,7 @@ TABLE = (
     ),
     BackendFacts(
         "sycl",
+        title="SYCL",
         api="level_zero",
         api_label="the Level Zero loader",
         words=("oneapi", "level-zero", "level_zero"),
@@ -134,6 +139,7 @@ TABLE = (
     ),
     BackendFacts(
         "vulkan",
+        title="Vulkan",
         api="vulkan",
         api_label="the Vulkan loader",
         words=("vk",),
@@ -169,6 +175,7 @@ TABLE = (
     ),
     BackendFacts(
         "opencl",
+        title="OpenCL",
         api="opencl",
         api_label="the OpenCL loader",
         words=("ocl",),
@@ -191,6 +198,7 @@ TABLE = (
     ),
     BackendFacts(
         "openvino",
+        title="OpenVINO",
         api="openvino",
         api_label="OpenVINO's Intel driver",
         # The only backend here that computes on a neural processor (NPU).
@@ -214,6 +222,7 @@ TABLE = (
     ),
     BackendFacts(
         "metal",
+        title="Metal",
         api="metal",
         api_label="Metal",
         # Apple's GPUs have one backend, so the maker's name needs no rule of its own.
@@ -233,7 +242,7 @@ _BY_API = {row.api: row for row in TABLE if row.api}
 
 def facts_of(name: str) -> BackendFacts:
     """Return a backend's row; for a name from a newer version, a row without any facts."""
-    return _BY_NAME.get(name) or BackendFacts(name, plugin=name)
+    return _BY_NAME.get(name) or BackendFacts(name, title=name, plugin=name)
 
 
 def backend_of_api(api: str) -> BackendFacts | None:

@@ -7,13 +7,16 @@ TsukuError
 │   └── SnapshotError     2  bad-snapshot
 ├── SelectionError        3  no-variant
 │   └── UnknownRequest    3  unknown-request
+├── NoUpdater             3  no-updater       (of this program itself)
 ├── DownloadError         4  download-failed
 │   ├── HostUnreachable   4  host-unreachable
 │   ├── HttpStatusError   4  http-status
 │   ├── ProxyError        4  proxy
 │   ├── TlsError          4  tls
 │   ├── BodyError         4  bad-body         (short, over-long, or a web page)
-│   └── PackageIndexError 4  package-index
+│   ├── PackageIndexError 4  package-index
+│   ├── TooLarge          4  too-large        (llm.max_download)
+│   └── UpdaterFailed     4  updater-failed   (of this program itself)
 ├── TrustError            5  untrusted
 │   ├── MetadataError     5  bad-metadata     (signature, rollback, threshold)
 │   │   ├── StaleMetadata 5  stale-metadata   (expired)
@@ -44,6 +47,7 @@ TsukuError
 ├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
 ├── GpuLost               8  gpu-lost         (after it served; or it hangs)
 ├── SystemLimitReached    7  system-limit     (processes, threads, open files, memory)
+├── Declined              0  declined         (the user said no: nothing was changed)
 └── Interrupted         130  interrupted
 
 The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
@@ -123,6 +127,13 @@ class UnknownRequest(SelectionError):
     slug = "unknown-request"
 
 
+class NoUpdater(TsukuError):
+    """A copy of this program that it cannot update itself."""
+
+    slug = "no-updater"
+    exit_code = 3
+
+
 class DownloadError(TsukuError):
     """An artifact or metadata file that could not be downloaded."""
 
@@ -170,6 +181,18 @@ class PackageIndexError(DownloadError):
     """A download that pip could not make through the configured package index."""
 
     slug = "package-index"
+
+
+class TooLarge(DownloadError):
+    """A download that is larger than the settings allow, or whose size is not known."""
+
+    slug = "too-large"
+
+
+class UpdaterFailed(DownloadError):
+    """A tool that was to update this program, and did not."""
+
+    slug = "updater-failed"
 
 
 class TrustError(TsukuError):
@@ -357,6 +380,13 @@ class SystemLimitReached(TsukuError):
 
     slug = "system-limit"
     exit_code = 7
+
+
+class Declined(TsukuError):
+    """A question that the user answered with no; the command then ends well."""
+
+    slug = "declined"
+    exit_code = 0
 
 
 class Interrupted(TsukuError):

@@ -112,6 +112,25 @@ def test_a_server_is_started_listed_logged_and_stopped_and_leaves_nothing(home: 
     assert home.run("stop").code == 7
 
 
+def test_a_server_is_named_as_an_argument_or_with_an_option(home: Home) -> None:
+    home.start("--name", "big")
+    home.start("--name", "small")
+    for named in (["big"], ["--name", "big"], ["big", "--name", "big"]):
+        assert [each["name"] for each in home.data("status", *named)["servers"]] == ["big"]
+        assert home.data("logs", *named)["name"] == "big"
+    assert home.run("status", "big").stdout.startswith("big: running at ")
+    assert "small" not in home.run("status", "big", "--prometheus").stdout
+    assert home.data("stop", "small") == {"stopped": [{"name": "small", "outcome": "stopped"}]}
+    for command in ("status", "logs", "stop"):
+        missing = home.run(command, "none")
+        assert (missing.code, missing.stdout) == (7, "")
+        assert missing.stderr.startswith("error[not-running]: there is no server called none\n")
+        for wrong in (("a", "--name", "b"), ("",), ("--name", "../x")):
+            assert home.run(command, *wrong).stderr.startswith("error[bad-usage]: "), wrong
+    assert home.run("stop", "big", "--all").code == 2
+    assert home.data("stop", "--name", "big")["stopped"][0]["outcome"] == "stopped"
+
+
 def test_the_text_says_what_runs_and_how_to_stop_it(home: Home) -> None:
     told = home.run(*SERVE, "--", "--port", "0")
     (server,) = home.servers().values()

@@ -9,9 +9,9 @@ import pytest
 from support.program import Result
 from support.stored import FILES, LINKS, fill, make_receipt
 
-from tsuku_llm.cli.session import FAKE_HARDWARE
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.operations.opening import FAKE_HARDWARE
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.store import Store
 

@@ -9,8 +9,8 @@ import pytest
 from support.program import Result
 from support.stored import install as put
 
-from tsuku_llm.cli.session import FAKE_HARDWARE, STRICT
 from tsuku_llm.config.paths import Paths
+from tsuku_llm.operations.opening import FAKE_HARDWARE, STRICT
 from tsuku_llm.store.store import Store
 
 Program = Callable[..., Result]
@@ -134,6 +134,7 @@ def test_backends_shows_explain_plus_installed_versions(
 ) -> None:
     explained, matrix = as_json("explain")["data"], as_json("backends")["data"]
     assert matrix.pop("active") is None
+    assert explained.pop("model") is None
     for each in matrix["variants"]:
         assert (each.pop("installed"), each.pop("active")) == (False, False)
     assert matrix == explained

@@ -15,7 +15,7 @@ from support.program import Result, run_program
 from support.stored import FILES, install
 
 from tsuku_llm.cli.program import program as click_program
-from tsuku_llm.cli.session import FAKE_HARDWARE
+from tsuku_llm.operations.opening import FAKE_HARDWARE
 from tsuku_llm.store.store import Store
 
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -60,6 +60,7 @@ LOOKING = {
     "list": (("list",), 0),
     "which": (("which",), 0),
     "fallback": (("fallback",), 0),
+    "models": (("models",), 0),
     "verify": (("verify",), 0),
     "config get": (("config", "get", "llm.channel"), 0),
     "config list": (("config", "list"), 0),
@@ -68,8 +69,8 @@ LOOKING = {
 }
 """Commands that only look, and their exit codes: they go on."""
 
-NEITHER = {"repository pack"}
-"""It only names the command that it has become."""
+NEITHER = {"help", "repository pack", "self-update", "version"}
+"""They touch no store; ``repository pack`` only names the command that it has become."""
 
 
 @pytest.fixture
@@ -79,6 +80,7 @@ def home(tsuku_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> P
     (tsuku_home / "config.toml").write_text('[llm]\nchannel = "nightly"\n', "utf-8")
     install(Store(tsuku_home / "llm"), files={**FILES, "llama-server": b"#!/bin/sh\necho ran\n"})
     monkeypatch.setenv(FAKE_HARDWARE, str(SNAPSHOTS / "debian-12-vm-no-gpu.json"))
+    monkeypatch.setenv("EDITOR", "true")
     monkeypatch.chdir(tmp_path)
     return tsuku_home
 

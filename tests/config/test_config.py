@@ -15,7 +15,7 @@ from tsuku_llm.backends import NAMES, POLICIES
 from tsuku_llm.config import keys
 from tsuku_llm.config.editing import checked_value, edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
-from tsuku_llm.config.keys import KEYS, Value, parse_share, share_of
+from tsuku_llm.config.keys import KEYS, Value, bytes_of, parse_share, share_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import Settings, load
 from tsuku_llm.errors import ConfigError, NotWritable, UsageError
@@ -174,12 +174,14 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.warm_up": "false",
         "llm.hold": "true",
         "llm.min_age": "14",
+        "llm.ask_above": "1.5 GB",
+        "llm.max_download": "600MiB",
         "llm.fallback": "auto",
         "llm.on_gpu_loss": "restart",
         "llm.placement": "all",
         "llm.idle_timeout": "5m",
         "llm.start_timeout": "1h",
-        "llm.model_path": "~/models",
+        "llm.model_path": "/models",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
     assert keys.text_of(setting.value) == text
@@ -318,6 +320,12 @@ def test_a_switch_is_a_toml_boolean_or_a_usual_word(
         ("release", "true"),
         ("hold", '"b1"'),
         ("min_age", "-1"),
+        ("ask_above", "-1"),
+        ("ask_above", '"a lot"'),
+        ("max_download", '"200 GiBB"'),
+        ("max_download", '"5 ib"'),
+        ("max_download", "true"),
+        ("max_download", '""'),
         ("min_age", "true"),
         ("min_age", "1.5"),
         ("min_age", '"a week"'),
@@ -538,6 +546,8 @@ TEXTS = {
     "llm.warm_up": st.sampled_from(["true", "false"]),
     "llm.hold": st.sampled_from(["true", "false"]),
     "llm.min_age": st.integers(0, 99_999).map(str),
+    "llm.ask_above": st.integers(0, 10**12).map(str),
+    "llm.max_download": st.integers(0, 10**6).map(lambda count: f"{count} MB"),
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
     "llm.placement": st.sampled_from(keys.PLACEMENTS),
@@ -626,3 +636,19 @@ def test_a_share_is_a_number_or_a_percentage_as_this_program_prints_it(
 def test_no_other_text_is_a_share(text: str) -> None:
     with pytest.raises(ValueError, match="0 to 1"):
         parse_share(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("200MB", 200_000_000),
+        ("1.5 GB", 1_500_000_000),
+        ("4 KiB", 4096),
+        ("2gib", 2 << 30),
+        ("17 b", 17),
+        (None, None),
+    ],
+)
+def test_a_size_has_decimal_and_binary_units(text: str | None, count: int | None) -> None:
+    assert bytes_of(text) == count

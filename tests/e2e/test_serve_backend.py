@@ -34,7 +34,7 @@ def variants(user: User) -> list[str]:
 def test_a_yes_installs_it_for_this_and_later_starts(owner: User) -> None:
     line = ("serve", "--backend", "CPU-tuned", *ANSWER)
     code, said = run_on_terminal(b"y\n", *line, env=owner.env)
-    assert "Install cpu-tuned (a download of 0 MB)? [y/N]" in said
+    assert "Install cpu-tuned (a download of 0.0 MB)? [y/N]" in said
     assert code == 0, said
     assert variants(owner) == ["cpu", "cpu-tuned"]
     again = owner.run(*line)

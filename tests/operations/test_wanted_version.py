@@ -114,7 +114,7 @@ def test_a_missing_variant_is_offered_with_its_size_and_the_active_one_stays(
     (question,) = user.questions
     assert question == (
         "the backend cpu-tuned is requested, and cpu is installed. "
-        "Install cpu-tuned (a download of 0 MB)?"
+        "Install cpu-tuned (a download of 0.0 MB)?"
     )
     assert active(shop.session(home)) == "cpu"
     assert wanted(shop, home, "cpu-tuned", ask=user) == found

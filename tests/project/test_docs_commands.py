@@ -6,6 +6,7 @@ cannot run here is in ``NOT_RUN``, with its reason.
 """
 
 import os
+import plistlib
 import re
 import shlex
 import socket
@@ -163,6 +164,23 @@ def test_the_commands_of_a_document_work_as_they_are_printed(
         assert done.returncode == expected, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
+def programs_of(document: Path) -> list[str]:
+    """The programs in Python that a document prints."""
+    text = document.read_text("utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "document", [each for each in DOCUMENTS if programs_of(each)], ids=lambda path: path.name
+)
+def test_the_programs_of_a_document_run_as_they_are_printed(
+    document: Path, machine: Machine
+) -> None:
+    for program in programs_of(document):
+        done = machine.run(f"tsuku-llm install --yes && {sys.executable} -c {shlex.quote(program)}")
+        assert done.returncode == 0, f"{program}\n{done.stderr}"
+
+
 def test_each_line_that_is_not_run_is_printed_somewhere() -> None:
     lines = [line for document in WITH_COMMANDS for line in lines_of(document)]
     assert len(lines) > 20
@@ -181,3 +199,13 @@ def test_each_line_that_is_not_run_is_printed_somewhere() -> None:
 )
 def test_a_line_is_known_without_its_folder_and_comment(line: str, plainly: str) -> None:
     assert plain(line) == plainly
+
+
+def test_the_agent_for_macos_is_a_property_list_that_calls_serve() -> None:
+    text = (ROOT / "docs" / "guide.md").read_text("utf-8")
+    (block,) = re.findall(r"^```xml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    agent = plistlib.loads(block.encode())
+    program, command, *rest = agent["ProgramArguments"]
+    assert (Path(program).name, command) == ("tsuku-llm", "serve")
+    assert rest[-2:] == ["--port", "8080"]
+    assert agent["Label"] in text.partition("launchctl bootstrap")[2]

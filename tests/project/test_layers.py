@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "backends": frozenset(),
     "packages": frozenset({"backends"}),
+    "own_copy": frozenset(),
     "process": frozenset(),
     "records": frozenset(),
     "safe_text": frozenset(),
@@ -61,15 +62,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
     | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
-    | {"local_host"}
+    | {"local_host", "own_copy"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
     | {"system_limits"},
     "cli": VALUES
-    | {"_version", "catalog", "chain", "config", "files", "host", "instances", "launch"}
-    | {"local_host", "operations", "ownership", "revocations", "safe_text", "selection"}
+    | {"_version", "catalog", "chain", "config", "embedded", "files", "host", "instances"}
+    | {"launch", "local_host", "metadata_status", "operations", "own_copy", "ownership"}
+    | {"revocations", "safe_text", "selection"}
     | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
@@ -100,6 +102,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "models": frozenset({"explain", "session"}),
     "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
+    "consent": frozenset({"choice", "reuse", "session"}),
+    "self_update": frozenset(),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
@@ -108,15 +112,17 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "background": frozenset({"revocation", "session"}),
     "ensuring": frozenset({"background", "fallback", "install", "session"}),
     "watching": frozenset({"serve", "session", "version_start"}),
-    "bench": frozenset({"choice", "install", "refresh", "session", "state_notes"})
+    "bench": frozenset({"choice", "consent", "install", "refresh", "session", "state_notes"})
     | {"version_start", "versions", "which"},
-    "build_version": frozenset({"caches", "choice", "reuse", "session", "temporary"}),
-    "fallback": frozenset({"choice", "install", "session", "state_notes", "which"}),
-    "install": frozenset({"build_version", "choice", "refresh", "revocation", "session"})
+    "build_version": frozenset({"caches", "choice", "consent", "reuse", "session", "temporary"}),
+    "fallback": frozenset({"choice", "consent", "install", "session", "state_notes", "which"}),
+    "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
     | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
     "refresh": frozenset({"choice", "revocation", "session"}),
-    "recovery": frozenset({"choice", "fallback", "install", "session", "state_notes", "temporary"}),
+    "recovery": frozenset(
+        {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
+    ),
     "repository": frozenset({"refresh", "session"}),
     "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
     | {"version_start"},
@@ -126,7 +132,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
     | {"revocation"}
     | {"session", "state_notes", "which"},
-    "update": frozenset({"choice", "install", "refresh", "reuse", "revocation", "session"})
+    "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
 }
 
@@ -143,6 +149,7 @@ EFFECTS = frozenset(
         "recovery",
         "refresh",
         "repository",
+        "self_update",
         "serve",
         "tools",
         "update",
@@ -278,6 +285,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
     },
     "catalog": {
         "copies": set(),
+        "offered": set(),  # unverified names, to complete a word
         "repositories": {"copies"},
         "copy_store": {"copies", "repositories"},
         "roots": {"copies", "copy_store", "repositories"},

@@ -27,13 +27,13 @@ WATCHING = {"ctypes", "selectors", "subprocess"}
 BUDGETS = {
     "--version": (4, 5),
     "--help": (16, 69),
-    "list": (50, 102),
-    "which": (45, 95),
-    "serve --exec -- -m x": (69, 131),
-    "serve --exec --fallback -- -m x": (69, 131),
-    "serve -- -m x": (83, 152),
-    "run llama-server": (52, 113),
-    "config list": (25, 67),
+    "list": (51, 103),
+    "which": (46, 96),
+    "serve --exec -- -m x": (70, 132),
+    "serve --exec --fallback -- -m x": (70, 132),
+    "serve -- -m x": (84, 153),
+    "run llama-server": (53, 114),
+    "config list": (26, 72),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 

@@ -16,7 +16,7 @@ from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, document
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.program import invoke, wants_json
-from tsuku_llm.errors import StoreError, SystemLimitReached, TsukuError
+from tsuku_llm.errors import Declined, StoreError, SystemLimitReached, TsukuError
 from tsuku_llm.safe_text import printable
 
 INTERRUPTED = 130
@@ -95,12 +95,16 @@ def _tell(failure: ReportedError) -> None:
         streams.note(sys.stderr, line)
 
 
-def _answer(argv: Sequence[str], console: Console, invoke: Invoke) -> CommandResult:
+def _answer(  # noqa: PLR0911 - one return for each way to end
+    argv: Sequence[str], console: Console, invoke: Invoke
+) -> CommandResult:
     try:
         return invoke(argv, console)
     except EarlyExit as answered:
         return answered.answer
     except TsukuError as error:
+        if isinstance(error, Declined):
+            return CommandResult(lines=(error.message,))
         return CommandResult(exit_code=error.exit_code, failure=ReportedError.of(error))
     except KeyboardInterrupt as stop:
         # Ctrl-C, or a signal of ``termination_unwinds``.

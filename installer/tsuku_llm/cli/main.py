@@ -6,6 +6,9 @@ import gc
 import os
 import sys
 
+COMPLETE = "_TSUKU_LLM_COMPLETE"
+"""The variable in which a shell asks for completions, such as "bash_complete"."""
+
 
 def main() -> None:
     """Run what ``sys.argv`` asks for, and exit with its code."""
@@ -13,7 +16,10 @@ def main() -> None:
     _open_closed_streams()
     try:
         # Scripts ask for the version often, and click takes longer to import than all of this.
-        code = 0 if sys.argv[1:] == ["--version"] and _print_version() else _run()
+        if COMPLETE in os.environ:
+            code = _complete(os.environ[COMPLETE])
+        else:
+            code = 0 if sys.argv[1:] == ["--version"] and _print_version() else _run()
     except KeyboardInterrupt:
         code = 130
     gc.freeze()  # else the interpreter collects everything at exit
@@ -46,6 +52,13 @@ def _print_version() -> bool:
     except (OSError, AttributeError):  # a full disk, a broken pipe, or closed before the start
         return False
     return True
+
+
+def _complete(instruction: str) -> int:
+    from tsuku_llm.cli.completion import answer  # noqa: PLC0415 - only for a shell
+
+    answer(instruction)
+    return 0
 
 
 def _run() -> int:

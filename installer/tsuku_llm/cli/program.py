@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -13,6 +13,9 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, show
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 PROGRAM = "tsuku-llm"
 
@@ -61,11 +64,13 @@ SECTIONS = {
     "This program": {
         "help": LazyCommand("about", "Show the help of a command."),
         "version": LazyCommand("about", "Show the version of this program."),
+        "completion": LazyCommand("about", "Print a script that completes words in a shell."),
+        "self-update": LazyCommand("self_update", "Update this program itself."),
     },
 }
 """The commands by purpose, the most used first, so that ``--help`` imports none of them.
 
-NAME is ``NAME_command`` in its module.
+NAME is ``NAME_command`` in its module, with underscores.
 """
 
 COMMANDS = {name: each for section in SECTIONS.values() for name, each in section.items()}
@@ -84,8 +89,17 @@ class Program(Group):
             return None
         # Only names from the table come here: no other module can be imported this way.
         module = import_module(f"tsuku_llm.cli.commands.{COMMANDS[cmd_name].module}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete from the table; click would import every command for its summary."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell
+
+        commands = COMMANDS.items()
+        found = [CompletionItem(name, help=each.summary) for name, each in commands]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(each for each in found if each.value.startswith(incomplete)), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table as it is; click would import every command for its summary."""

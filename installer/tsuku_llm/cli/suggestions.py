@@ -34,6 +34,7 @@ _SAME_COMMANDS = (
     "repository repositories repo remote tap mirror",
     "help man usage",
     "version about",
+    "self-update selfupdate self-upgrade upgrade-self",
 )
 """A command, then what it is called elsewhere. A group takes the lines of its own commands."""
 

@@ -30,6 +30,7 @@ _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _LONGEST_PROBE = 3600
 """The longest ``llm.probe_timeout`` in seconds: a driver that takes longer never answers."""
+_SIZE = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?P<unit>[kmgt]?i?b)?", re.ASCII)
 _SHARE = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,9})?)(?P<percent> ?%)?", re.ASCII)
 _FILE = re.compile(r"file:///[^\s,\\]*")
 
@@ -209,7 +210,9 @@ def parse_folders(value: object) -> str:
         # "~" is the user's home, which a service may have elsewhere.
         if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117
             raise ValueError(f"must be absolute folders, with {os.pathsep} between them")
-        if os.pathsep in folder or not folder.isprintable():
+        if not folder.isprintable():
+            raise ValueError("must be folders without control characters in their names")
+        if os.pathsep in folder:
             raise ValueError(f"must be folders without {os.pathsep} in their names")
     return os.pathsep.join(folders)
 
@@ -231,6 +234,26 @@ def parse_share(value: object) -> str:
 def share_of(text: str) -> float:
     """Return a parsed share as a number from 0 to 1."""
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def parse_size(value: object) -> str:
+    """Parse a size in bytes: a number, or one with a unit such as 200MB or 1.5 GiB."""
+    text = str(value).strip() if type(value) is int else _text(value)
+    found = _SIZE.fullmatch(text.lower())
+    if found is None or found["unit"] == "ib":
+        raise ValueError("must be a size such as 200MB or 1.5GB")
+    return text
+
+
+def bytes_of(text: str | None) -> int | None:
+    """Return a parsed size as a number of bytes; None stays None."""
+    found = _SIZE.fullmatch(text.lower()) if text is not None else None
+    if found is None:
+        return None
+    unit = found["unit"] or "b"
+    base = 1024 if "i" in unit else 1000
+    scale: int = base ** "bkmgt".index(unit[0])
+    return round(float(found["number"]) * scale)
 
 
 def one_of(values: tuple[str, ...]) -> Callable[[object], str]:
@@ -300,6 +323,20 @@ KEYS: tuple[Key, ...] = (
         (),
         parse_mirrors,
         "URLs to try before the release host when downloading archives, in this order",
+    ),
+    Key(
+        "llm.ask_above",
+        "200MB",
+        parse_size,
+        "the size of a download above which the program asks first, on a terminal",
+        bytes_of,
+    ),
+    Key(
+        "llm.max_download",
+        None,
+        parse_size,
+        "the most that the program downloads for one build, also after a yes; unset: no limit",
+        bytes_of,
     ),
     Key(
         "llm.lock_timeout",

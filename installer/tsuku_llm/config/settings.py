@@ -34,7 +34,7 @@ STARTING = frozenset(
     | {"update_check", "warm_up"}
 )
 """The settings that only the start of a server uses."""
-INSTALLING = ALL - STARTING
+INSTALLING = ALL - STARTING - {"model_path"}
 """The settings that decide what is installed, and from where."""
 
 NAMING = ("backend", "channel", "release", "repository")
@@ -76,9 +76,10 @@ class Settings(NamedTuple):
     ``channel``, ``release`` and ``repository`` are None if the user named none: then an operation
     may choose. ``prefer`` is a policy of the manifest, or backends in order of preference. The
     timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``min_age``
-    is in days. ``chosen`` are the keys that the user set, and ``flags`` those of them that a flag
-    of this command set. ``places`` says for each chosen key where it was set. ``problems`` are the
-    keys whose value is wrong: they have their default, and are not chosen.
+    is in days, ``ask_above`` and ``max_download`` in bytes. ``chosen`` are the keys that the user
+    set, and ``flags`` those of them that a flag of this command set. ``places`` says for each
+    chosen key where it was set. ``problems`` are the keys whose value is wrong: they have their
+    default, and are not chosen.
     """
 
     backend: str
@@ -91,6 +92,8 @@ class Settings(NamedTuple):
     repository: str | None
     repository_url: str | None
     mirror: tuple[str, ...]
+    ask_above: int
+    max_download: int | None
     lock_timeout: float
     probe_timeout: int
     refresh: str

@@ -130,10 +130,13 @@ class Servers:
     told: Mapping[str, ReleaseStatus]
 
 
-def servers(session: Session) -> Servers:
-    """Return everything that is known of background servers, without verifying any metadata."""
+def servers(session: Session, name: str | None = None) -> Servers:
+    """Return what is known of the background servers, or of one; no metadata is verified.
+
+    Raises NotRunning or CorruptStore if that one has no record, or one that cannot be read.
+    """
     instances = Instances(session.paths.state)
-    records = instances.all()
+    records = instances.all() if name is None else (server(session, name),)
     known = revocation.signed_status(session, verify=False) if records else None
     told: dict[str, ReleaseStatus] = {}
     for record in records:
@@ -141,7 +144,7 @@ def servers(session: Session) -> Servers:
             version = record.report and session.reader.find(record.report.id)
             if known and version:
                 told[record.name] = known.of(version.receipt)
-    return Servers(records, instances.damaged(), told)
+    return Servers(records, instances.damaged() if name is None else {}, told)
 
 
 def server(session: Session, name: str) -> Record:

@@ -21,6 +21,7 @@ from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
 from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.choice import Choice, choose_like, refuse_revoked
+from tsuku_llm.operations.consent import cost, left_to_download
 from tsuku_llm.operations.install import install_beside
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.session import Session, working_folder
@@ -206,14 +207,12 @@ def _runs_to_make(session: Session, choice: Choice) -> tuple[list[VariantRun], t
 def _installed_on_consent(
     session: Session, choice: Choice, candidate: Candidate
 ) -> Installed | Skipped:
-    name, size = candidate.variant.name, candidate.variant.download_size
-    cost = f" ({size / 1e6:,.0f} MB)" if size else ""
-    if not session.user.ask(
-        f"{name} fits too and is not installed. Install it{cost} to measure it?"
-    ):
+    name, size = candidate.variant.name, left_to_download(session, choice, candidate)
+    question = f"{name} fits too and is not installed. Install it ({cost(size)}) to measure it?"
+    if not (session.agreed or session.user.ask(question)):
         return Skipped(name, "not installed; --yes installs it", size)
     try:
-        return install_beside(session, choice, candidate)
+        return install_beside(session._replace(agreed=True), choice, candidate)
     except TsukuError as error:
         return Skipped(name, error.message, size)
 

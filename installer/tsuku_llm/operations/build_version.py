@@ -21,6 +21,7 @@ from tsuku_llm.launch.planning import Build
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.operations.caches import build_caches
 from tsuku_llm.operations.choice import Choice, version_of
+from tsuku_llm.operations.consent import require_consent
 from tsuku_llm.operations.reuse import Space, reuse_files, verify_reused
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.temporary import hiding
@@ -141,6 +142,9 @@ class VersionBuilder:
             return
         session, partials = self.session, self.store.partials
         space = Space(artifacts, [fetch.present(artifact, partials) for artifact in artifacts])
+        # Here it is known what is really downloaded: without what other versions have, or an
+        # earlier run left.
+        require_consent(session, self.choice, self.candidate, space.left)
         # Check now: otherwise a full disk would show only at the end of a long download.
         require_space(session.paths.data, space.needed, space.facts)
         with (

@@ -46,6 +46,7 @@ def wanted_version(session: Session) -> Installed:
         missing = error
     # Only a start that lacks its build needs these: they load the manifest and ask the drivers.
     from tsuku_llm.operations.choice import choose_like, what_helps  # noqa: PLC0415
+    from tsuku_llm.operations.consent import cost, left_to_download  # noqa: PLC0415
     from tsuku_llm.operations.install import install, install_beside  # noqa: PLC0415
 
     active = session.reader.active()
@@ -55,11 +56,12 @@ def wanted_version(session: Session) -> Installed:
         raise NotInstalled(missing.message, facts=_why_none(choice), hint=hint) from missing
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:
-        name, size = candidate.variant.name, candidate.variant.download_size
-        cost = f"a download of {size / 1e6:,.0f} MB" if size else "a download of unknown size"
+        name, size = candidate.variant.name, left_to_download(session, choice, candidate)
         if not must_ask(session.settings.fallback, size):
-            session.user.note(f"{missing.message}; installing {name} ({cost})")
-        elif not session.user.ask(f"{missing.message}. Install {name} ({cost})?"):
+            session.user.note(f"{missing.message}; installing {name} ({cost(size)})")
+        elif session.user.ask(f"{missing.message}. Install {name} ({cost(size)})?"):
+            session = session._replace(agreed=True)
+        else:
             raise first or missing
         if active is None:
             # The first install asks for newer metadata, and what it installs becomes active.
@@ -195,6 +197,7 @@ def _next(
 ) -> Installed | None:
     # Only a start that fails needs these: they load the manifest.
     from tsuku_llm.operations.choice import choose_like  # noqa: PLC0415
+    from tsuku_llm.operations.consent import cost, left_to_download  # noqa: PLC0415
     from tsuku_llm.selection import next_after  # noqa: PLC0415
 
     choice = choose_like(session, preferred)
@@ -203,19 +206,19 @@ def _next(
     for candidate in next_after(choice.selection, tried, gpu_only=gpu_only):
         name = candidate.variant.name
         found = installed_variant(session.reader, name, preferred.receipt.release)
-        size = 0 if found else candidate.variant.download_size
-        cost = (
-            f" (a download of {size / 1e6:,.0f} MB)" if size else "" if found else " (a download)"
-        )
+        size = 0 if found else left_to_download(session, choice, candidate)
+        price = f" ({cost(size)})" if size != 0 else ""
         failed = f"{last.variant} failed: {last.reason}"
         if not must_ask(session.settings.fallback, size):
-            session.user.note(f"{failed}; continuing with {name}{cost}")
-        elif not session.user.ask(f"{failed}. Continue with {name}{cost}?"):
+            session.user.note(f"{failed}; continuing with {name}{price}")
+        elif session.user.ask(f"{failed}. Continue with {name}{price}?"):
+            session = session._replace(agreed=True)
+        else:
             # The user said no: do not ask for each further variant.
             if session.settings.fallback != "auto":
                 return None
             session.user.note(
-                f"{name}{cost} is left out: more than {LARGE / 1e6:.0f} MB, or an unknown size, "
+                f"{name}{price} is left out: more than {LARGE / 1e6:.0f} MB, or an unknown size, "
                 "needs a yes on a terminal"
             )
             continue

@@ -30,6 +30,7 @@ from tsuku_llm.operations.choice import (
     tell_temporary,
     version_of,
 )
+from tsuku_llm.operations.consent import require_consent_to_index
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.revocation import note_metadata_status
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
@@ -75,8 +76,8 @@ def install(
     Raises ``SelectionError`` if no variant fits or runs, or if only a problem that will pass keeps
     the GPU of the active version from use. Raises ``Revoked`` for a named release that is revoked.
     If fresh metadata is required, raises ``StaleMetadata`` and ``ClockBehind``. Also raises the
-    errors of ``fetch``, ``archive`` and ``store``. After an error, the versions installed before
-    are unchanged.
+    errors of ``fetch``, ``archive`` and ``store``, and ``TooLarge`` or ``Declined`` for the size of
+    the download. After an error, the versions installed before are unchanged.
     """
     # A start that lacks its build comes here without having used all of them.
     session.settings.require(INSTALLING if release is None else INSTALLING - STAYING)
@@ -104,6 +105,8 @@ def install(
         if session.settings.channel or session.settings.release or release:
             raise
         other = _from_index(session, choice, error)
+        session = require_consent_to_index(session, other, error.message)
+        session.user.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
         return install_choice(session, other, force=force)
 
 
@@ -129,7 +132,6 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
     except (SelectionError, TrustError, StoreError) as nothing:
         error.facts += (f"channel {INDEX_CHANNEL} cannot be used instead: {nothing.message}",)
         raise error from nothing
-    session.user.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
     return other
 
 

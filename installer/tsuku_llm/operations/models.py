@@ -128,6 +128,8 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
             f"{text} is a URL, and -m takes a file or a name",
             hint=f"let the server download it: tsuku-llm serve -- --model-url {text}",
         )
+    # The name may be that of a file in one of its folders.
+    session.settings.require({"model_path"})
     found = local_models(session)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)  # noqa: PTH117
     meant = () if written_as_path else matching(text, found.models)

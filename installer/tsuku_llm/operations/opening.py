@@ -5,14 +5,14 @@ The command line and the library open their sessions here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.config.settings import load
+from tsuku_llm.config.settings import ALL, load
 from tsuku_llm.errors import UsageError
 from tsuku_llm.local_host import LocalHost
 from tsuku_llm.operations.session import Machine, Session, User
@@ -38,19 +38,27 @@ def opened_session(  # noqa: PLR0913
     *,
     looking: bool = False,
     probes: bool = False,
-    can_ask: bool = True,
     simulated: Host | None = None,
     offline: bool = False,
+    agreed: bool = False,
     allow_revoked: bool = False,
+    needs: Collection[str] = ALL,
+    tolerant: bool = False,
+    quiet: bool = False,
 ) -> Iterator[Session]:
     """Open a session; ``chosen`` has the settings of this call, by their names in ``[llm]``.
+
+    ``needs`` are the settings that the caller uses in any case: one that is wrong is an error.
+    Another one that is wrong gives a warning; an operation that uses it stops by itself
+    (``Settings.require``). With ``tolerant`` nothing stops: wrong settings count as not set.
+    With ``quiet`` the caller has said what is wrong.
 
     A caller that asks the drivers sets ``probes``: they are asked at once, and answer while the
     caller imports what it needs. One that changes nothing and runs nothing that is installed sets
     ``looking``. Any other one is refused if another user could replace what it writes, runs or
     obeys. ``simulated`` is a recorded machine in place of this one.
 
-    Raises ``UnsafeLocation`` and ``ConfigError``.
+    Raises ``UnsafeLocation`` for that, and ``ConfigError`` for settings that are wrong.
     """
     paths = Paths.from_environ(environ)
     if not looking:
@@ -60,11 +68,15 @@ def opened_session(  # noqa: PLR0913
             check_path(folder)
     flags = {f"llm.{key}": value for key, value in chosen.items()}
     configuration = load(paths, environ, flags, looking=looking)
-    for warning in configuration.warnings:
-        user.note(f"warning: {warning}")
     settings = configuration.settings
+    if not tolerant:
+        settings.require(needs)
+    for warning in () if quiet else configuration.told:
+        user.note(f"warning: {warning}")
+    if tolerant:
+        settings = settings._replace(problems={})
     # Where nobody answers, "ask" means "off".
-    if settings.fallback == "ask" and not can_ask:
+    if settings.fallback == "ask" and not user.can_ask:
         settings = settings._replace(fallback="off")
     with _host(user.note, settings.probe_timeout, simulated, probes=probes) as host:
         yield Session(
@@ -73,6 +85,7 @@ def opened_session(  # noqa: PLR0913
             Machine(host, datetime.now(timezone.utc), environ),
             user,
             offline=offline,
+            agreed=agreed,
             allow_revoked=allow_revoked,
         )
 

@@ -62,8 +62,8 @@ def _better(
     from tsuku_llm.operations.choice import (  # noqa: PLC0415
         choose_like,
         refuse_revoked,
-        version_of,
     )
+    from tsuku_llm.operations.consent import cost, left_to_download  # noqa: PLC0415
     from tsuku_llm.operations.install import (  # noqa: PLC0415
         better_than,
         install_choice,
@@ -84,14 +84,15 @@ def _better(
         return None
     refuse_revoked(session, choice)
     name, variant = active.receipt.variant, better.variant
-    here = session.reader.find(version_of(choice.release.release, variant))
-    size = 0 if here else variant.download_size
-    cost = "" if here else f" (a download of {size / 1e6:,.0f} MB)" if size else " (a download)"
-    said = f"{told_over(name, gone)}; {variant.name}{cost} fits now"
+    size = left_to_download(session, choice, better)
+    price = f" ({cost(size)})" if size != 0 else ""
+    said = f"{told_over(name, gone)}; {variant.name}{price} fits now"
     setting = session.settings.fallback
     if setting != "off" and not must_ask(setting, size):
         session.user.note(f"{said} and replaces it")
     elif setting == "off" or not session.user.ask(f"{said}. Replace {name}?"):
         session.user.note(f"{said}; to move to it: tsuku-llm install")
         return active
+    else:
+        session = session._replace(agreed=True)
     return install_choice(session, choice).installed

@@ -37,9 +37,6 @@ from tsuku_llm.operations.session import Session, repository_of, way_to_undo
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
 
-NEWER_PACKAGE = "pip install -U tsuku-llm"
-"""The command that updates this program, and with it the metadata in its package."""
-
 RECENT = timedelta(days=1)
 """With the policy ``auto``, ask only if the signature and the last answer are older than this."""
 
@@ -108,7 +105,7 @@ def _elsewhere(session: Session, repository: Repository) -> str:
             other = f"or ask the publisher's own address: {undo}"
         else:
             other = "or name a copy of it: tsuku-llm config set llm.repository_url URL"
-        return f"or take what comes with a newer tsuku-llm: {NEWER_PACKAGE}; {other}"
+        return f"or take what comes with a newer tsuku-llm: tsuku-llm self-update; {other}"
     return (
         f"or, if it has moved: tsuku-llm repository remove {name}, and then "
         f"tsuku-llm repository add {name} URL --root FILE"

@@ -75,6 +75,12 @@ class Space:
         return sum(max(0, (artifact.size or 0) - present) for artifact, present in pairs)
 
     @property
+    def left(self) -> int | None:
+        """The same, None if the manifest does not have every size."""
+        sized = all(artifact.size is not None for artifact in self.artifacts)
+        return self.missing if sized else None
+
+    @property
     def unpacked(self) -> int:
         """The size of the files in the archives; without a list, the size of the archive."""
         return sum(

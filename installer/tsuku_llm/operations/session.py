@@ -34,18 +34,21 @@ class Machine(NamedTuple):
 class User(NamedTuple):
     """The user's console: ``note`` prints one line at once, ``progress`` shows downloads.
 
-    ``ask`` puts a question to the user, and returns False if the user cannot answer.
+    ``ask`` puts a question to the user, and returns False if the user cannot answer. ``can_ask``
+    says whether anybody can.
     """
 
     note: Callable[[str], None]
     progress: Progress
     ask: Callable[[str], bool]
+    can_ask: bool = False
 
 
 class Session(NamedTuple):
     """One run of the program.
 
     ``offline`` keeps an install from asking any host. ``allow_revoked`` permits a revoked release.
+    ``agreed`` says that the user wants what is downloaded: with ``--yes``, or with an answer.
     """
 
     paths: Paths
@@ -54,6 +57,7 @@ class Session(NamedTuple):
     user: User
     offline: bool = False
     allow_revoked: bool = False
+    agreed: bool = False
 
     def with_settings(self, **changes: Any) -> Session:
         """Return this session with other values for some settings, which are right then."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tsuku_llm import fetch
 from tsuku_llm.errors import (
     NotInstalled,
     StoreError,
@@ -19,9 +18,9 @@ from tsuku_llm.operations.choice import (
     refuse_revoked,
     require_lasting,
     tell_temporary,
-    version_of,
     way_out,
 )
+from tsuku_llm.operations.consent import left_to_download
 from tsuku_llm.operations.install import (
     InstallReport,
     better_than,
@@ -31,7 +30,6 @@ from tsuku_llm.operations.install import (
     passed_over,
 )
 from tsuku_llm.operations.refresh import refresh
-from tsuku_llm.operations.reuse import Space, to_download
 from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.staying import staying
@@ -164,7 +162,9 @@ def check_update(session: Session) -> UpdateReport:
         over=over(states, choice.hardware, session.machine.environ) if better else (),
     )
     candidate = report.candidate
-    report = replace(report, download=_download(session, choice, candidate))
+    report = replace(
+        report, download=left_to_download(session, choice, candidate) if candidate else 0
+    )
     # For the next start: only an update that fits this machine is worth a note.
     reason = None
     if candidate and not newer:
@@ -223,21 +223,6 @@ def update(session: Session) -> InstallReport | UpToDate:
     failed = known_failures(session.reader, choice, session.machine.environ)
     reasons = passed_over(choice, own, failed)
     return UpToDate(report, own, reasons, reasons.pop(active.receipt.variant, None))
-
-
-def _download(session: Session, choice: Choice, candidate: Candidate | None) -> int | None:
-    """Return the bytes that an update would download; None if the manifest does not say."""
-    if candidate is None:
-        return 0
-    # The version may be installed already: then nothing is downloaded.
-    with suppress(StoreError):
-        if session.reader.find(version_of(choice.release.release, candidate.variant)):
-            return 0
-    if candidate.variant.download_size is None:
-        return None
-    missing = to_download(session.store, candidate.variant.artifacts)
-    present = [fetch.present(artifact, session.store.partials) for artifact in missing]
-    return Space(missing, present).missing
 
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:

@@ -1,17 +1,18 @@
-"""The commands about this program itself: help, version."""
+"""The commands about this program itself: help, version, completion."""
 
 from __future__ import annotations
 
 import click
 
 from tsuku_llm import __version__
+from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.errors import UsageError
 
 
 @click.command("help", cls=Command, examples={"tsuku-llm help config set": "Show one command."})
-@click.argument("command", nargs=-1)
+@click.argument("command", nargs=-1, shell_complete=options.completed_by("command"))
 @click.pass_context
 def help_command(context: click.Context, command: tuple[str, ...]) -> CommandResult:
     """Show the help of a command.
@@ -39,3 +40,26 @@ def version_command() -> CommandResult:
     To see the installed builds: tsuku-llm list
     """
     return CommandResult({"version": __version__}, (f"tsuku-llm {__version__}",))
+
+
+@click.command(
+    "completion",
+    cls=Command,
+    examples={
+        'eval "$(tsuku-llm completion bash)"': "The line for ~/.bashrc.",
+        'eval "$(tsuku-llm completion zsh)"': "The line for ~/.zshrc, after compinit.",
+        "tsuku-llm completion fish | source": "The line for ~/.config/fish/config.fish.",
+        "tsuku-llm completion powershell | Out-String | Invoke-Expression": "The line for the "
+        "file that $PROFILE names.",
+    },
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish", "powershell"]))
+def completion_command(shell: str) -> CommandResult:
+    """Print a script that completes words in a shell.
+
+    It completes commands, options and their values, such as variants, releases and servers.
+    """
+    from tsuku_llm.cli.completion import script
+
+    text = script(shell)
+    return CommandResult({"shell": shell, "script": text}, tuple(text.splitlines()), exact=True)

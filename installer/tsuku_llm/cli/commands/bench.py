@@ -74,11 +74,10 @@ def bench_command(  # noqa: PLR0913
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         offline=offline,
+        agreed=yes,
     ) as session:
-        # --yes answers only the questions of the benchmark; saving is asked for below.
-        user = session.user._replace(ask=lambda _: True) if yes else session.user
         path = Path(chosen_model(session, model)[0])
-        report = bench(session._replace(user=user), path, arguments, rounds=rounds)
+        report = bench(session, path, arguments, rounds=rounds)
         if svg:
             write_output(svg, render.svg(report))
         saved = save_fastest(session, report, ask=not save)

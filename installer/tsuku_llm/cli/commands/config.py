@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command, Group
 from tsuku_llm.cli.console import Console
@@ -37,7 +38,7 @@ def config_command() -> None:
 
 
 @config_command.command("get")
-@click.argument("key")
+@click.argument("key", shell_complete=options.completed_by("key"))
 @click.pass_obj
 def get(console: Console, key: str) -> CommandResult:
     """Print a setting's value in force."""
@@ -50,8 +51,8 @@ def get(console: Console, key: str) -> CommandResult:
 
 
 @config_command.command("set", cls=_TakesNumbers)
-@click.argument("key")
-@click.argument("value")
+@click.argument("key", shell_complete=options.completed_by("key"))
+@click.argument("value", shell_complete=options.completed_by("value"))
 @click.pass_obj
 def set_(console: Console, key: str, value: str) -> CommandResult:
     """Write a setting into the config file; comments are kept."""
@@ -71,7 +72,7 @@ def set_(console: Console, key: str, value: str) -> CommandResult:
 
 
 @config_command.command("unset")
-@click.argument("key")
+@click.argument("key", shell_complete=options.completed_by("key"))
 @click.pass_obj
 def unset(console: Console, key: str) -> CommandResult:
     """Remove a setting from the config file."""

@@ -30,8 +30,7 @@ from tsuku_llm.config.settings import INSTALLING, STAYING
 @options.offline
 @options.allow_revoked
 @click.option("--dry-run", is_flag=True, help="Show what would be installed; use no network.")
-# install asks no question so far: the option is accepted and has no effect.
-@click.option("--yes", is_flag=True, expose_value=False, help="Answer every question with yes.")
+@options.yes
 @click.option("--force", is_flag=True, help="Install it again if it is installed.")
 @click.pass_obj
 def install_command(  # noqa: PLR0913
@@ -45,6 +44,7 @@ def install_command(  # noqa: PLR0913
     offline: bool,
     allow_revoked: bool,
     dry_run: bool,
+    yes: bool,
     force: bool,
 ) -> CommandResult:
     """Install the build that fits this machine."""
@@ -58,6 +58,7 @@ def install_command(  # noqa: PLR0913
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         offline=offline,
+        agreed=yes,
     ) as session:
         from tsuku_llm.cli.render import install as render
         from tsuku_llm.operations.install import install
@@ -77,15 +78,18 @@ def install_command(  # noqa: PLR0913
 @click.option("--check", is_flag=True, help="Show what an update would change; change nothing.")
 @options.setting("channel")
 @options.setting("repository")
+@options.yes
 @click.pass_obj
 def update_command(
-    console: Console, *, check: bool, channel: str | None, repository: str | None
+    console: Console, *, check: bool, channel: str | None, repository: str | None, yes: bool
 ) -> CommandResult:
     """Update to the newest release of the channel."""
     from tsuku_llm.cli.render import install as render
     from tsuku_llm.operations.update import UpToDate, check_update, update
 
-    with open_session(console, needs=INSTALLING, channel=channel, repository=repository) as session:
+    with open_session(
+        console, needs=INSTALLING, channel=channel, repository=repository, agreed=yes
+    ) as session:
         if check:
             checked = check_update(session)
             return CommandResult(render.update_data(checked), render.update_lines(checked))

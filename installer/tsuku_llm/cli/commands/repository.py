@@ -55,7 +55,7 @@ def add(
 
 
 @repository_command.command("refresh")
-@click.argument("name", default=OFFICIAL)
+@click.argument("name", default=OFFICIAL, shell_complete=options.completed_by("repository"))
 @click.pass_obj
 def refresh(console: Console, *, name: str) -> CommandResult:
     """Fetch the newest signed metadata.
@@ -77,7 +77,7 @@ def list_(console: Console) -> CommandResult:
 
 
 @repository_command.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=options.completed_by("added repository"))
 @click.pass_obj
 def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository; installed versions stay."""

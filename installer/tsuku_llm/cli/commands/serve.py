@@ -281,7 +281,7 @@ _FALLBACK = {True: "auto", False: "off", None: None}
 @click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
 @options.require_fresh
 @options.allow_revoked
-@click.argument("tool")
+@click.argument("tool", shell_complete=options.completed_by("tool"))
 @options.arguments
 @click.pass_obj
 def run_command(  # noqa: PLR0913

@@ -26,13 +26,20 @@ from tsuku_llm.operations.background import log_of, servers, stop, stop_all
     metavar="FILE",
     help="With --prometheus: write the metrics into FILE, for a node exporter to collect.",
 )
+@options.server_option
+@options.server
 @click.pass_obj
-def status_command(console: Console, *, prometheus: bool, output: Path | None) -> CommandResult:
-    """Show the servers in the background."""
+def status_command(
+    console: Console, *, prometheus: bool, output: Path | None, name: str | None, server: str | None
+) -> CommandResult:
+    """Show the servers in the background.
+
+    With NAME, show that one; if there is none of that name, the exit code is 7.
+    """
     if output and not prometheus:
         raise UsageError("--output is only for metrics", hint="add --prometheus")
     with open_session(console, looking=True, tolerant=True) as session:
-        found = servers(session)
+        found = servers(session, options.server_named(server, name))
     if not prometheus:
         return CommandResult(render.data(found), render.lines(found))
     from tsuku_llm.cli.render import metrics
@@ -44,35 +51,50 @@ def status_command(console: Console, *, prometheus: bool, output: Path | None) -
 
 
 @click.command("logs", cls=Command)
-@options.name
+@options.server_option
+@options.server
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the server ends.")
 @click.pass_obj
-def logs_command(console: Console, *, name: str, follow: bool) -> CommandResult:
-    """Print the log of a server in the background."""
+def logs_command(
+    console: Console, *, name: str | None, server: str | None, follow: bool
+) -> CommandResult:
+    """Print the log of a server in the background.
+
+    Without NAME, of the one called default.
+    """
+    named = options.server_named(server, name)
+    chosen = options.DEFAULT_NAME if named is None else named
     if follow and console.json:
         raise UsageError("--follow and --json cannot be combined", hint="omit one of them")
     with open_session(console, looking=True, tolerant=True) as session:
         # An iterator: a log of any length is printed as it is read.
-        said = log_of(session, name, follow=follow)
+        said = log_of(session, chosen, follow=follow)
         if console.json:
             # "replace": the server may be in the middle of a character now.
             text = b"".join(said).decode("utf-8", "replace")
-            return CommandResult({"name": name, "lines": text.splitlines()})
+            return CommandResult({"name": chosen, "lines": text.splitlines()})
         for data in said:
             streams.pass_on(sys.stdout, data)
     return CommandResult()
 
 
 @click.command("stop", cls=Command)
-@options.name
+@options.server_option
+@options.server
 @click.option("--all", "everything", is_flag=True, help="Stop every server in the background.")
 @click.pass_obj
-def stop_command(console: Console, *, name: str, everything: bool) -> CommandResult:
+def stop_command(
+    console: Console, *, name: str | None, server: str | None, everything: bool
+) -> CommandResult:
     """Stop a server in the background.
 
-    A server that does not end in time is killed.
+    Without NAME, stop the one called default. A server that does not end in time is killed.
     """
+    chosen = options.server_named(server, name)
+    if everything and chosen is not None:
+        raise UsageError(f"--all and {chosen} cannot be combined", hint="omit one of them")
     # looking: a server must be stoppable even if another user could write to our folders.
     with open_session(console, looking=True, tolerant=True) as session:
-        stopped = stop_all(session) if everything else (stop(session, name),)
+        one = options.DEFAULT_NAME if chosen is None else chosen
+        stopped = stop_all(session) if everything else (stop(session, one),)
     return CommandResult(render.stopped_data(stopped), render.stopped_lines(stopped))

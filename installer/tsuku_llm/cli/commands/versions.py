@@ -35,7 +35,7 @@ def list_command(console: Console, *, available: bool, repository: str | None) -
 
 
 @click.command("which", cls=Command)
-@click.argument("tool", required=False)
+@click.argument("tool", required=False, shell_complete=options.completed_by("tool"))
 @click.pass_obj
 def which_command(console: Console, *, tool: str | None) -> CommandResult:
     """Print the path of the server, or of another tool.
@@ -52,7 +52,7 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
 @click.command(
     "use", cls=Command, examples={"tsuku-llm use vulkan": "Use the Vulkan build from now on."}
 )
-@click.argument("version")
+@click.argument("version", shell_complete=options.completed_by("version"))
 @options.allow_revoked
 @click.pass_obj
 def use_command(console: Console, *, version: str, allow_revoked: bool) -> CommandResult:
@@ -100,7 +100,7 @@ def fallback_command(console: Console, *, forget: bool) -> CommandResult:
 
 
 @click.command("uninstall", cls=Command)
-@click.argument("versions", nargs=-1)
+@click.argument("versions", nargs=-1, shell_complete=options.completed_by("version"))
 @click.option("--all", "everything", is_flag=True, help="Remove every version, also damaged ones.")
 @click.pass_obj
 def uninstall_command(
@@ -144,7 +144,7 @@ def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) ->
 
 
 @click.command("verify", cls=Command)
-@click.argument("versions", nargs=-1)
+@click.argument("versions", nargs=-1, shell_complete=options.completed_by("version"))
 @click.pass_obj
 def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandResult:
     """Check every installed file for changes.

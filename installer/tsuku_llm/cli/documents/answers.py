@@ -8,6 +8,8 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "": (running.VersionAnswer,),
     "help": (),
     "version": (running.VersionAnswer,),
+    "completion": (running.CompletionAnswer,),
+    "self-update": (running.SelfUpdateAnswer,),
     "install": (builds.InstallAnswer,),
     "explain": (builds.ExplainAnswer,),
     "backends": (builds.BackendsAnswer,),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from tsuku_llm.cli.documents.builds import Standing
-from tsuku_llm.cli.documents.keys import Id, Number, RepositoryName, Sha256, VariantName
+from tsuku_llm.cli.documents.keys import File, Id, Number, RepositoryName, Sha256, VariantName
 from tsuku_llm.config.keys import Value
 from tsuku_llm.launch.report import Placement, StartReport
 from tsuku_llm.operations.background import StoppedServer
@@ -24,6 +24,29 @@ class VersionAnswer(TypedDict):
     """The answer of ``--version``: the version of tsuku-llm."""
 
     version: Number
+
+
+class CompletionAnswer(TypedDict):
+    """The script for a shell; to be loaded by that shell."""
+
+    shell: str
+    script: str
+
+
+class SelfUpdateAnswer(TypedDict):
+    """The answer of ``self-update``: how this copy was installed, and what its updater did.
+
+    ``commands`` run in ``folder``; without any, ``reason`` says why. ``new_version`` is null if
+    nothing ran.
+    """
+
+    version: Number
+    way: str
+    commands: list[list[str]]
+    folder: File | None
+    reason: str | None
+    ran: bool
+    new_version: str | None
 
 
 # --- servers -------------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""The names that a repository offers, read without verifying them: to complete a word.
+
+A shell waits for each completion, and verifying takes several times as long. What a user then runs
+verifies the metadata before it uses a name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tsuku_llm import embedded
+from tsuku_llm.errors import StoreError
+from tsuku_llm.files import read_small
+from tsuku_llm.metadata_status import CURRENT, folder_of
+
+_LARGEST = 5_000_000
+
+Read = Callable[[str], bytes | None]
+"""Reads a file of a copy of a repository, by its published path; None if it does not exist."""
+
+
+class OfferedNames(NamedTuple):
+    """A release with its channels and the names of its variants, all unverified."""
+
+    release: str
+    version: str
+    channels: tuple[str, ...]
+    variants: tuple[str, ...]
+
+
+def offered(data: Path, repository: str) -> tuple[OfferedNames, ...]:
+    """List the releases in the copies of a repository, newest first; skip what is damaged."""
+    copies: list[Read] = [embedded.read] if repository == embedded.REPOSITORY else []
+    with suppress(StoreError):
+        folder = folder_of(data, repository)
+        # Whatever the file says, this must stay below ``copies``.
+        name = Path((read_small(folder / CURRENT, 100) or b"").decode("ascii", "replace")).name
+        if name:
+            copies.append(lambda file: read_small(folder / "copies" / name / file, _LARGEST))
+    found: dict[str, tuple[int, OfferedNames]] = {}
+    for read in copies:
+        # A damaged file has other types than expected: leave out the rest of its copy.
+        with suppress(StoreError, ValueError, KeyError, TypeError, AttributeError):
+            for sequence, each in _releases(read):
+                found[each.release] = (sequence, each)
+    return tuple(each for _, each in sorted(found.values(), reverse=True))
+
+
+def _releases(read: Read) -> Iterator[tuple[int, OfferedNames]]:
+    snapshot = _meta(read, "metadata/timestamp.json")["snapshot.json"]["version"]
+    for role, about in _meta(read, f"metadata/{snapshot}.snapshot.json").items():
+        signed = _signed(read, f"metadata/{about['version']}.{role}")
+        for path, target in signed.get("targets", {}).items():
+            entry = target.get("custom", {})
+            if not path.startswith("releases/") or "release" not in entry:
+                continue
+            file = f"targets/releases/{target['hashes']['sha256']}.{entry['release']}.json"
+            platforms = json.loads(read(file) or b"{}").get("platforms", {})
+            variants = (name for each in platforms.values() for name in each.get("variants", {}))
+            yield (
+                int(entry["sequence"]),
+                OfferedNames(
+                    str(entry["release"]),
+                    str(entry.get("version", "")),
+                    tuple(map(str, entry["channels"])),
+                    tuple(dict.fromkeys(map(str, variants))),
+                ),
+            )
+
+
+def _meta(read: Read, file: str) -> dict[str, Any]:
+    meta: dict[str, Any] = _signed(read, file)["meta"]
+    return meta
+
+
+def _signed(read: Read, file: str) -> dict[str, Any]:
+    signed: dict[str, Any] = json.loads(read(file) or b"{}").get("signed", {})
+    return signed

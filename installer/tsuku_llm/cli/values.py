@@ -1,0 +1,208 @@
+"""The values that exist on this machine, to complete a word in a shell.
+
+Nothing here writes, asks a network or verifies; what cannot be read gives no values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from tsuku_llm.backends import NAMES, POLICIES, REQUESTS, VENDORS
+from tsuku_llm.catalog.offered import OfferedNames, offered
+from tsuku_llm.config.keys import (
+    FALLBACKS,
+    KEYS,
+    ON_GPU_LOSS,
+    PLACEMENTS,
+    REFRESHES,
+    parse_switch,
+    text_of,
+)
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import load
+from tsuku_llm.embedded import REPOSITORY
+from tsuku_llm.errors import TsukuError
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.metadata_status import configured
+from tsuku_llm.operations.which import tools_of
+from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.reader import StoreReader
+
+Values = Iterable[tuple[str, str]]
+"""Values, each with what it means; that may be empty."""
+
+_WORDS = {"auto": "the best that fits", "gpu": "any GPU, else an error", "cpu": "the processor"}
+
+
+def complete(kind: str, context: click.Context, typed: str) -> list[CompletionItem]:
+    """Return the values of a kind, or of a setting, that begin with what was typed."""
+    found: dict[str, str] = {}
+    known = _KINDS[kind](context) if kind in _KINDS else _of_setting(kind, context)
+    for value, meaning in known:
+        found.setdefault(value, meaning)
+    return [
+        # A path or a name from elsewhere may hold a line break, which would end the answer's line.
+        CompletionItem(value, help=meaning or None)
+        for value, meaning in found.items()
+        if value and value.startswith(typed) and value.isprintable()
+    ]
+
+
+def _of_setting(name: str, context: click.Context) -> Values:
+    """Yield the values that a setting can have; its default if it takes any text."""
+    if name in _OF_SETTINGS:
+        return _OF_SETTINGS[name](context)
+    key = next((key for key in KEYS if key.name == name), None)
+    if key is None:
+        return ()
+    if key.parse is parse_switch:
+        return (("true", ""), ("false", ""))
+    words = _CHOICES.get(name, ())
+    return [(word, "") for word in words] or [(text_of(key.default), "the default")]
+
+
+def _settings(context: click.Context) -> Values:
+    del context
+    return ((key.name, key.help) for key in KEYS)
+
+
+def _values_of_key(context: click.Context) -> Values:
+    return _of_setting(str(context.params.get("key")), context)
+
+
+def _backends(context: click.Context) -> Values:
+    for word in REQUESTS:
+        yield word, _WORDS.get(word, f"a GPU of {word}" if word in VENDORS else "")
+    for each in _offered(context):
+        for variant in each.variants:
+            yield variant, ""
+    for installed in _installed(context):
+        yield installed.receipt.variant, "installed"
+
+
+def _preferences(context: click.Context) -> Values:
+    del context
+    return ((word, "") for word in (*POLICIES, *NAMES))
+
+
+def _channels(context: click.Context) -> Values:
+    return ((channel, "") for each in _offered(context) for channel in each.channels)
+
+
+def _releases(context: click.Context) -> Values:
+    for each in _offered(context):
+        channels = ", ".join(each.channels)
+        yield each.release, f"v{each.version}, {channels}" if each.version else channels
+        if each.version:
+            yield f"v{each.version}", f"{each.release}, {channels}"
+    for installed in _installed(context):
+        yield installed.receipt.release, "installed"
+
+
+def _repositories(context: click.Context) -> Values:
+    del context
+    with suppress(TsukuError):
+        for name in configured(_paths().data):
+            yield name, ""
+
+
+def _added_repositories(context: click.Context) -> Values:
+    return (each for each in _repositories(context) if each[0] != REPOSITORY)
+
+
+def _versions(context: click.Context) -> Values:
+    found = tuple(_installed(context))
+    for each in found:
+        yield each.id, f"{each.receipt.variant} of {each.receipt.release}"
+    # A release or variant names a version if no other one has it.
+    for names in ([e.receipt.variant for e in found], [e.receipt.release for e in found]):
+        for name in names:
+            if names.count(name) == 1:
+                yield name, ""
+
+
+def _servers(context: click.Context) -> Values:
+    del context
+    with suppress(TsukuError):
+        instances = Instances(_paths().state)
+        for record in instances.all():
+            yield record.name, f"at {record.address}"
+        for name in instances.damaged():
+            yield name, "its record is damaged"
+
+
+def _tools(context: click.Context) -> Values:
+    del context
+    with suppress(TsukuError):
+        active = StoreReader(_paths().data).active()
+        if active:
+            for name in tools_of(active.receipt):
+                yield name, ""
+
+
+def _commands(context: click.Context) -> Values:
+    root = context.find_root()
+    group = root.command
+    for word in context.params.get("command") or ():
+        below = group.get_command(root, word) if isinstance(group, click.Group) else None
+        if below is None:
+            return
+        group = below
+    if isinstance(group, click.Group):
+        for name in group.list_commands(root):
+            yield name, ""
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "llm.fallback": FALLBACKS,
+    "llm.on_gpu_loss": ON_GPU_LOSS,
+    "llm.placement": PLACEMENTS,
+    "llm.refresh": REFRESHES,
+}
+
+_OF_SETTINGS: Mapping[str, Callable[[click.Context], Values]] = {
+    "llm.backend": _backends,
+    "llm.prefer": _preferences,
+    "llm.channel": _channels,
+    "llm.release": _releases,
+    "llm.repository": _repositories,
+}
+
+_KINDS: Mapping[str, Callable[[click.Context], Values]] = {
+    "added repository": _added_repositories,
+    "command": _commands,
+    "key": _settings,
+    "release": _releases,
+    "repository": _repositories,
+    "server": _servers,
+    "tool": _tools,
+    "value": _values_of_key,
+    "version": _versions,
+}
+
+
+def _paths() -> Paths:
+    """Return where this user's files are. Raises ``ConfigError``."""
+    return Paths.from_environ(os.environ)
+
+
+def _offered(context: click.Context) -> tuple[OfferedNames, ...]:
+    """List what the repository in force offers; the official one if the settings are broken."""
+    repository = context.params.get("repository")
+    data = Path()
+    with suppress(TsukuError):
+        data = _paths().data
+        repository = repository or load(_paths(), os.environ, looking=True).settings.repository
+    return offered(data, repository or REPOSITORY)
+
+
+def _installed(context: click.Context) -> Iterator[Installed]:
+    del context
+    with suppress(TsukuError):
+        yield from StoreReader(_paths().data).installed()

@@ -1,0 +1,320 @@
+"""Completion: in real shells, and what the program answers to their scripts."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.program import COMMAND, TIMEOUT, Result, environment, run_program
+from support.stored import install
+from support.tools import open_terminal, require_tool
+
+from tsuku_llm.catalog.offered import offered
+from tsuku_llm.cli.main import COMPLETE
+from tsuku_llm.config.keys import KEYS
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.record import Record
+from tsuku_llm.process import Process
+from tsuku_llm.store.store import Store
+
+Run = Callable[..., Result]
+Complete = Callable[..., list[str]]
+
+SHELLS = ("bash", "zsh", "fish", "powershell")
+
+posix = pytest.mark.skipif(os.name != "posix", reason="shells of POSIX")
+
+
+@pytest.fixture
+def home(home: Path) -> Path:
+    """A home with one version, one server and a config file."""
+    install(Store(home / "llm"))
+    servers = Instances(home / "llm" / "state")
+    servers.folder.mkdir(mode=0o700, parents=True)
+    servers.write(
+        Record(name="big", supervisor=Process(1, "never"), host="127.0.0.1", port=1, server=None)
+    )
+    (home / "config.toml").write_text("[llm]\nchannel = 'nightly'\n")
+    return home
+
+
+def ask(words: str, home: Path, shell: str = "bash", **extra: str) -> Result:
+    """Complete the last of some words, as the script of a shell asks for it."""
+    at = str(len(words.split(" ")) - 1)
+    env = {COMPLETE: f"{shell}_complete", "COMP_WORDS": f"tsuku-llm {words}", **extra}
+    return run_program(env=environment(home, **{"COMP_CWORD": str(int(at) + 1), **env}))
+
+
+@pytest.fixture
+def complete(home: Path) -> Complete:
+    """Return the values that complete the last of some words."""
+
+    def values(words: str, **extra: str) -> list[str]:
+        result = ask(words, home, **extra)
+        assert (result.code, result.stderr) == (0, "")
+        return [line.partition(",")[2] for line in result.stdout.splitlines()]
+
+    return values
+
+
+# --- what is completed -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("insta", ["install"]),
+        ("config se", ["set"]),
+        ("help repository ad", ["add"]),
+        ("install --dry", ["--dry-run"]),
+        ("install --backend openv", ["openvino"]),
+        ("install --backend cuda-13", ["cuda-13.4"]),
+        ("serve --backend = openv", ["openvino"]),
+        ("install --channel stab", ["stable"]),
+        ("install --release b1142", ["b11429"]),
+        ("install --release v0.6", ["v0.6.0"]),
+        ("list --repository off", ["official"]),
+        ("repository refresh off", ["official"]),
+        ("repository remove off", []),
+        ("config set llm.ho", ["llm.hold"]),
+        ("config set llm.hold ", ["true", "false"]),
+        ("config set llm.placement ", ["auto", "all", "off"]),
+        ("config set llm.backend openv", ["openvino"]),
+        ("config set llm.prefer nat", ["native"]),
+        ("config set llm.start_timeout ", ["5m"]),
+        ("config set llm.none ", []),
+        ("use b100-cpu", ["b100-cpu-"]),
+        ("uninstall cp", ["cpu"]),
+        ("stop b", ["big"]),
+        ("logs --name b", ["big"]),
+        ("status ", ["big"]),
+        ("run llama", ["llama-server"]),
+        ("completion f", ["fish"]),
+        ("serve --scope sy", ["system"]),
+        ("serve --superv", []),
+        ("repository pa", []),
+        ("nosuch x", []),
+        ("serve -- -m ", [""]),
+    ],
+)
+def test_a_word_is_completed(words: str, values: list[str], complete: Complete) -> None:
+    found = complete(words)
+    assert len(found) == len(values), found
+    for value, expected in zip(found, values, strict=True):
+        assert value.startswith(expected)
+
+
+def test_each_setting_has_values_that_it_takes(complete: Complete) -> None:
+    for key in KEYS:
+        for value in filter(None, complete(f"config set {key.name} ")):
+            key.parse(value)
+
+
+def test_every_command_is_offered_first(complete: Complete, program: Run) -> None:
+    shown = program("--help").stdout
+    assert all(f"\n  {name} " in shown for name in complete(""))
+    assert complete("")[:2] == ["serve", "status"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
+def test_a_value_after_an_equals_sign_keeps_its_option(shell: str, home: Path) -> None:
+    typed = "install --backend=openv"
+    result = ask(
+        typed, home, shell, **({"COMP_CWORD": "--backend=openv"} if shell == "fish" else {})
+    )
+    assert "--backend=openvino" in re.split(r"[\n,\t]", result.stdout)
+
+
+# --- the shells --------------------------------------------------------------------------
+
+LINES = {
+    "tsuku-llm insta": "tsuku-llm install",
+    "tsuku-llm config set llm.ho": "tsuku-llm config set llm.hold",
+    "tsuku-llm config set llm.placement al": "tsuku-llm config set llm.placement all",
+    "tsuku-llm serve --backend=openv": "tsuku-llm serve --backend=openvino",
+    "tsuku-llm install --require-f": "tsuku-llm install --require-fresh",
+    "tsuku-llm stop b": "tsuku-llm stop big",
+    "tsuku-llm serve -- -m mod": "tsuku-llm serve -- -m model.gguf",
+}
+"""What is typed before TAB, and what it becomes."""
+
+
+@pytest.fixture
+def shell_home(home: Path, tmp_path: Path) -> tuple[dict[str, str], Path]:
+    """The environment of a shell with this program on its PATH, and a folder with a model."""
+    programs, folder = tmp_path / "programs", tmp_path / "folder"
+    for each in (programs, folder):
+        each.mkdir()
+    starter = programs / "tsuku-llm"
+    starter.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    starter.chmod(0o755)
+    (folder / "model.gguf").touch()
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    env = environment(home, PATH=path, HOME=str(tmp_path), TERM="xterm", COLUMNS="200")
+    return {name: value for name, value in env.items() if name not in ("EDITOR", "VISUAL")}, folder
+
+
+SETUP = {
+    "bash": ("--norc", "--noprofile", "-i"),
+    "zsh": ("-f", "-i"),
+}
+LOAD = {
+    "bash": 'eval "$(tsuku-llm completion bash)"',
+    "zsh": 'autoload -Uz compinit; compinit -D -u; eval "$(tsuku-llm completion zsh)"',
+}
+
+
+@posix
+@pytest.mark.parametrize("shell", SETUP)
+def test_a_shell_completes_what_is_typed(
+    shell: str, shell_home: tuple[dict[str, str], Path]
+) -> None:
+    env, folder = shell_home
+    # Ctrl-A goes to the begin of the line, so that the shell prints what the line became.
+    typed = "".join(f"{line}\t\x01echo got: \n" for line in LINES)
+    ours, theirs = open_terminal()
+    os.write(ours, f"{LOAD[shell]}\n{typed}exit\n".encode())
+    with subprocess.Popen(
+        [require_tool(shell), *SETUP[shell]],
+        env=env,
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as child:
+        os.close(theirs)
+        said = b""
+        try:
+            while part := os.read(ours, 4096):
+                said += part
+        except OSError:  # the shell has ended
+            pass
+        finally:
+            os.close(ours)
+        assert child.wait(TIMEOUT) == 0
+    # The answers of echo; the terminal also shows what is typed, with "echo" before it.
+    got = re.findall(r"got: (tsuku-llm .*?) ?\r?$", said.decode(errors="replace"), re.MULTILINE)
+    assert got == list(LINES.values()), said.decode(errors="replace")
+
+
+@posix
+def test_fish_completes_what_is_typed(shell_home: tuple[dict[str, str], Path]) -> None:
+    env, folder = shell_home
+    ask_fish = "".join(f"echo got: (complete -C {shlex.quote(line)})\n" for line in LINES)
+    done = subprocess.run(
+        [
+            require_tool("fish"),
+            "--no-config",
+            "-c",
+            f"tsuku-llm completion fish | source\n{ask_fish}",
+        ],
+        env=env,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+    got = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+    # fish gives the last word only.
+    assert got == [f"got: {line.split(' ')[-1]}" for line in LINES.values()], done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_is_printed(shell: str, as_json: Callable[..., Any], program: Run) -> None:
+    printed = program("completion", shell)
+    assert (printed.code, printed.stderr) == (0, "")
+    assert f"{COMPLETE}" in printed.stdout
+    assert f"{shell}_complete" in printed.stdout
+    data = as_json("completion", shell)["data"]
+    assert data["shell"] == shell
+    assert data["script"].split() == printed.stdout.split()
+
+
+def test_powershell_gets_three_lines_for_each_value(home: Path) -> None:
+    # PowerShell itself is not run here: this is what its script reads.
+    result = ask("config set llm.ho", home, "powershell")
+    assert result.stdout.splitlines() == [
+        "plain",
+        "llm.hold",
+        "whether install and update stay at the installed release",
+    ]
+
+
+# --- bad surroundings --------------------------------------------------------------------
+
+
+def test_nothing_is_written_and_no_folder_is_made(tmp_path: Path) -> None:
+    home = tmp_path / "none"
+    for words in ("install --release b", "stop ", "use ", "config set llm.backend c", "run l"):
+        assert ask(words, home).code == 0
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("tsuku_home", ["", "relative"])
+def test_a_home_that_is_none_leaves_commands_and_backends(tsuku_home: str, home: Path) -> None:
+    for words, value in {"insta": "install", "install --backend vul": "vulkan"}.items():
+        result = ask(words, home, TSUKU_HOME=tsuku_home)
+        assert result.code == 0, result
+        assert result.stderr == ""
+        assert f"plain,{value}" in result.stdout.splitlines()
+
+
+def test_broken_files_cost_only_their_own_values(home: Path, complete: Complete) -> None:
+    (home / "config.toml").write_bytes(b"\xff[")
+    (version,) = (home / "llm" / "versions").iterdir()
+    (version / "receipt.json").write_bytes(b"{")
+    (home / "llm" / "state" / "servers" / "big.json").write_bytes(b"\x00")
+    (home / "llm" / "active.json").write_bytes(b"[]")
+    assert complete("stop b") == ["big"]
+    assert complete("use b") == []
+    assert complete("run l") == []
+    assert complete("install --channel stab") == ["stable"]
+    assert complete("insta") == ["install"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"COMP_WORDS": ""},
+        {"COMP_CWORD": "x"},
+        {"COMP_CWORD": "-7"},
+        {"COMP_WORDS": "tsuku-llm 'open"},
+        {COMPLETE: "tcsh_complete"},
+        {COMPLETE: ""},
+        {"COMP_WORDS": "tsuku-llm \udcff"},
+        {"COMP_WORDS": "tsuku-llm install --hardware /none --release "},
+        {"COMP_WORDS": "tsuku-llm --version "},
+        {"COMP_WORDS": "tsuku-llm repository add x y --root /none "},
+    ],
+    ids=str,
+)
+def test_a_strange_question_is_answered_without_an_error(
+    changes: dict[str, str], home: Path
+) -> None:
+    result = ask("install --", home, **changes)
+    assert (result.code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"signed": 3}', b"\xff"])
+def test_damaged_metadata_offers_what_is_left(content: bytes, tmp_path: Path) -> None:
+    folder = tmp_path / "metadata" / "official"
+    copy = folder / "copies" / ("a" * 64) / "metadata"
+    copy.mkdir(parents=True)
+    (folder / "current").write_text("a" * 64)
+    (copy / "timestamp.json").write_bytes(content)
+    assert offered(tmp_path, "official") == offered(tmp_path / "none", "official") != ()
+    assert offered(tmp_path, "other") == ()
+
+
+def test_a_name_with_a_line_break_is_not_offered(home: Path, complete: Complete) -> None:
+    assert sys.platform == "win32" or complete("use ") != []
+    for receipt in (home / "llm" / "versions").glob("*/receipt.json"):
+        receipt.write_text(receipt.read_text().replace('"cpu"', '"c\\nplain,x"'))
+    assert "x" not in complete("uninstall ")

@@ -1,0 +1,117 @@
+"""How a copy of the program was installed, by facts, and what then updates it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tsuku_llm.own_copy import CopyFacts, updater_of
+
+PREFIX = Path("/home/me/env")
+PYTHON = "/home/me/env/bin/python"
+ALL = frozenset({"uv", "pipx", "git"})
+FACTS = CopyFacts(
+    PREFIX, PYTHON, PREFIX / "lib/tsuku_llm", installer="pip", environment=True, tools=ALL
+)
+SYSTEM = replace(FACTS, prefix=Path("/usr"), python="/usr/bin/python3", environment=False)
+CLONE = replace(FACTS, clone=Path("/src"), is_repository=True)
+PIP = (PYTHON, "-m", "pip", "install", "--upgrade")
+PULL = ("git", "pull", "--ff-only")
+
+RUN = {
+    "uv-tool": (
+        replace(FACTS, uv_tool=True, installer="uv"),
+        ("uv", "tool", "upgrade", "tsuku-llm"),
+    ),
+    "pipx": (
+        replace(FACTS, pipx=True, prefix=Path("/p/venvs/tsuku-llm-next")),
+        ("pipx", "upgrade", "tsuku-llm-next"),
+    ),
+    "environment": (FACTS, (*PIP, "tsuku-llm")),
+    "user": (
+        replace(SYSTEM, user_site=True),
+        ("/usr/bin/python3", "-m", "pip", "install", "--upgrade", "--user", "tsuku-llm"),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", RUN)
+def test_the_tool_that_installed_it_updates_it(way: str) -> None:
+    facts, command = RUN[way]
+    updater = updater_of(facts)
+    assert (updater.way, updater.commands, updater.folder) == (way, (command,), None)
+
+
+def test_a_clone_is_pulled_and_installed_again() -> None:
+    updater = updater_of(CLONE)
+    assert (updater.way, updater.folder) == ("clone", Path("/src"))
+    assert updater.commands == (PULL, ("./install.sh",))
+
+
+def test_an_editable_install_follows_its_folder() -> None:
+    updater = updater_of(replace(CLONE, editable=True))
+    assert updater.commands == (PULL, (PYTHON, "-m", "pip", "install", "--editable", "."))
+    assert updater.way == "editable"
+
+
+def test_an_environment_of_uv_is_updated_with_uv_if_it_is_there() -> None:
+    own = replace(FACTS, installer="uv")
+    (command,) = updater_of(own).commands
+    assert command == ("uv", "pip", "install", "--python", PYTHON, "--upgrade", "tsuku-llm")
+    (command,) = updater_of(replace(own, tools=frozenset())).commands
+    assert command == (*PIP, "tsuku-llm")
+
+
+NOT_RUN = {
+    "the system's Python": (SYSTEM, "system", "uv tool install tsuku-llm"),
+    "the system's Python, managed": (replace(SYSTEM, managed=True), "system", "pipx install"),
+    "the user's packages, managed": (
+        replace(SYSTEM, managed=True, user_site=True),
+        "system",
+        "uv tool install tsuku-llm",
+    ),
+    "a distribution's package": (
+        replace(SYSTEM, installer="debian"),
+        "package-manager",
+        "tsuku-llm with debian",
+    ),
+    "a package without a name": (replace(SYSTEM, installer=""), "package-manager", "that package"),
+    "a package of conda": (replace(FACTS, installer="conda"), "package-manager", "with conda"),
+    "no metadata": (replace(FACTS, installer=None), "source", "update that folder"),
+    "a wheel": (replace(FACTS, origin="file:///t.whl"), "environment", " ".join(PIP)),
+    "a wheel with uv": (
+        replace(FACTS, uv_tool=True, origin="file:///t.whl"),
+        "uv-tool",
+        "uv tool install --force",
+    ),
+    "a wheel with pipx": (
+        replace(FACTS, pipx=True, origin="file:///t.whl"),
+        "pipx",
+        "pipx install --force",
+    ),
+    "a source archive": (replace(CLONE, is_repository=False), "clone", "newer source archive"),
+    "no git": (replace(CLONE, tools=frozenset()), "clone", "in /src: git pull --ff-only && ./in"),
+    "no uv": (
+        replace(FACTS, uv_tool=True, tools=frozenset()),
+        "uv-tool",
+        "uv tool upgrade tsuku-llm",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_RUN)
+def test_what_cannot_be_updated_says_why_and_what_to_do(case: str) -> None:
+    facts, way, hint = NOT_RUN[case]
+    updater = updater_of(facts)
+    assert (updater.way, updater.commands) == (way, ())
+    assert updater.reason
+    assert hint in updater.hint
+
+
+def test_a_python_of_the_system_is_never_touched() -> None:
+    for managed in (False, True):
+        for origin in ("", "file:///t.whl"):
+            facts = replace(SYSTEM, managed=managed, origin=origin)
+            assert updater_of(facts).commands == ()
+    (only,) = updater_of(replace(CLONE, editable=True, environment=False)).commands
+    assert only == PULL
