@@ -112,6 +112,19 @@ def test_a_server_is_started_listed_logged_and_stopped_and_leaves_nothing(home: 
     assert home.run("stop").code == 7
 
 
+def test_a_typo_in_the_config_file_keeps_no_server_from_being_stopped(home: Home) -> None:
+    started = home.start()
+    config = home.path / "config.toml"
+    config.write_text("[llm]\nbackend = cpu\n")
+    assert home.servers() == {"default": started}
+    assert "listening on" in home.run("logs").stdout
+    stopped = home.run("stop")
+    assert (stopped.code, stopped.stdout) == (0, "default has ended\n")
+    assert f"warning: the config file {config} is not valid TOML" in stopped.stderr
+    assert "line 2" in stopped.stderr
+    assert gone(started["pid"])
+
+
 def test_a_server_is_named_as_an_argument_or_with_an_option(home: Home) -> None:
     home.start("--name", "big")
     home.start("--name", "small")
@@ -134,9 +147,11 @@ def test_a_server_is_named_as_an_argument_or_with_an_option(home: Home) -> None:
 def test_the_text_says_what_runs_and_how_to_stop_it(home: Home) -> None:
     told = home.run(*SERVE, "--", "--port", "0")
     (server,) = home.servers().values()
-    assert told.stdout.splitlines()[:2] == [
+    assert told.stdout.splitlines()[:4] == [
         f"default: running at 127.0.0.1:{server['port']}",
         "requested=auto detected=[vulkan,cpu] selected=cpu",
+        f"  web page    http://127.0.0.1:{server['port']}/",
+        f"  OpenAI API  http://127.0.0.1:{server['port']}/v1",
     ]
     assert told.stdout.splitlines()[-1] == "stop it with: tsuku-llm stop --name default"
     assert told.stderr == ""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.canary import ask_canary
 from tsuku_llm.launch.gpu_use import CanaryResult
-from tsuku_llm.launch.health import ServerAddress
 from tsuku_llm.launch.wishes import Wishes
 
 ANSWERED = CanaryResult(answered=True)

@@ -1,4 +1,4 @@
-"""Where a server listens, by its words and variables, and whether it is ready."""
+"""Whether a server is ready, and whether it has a web page."""
 
 import socket
 import threading
@@ -9,30 +9,9 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority
 
-from tsuku_llm.launch.health import Readiness, ServerAddress, address_of, is_healthy
+from tsuku_llm.launch.addresses import ServerAddress
+from tsuku_llm.launch.health import Readiness, is_healthy
 from tsuku_llm.launch.planning import LaunchPlan
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "address"),
-    [
-        ("", {}, ServerAddress("127.0.0.1", 8080)),
-        ("--port 9 --host ::1", {}, ServerAddress("::1", 9)),
-        ("--port 9 --port 10", {}, ServerAddress("127.0.0.1", 10)),
-        ("", {"LLAMA_ARG_PORT": "9", "LLAMA_ARG_HOST": "h"}, ServerAddress("h", 9)),
-        ("--port 10", {"LLAMA_ARG_PORT": "9"}, ServerAddress("127.0.0.1", 10)),
-        ("--port x", {}, ServerAddress("127.0.0.1", 8080)),
-        ("--port", {}, ServerAddress("127.0.0.1", 8080)),
-        ("--api-prefix /v", {}, ServerAddress(prefix="/v")),
-        ("--ssl_cert_file c.pem", {}, ServerAddress(tls=True)),
-        ("--host /run/a.sock", {}, ServerAddress("/run/a.sock", 8080)),
-    ],
-)
-def test_the_address_comes_from_arguments_and_variables(
-    words: str, env: dict[str, str], address: ServerAddress
-) -> None:
-    assert address_of(words.split(), env) == address
-    assert address.is_unix == address.host.endswith(".sock")
 
 
 @contextmanager
@@ -94,7 +73,7 @@ def test_a_silent_server_with_a_certificate_becomes_ready(tmp_path: Path) -> Non
     certificate = Authority(tmp_path).issue()
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = str(plain.getsockname()[1])
-        words = ("/server", "--port", port, "--ssl-cert-file", "c.pem")
+        words = ("/server", "--port", port, "--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem")
         readiness = Readiness(LaunchPlan(words, tmp_path, {}, "cpu"))
         over = threading.Event()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.health import ServerAddress
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.life_sampling import (
     LifeSampler,
     Work,

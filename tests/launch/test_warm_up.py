@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.health import ServerAddress
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.warm_up import SIZES, WarmUp
 from tsuku_llm.launch.wishes import Wishes
 

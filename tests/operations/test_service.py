@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tsuku_llm.errors import UsageError
-from tsuku_llm.launch.health import ServerAddress
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.operations.service import closed_to_others, device_groups, listen_stream, write_units
 
 GROUPS = """\

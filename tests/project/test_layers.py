@@ -227,7 +227,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "model_header": set(),
         "need": {"memory_options", "model_header"},
         "fit": {"memory_options", "need", "report"},
-        "report": set(),
+        "addresses": set(),
+        "report": {"addresses"},
         "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
         | {"last_words"},
         "wishes": set(),
@@ -245,24 +246,68 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "planning": {"report"},
         "speed": set(),
         "child": {"last_words", "planning"},
-        "health": {"log", "planning"},
-        "canary": {"gpu_use", "health", "wishes"},
-        "warm_up": {"canary", "health", "wishes"},
+        "health": {"addresses", "log", "planning"},
+        "canary": {"addresses", "gpu_use", "health", "wishes"},
+        "warm_up": {"addresses", "canary", "health", "wishes"},
         "nvml": {"card_speeds", "child", "placement", "planning", "report"},
         "proc": {"gpu_use"},
-        "life_sampling": {"canary", "fingerprint", "health", "life", "nvml", "planning", "proc"}
+        "life_sampling": {
+            "addresses",
+            "canary",
+            "fingerprint",
+            "health",
+            "life",
+            "nvml",
+            "planning",
+            "proc",
+        }
         | {"report", "wishes"},
-        "observation": {"canary", "devices", "gguf", "gpu_use", "health", "log", "nvml"}
+        "observation": {
+            "addresses",
+            "canary",
+            "devices",
+            "gguf",
+            "gpu_use",
+            "health",
+            "log",
+            "nvml",
+        }
         | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
-        "failure": {"causes", "diagnosis", "health", "last_words", "planning", "wishes"},
+        "failure": {
+            "addresses",
+            "causes",
+            "diagnosis",
+            "health",
+            "last_words",
+            "planning",
+            "wishes",
+        },
         "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
         # One start, and the threads around it.
         "forwarding": set(),
         "replace_process": {"failure", "planning"},
         "supervise": {"causes", "child", "failure", "forwarding", "health", "planning"}
         | {"replace_process"},
-        "monitor": {"devices", "gpu_use", "health", "life", "life_sampling", "log", "nvml"}
-        | {"observation", "planning", "report", "supervise", "verdict", "warm_up", "wishes"},
+        "monitor": {
+            "addresses",
+            "devices",
+            "gpu_use",
+            "health",
+            "life",
+            "life_sampling",
+            "log",
+            "nvml",
+        }
+        | {
+            "observation",
+            "planning",
+            "proc",
+            "report",
+            "supervise",
+            "verdict",
+            "warm_up",
+            "wishes",
+        },
     },
     "store": {
         # What is on disk: files and their formats.
@@ -324,7 +369,14 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
 """The same inside a unit: which of its other modules each module may import, at any place."""
 
 PURE = {
-    "launch": {"card_speeds", "causes", "causes_arguments", "causes_gpu", "causes_model"}
+    "launch": {
+        "addresses",
+        "card_speeds",
+        "causes",
+        "causes_arguments",
+        "causes_gpu",
+        "causes_model",
+    }
     | {
         "causes_system",
         "devices",

@@ -29,9 +29,9 @@ BUDGETS = {
     "--help": (16, 69),
     "list": (51, 103),
     "which": (46, 96),
-    "serve --exec -- -m x": (70, 132),
-    "serve --exec --fallback -- -m x": (70, 132),
-    "serve -- -m x": (84, 153),
+    "serve --exec -- -m x": (71, 133),
+    "serve --exec --fallback -- -m x": (71, 133),
+    "serve -- -m x": (85, 154),
     "run llama-server": (53, 114),
     "config list": (26, 72),
 }

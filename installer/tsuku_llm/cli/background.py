@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from tsuku_llm.instances.loading import LoadSample
     from tsuku_llm.instances.notify import Notifier
     from tsuku_llm.instances.record import Record
+    from tsuku_llm.launch.report import StartReport
     from tsuku_llm.operations.session import Session
     from tsuku_llm.operations.version_start import Serving
 
 
-def detach(console: Console, session: Session, name: str, argv: Sequence[str]) -> CommandResult:
+def detach(
+    console: Console, session: Session, name: str, argv: Sequence[str], *, opens_page: bool
+) -> CommandResult:
     """Start a supervisor; answer when its server is ready, or when it did not start."""
-    line = serve_again(argv, without=("--detach",), options=("--supervised", "--json"))
+    line = serve_again(argv, without=("--detach", "--open"), options=("--supervised", "--json"))
     try:
         said, code = background.start(line, console.status.show)
     finally:
@@ -36,6 +39,8 @@ def detach(console: Console, session: Session, name: str, argv: Sequence[str]) -
         for warning in said.get("warnings", ()):
             session.user.note(warning)
         record = background.server(session, name)
+        if opens_page and record.report:
+            open_or_tell(console, record.report)
 
         def undo() -> str:
             # A start that ends with an error leaves no server behind.
@@ -45,6 +50,16 @@ def detach(console: Console, session: Session, name: str, argv: Sequence[str]) -
         return CommandResult(render.record_data(record), render.started_lines(record), undo=undo)
     failure = _failure(said, code, name)
     return CommandResult(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
+
+
+def open_or_tell(console: Console, report: StartReport) -> None:
+    """Open the web page of a server that is ready, or tell why not; the server goes on."""
+    from tsuku_llm.cli.browser import open_page, why_none  # noqa: PLC0415 - only with --open
+
+    if report.page_url is None:
+        console.note("warning: --open: this server has no web page")
+    elif not open_page(report.page_url):
+        console.note(f"warning: --open: {why_none()}; open {report.page_url} yourself")
 
 
 def supervise(

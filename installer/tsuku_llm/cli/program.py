@@ -33,6 +33,7 @@ SECTIONS = {
         "models": LazyCommand("models", "List the models that are on this machine already."),
         "status": LazyCommand("servers", "Show the servers in the background."),
         "logs": LazyCommand("servers", "Print the log of a server in the background."),
+        "open": LazyCommand("servers", "Open the web page of a server in the background."),
         "stop": LazyCommand("servers", "Stop a server in the background."),
         "run": LazyCommand("serve", "Run another tool of the installed build."),
         "bench": LazyCommand("bench", "Measure every variant that fits, with your own model."),

@@ -14,7 +14,7 @@ from tsuku_llm.cli.background import serve_again
 from tsuku_llm.cli.render import units as render
 from tsuku_llm.errors import UsageError
 from tsuku_llm.instances.record import checked_name, unit_name
-from tsuku_llm.launch.health import address_of
+from tsuku_llm.launch.addresses import address_of
 from tsuku_llm.operations.credentials import Handover, handover, keep_credentials
 from tsuku_llm.operations.service import (
     closed_to_others,

@@ -8,6 +8,7 @@ from enum import Enum
 
 from tsuku_llm import records
 from tsuku_llm.errors import CorruptStore, UsageError
+from tsuku_llm.launch.addresses import is_everywhere
 from tsuku_llm.launch.report import READ_REPORT, StartReport
 from tsuku_llm.process import Process
 
@@ -93,7 +94,8 @@ class Record:
         # With port 0 each server gets a free port.
         if self.port != port or port == 0:
             return False
-        return host == self.host or (port is not None and bool({host, self.host} & _EVERYWHERE))
+        anywhere = is_everywhere(host) or is_everywhere(self.host)
+        return host == self.host or (port is not None and anywhere)
 
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
@@ -124,9 +126,6 @@ def checked_name(name: str) -> str:
 def unit_name(name: str) -> str:
     """Return the name of a server's systemd unit, without its kind."""
     return "tsuku-llm" if name == "default" else f"tsuku-llm-{name}"
-
-
-_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
 
 _text = records.checked(str, lambda text: len(text) <= _TEXT_LIMIT)

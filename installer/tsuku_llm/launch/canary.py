@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.gpu_use import CanaryResult
-from tsuku_llm.launch.health import ServerAddress, connect
+from tsuku_llm.launch.health import connect
 from tsuku_llm.launch.wishes import Wishes
 
 LIMIT = 20.0

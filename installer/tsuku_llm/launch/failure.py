@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from tsuku_llm.errors import BackendFailed, LaunchError
+from tsuku_llm.launch.addresses import address_of
 from tsuku_llm.launch.causes import Diagnosis
 from tsuku_llm.launch.diagnosis import diagnose, ending, unknown
-from tsuku_llm.launch.health import address_of, is_taken
+from tsuku_llm.launch.health import is_taken
 from tsuku_llm.launch.last_words import complaints
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.wishes import ANSWERS

@@ -1,4 +1,4 @@
-"""The address of a server, and the decision whether it serves.
+"""The decision whether a server serves, and questions to it.
 
 The question for its health uses a plain socket: importing an HTTP client takes longer than
 most starts.
@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from tsuku_llm.launch.addresses import LAST_PORT, ServerAddress, address_of
 from tsuku_llm.launch.log import LogFacts, LogReader
 from tsuku_llm.launch.planning import LaunchPlan
 
 if TYPE_CHECKING:
     import socket
     import threading
-
-DEFAULT_PORT = 8080
 
 LIMIT = 2.0
 """Seconds for one answer."""
@@ -38,46 +36,6 @@ _ALONE = 1.0
 Until then the answer may come from another server, on a port that ours could not get.
 """
 
-_PORTS = 1 << 16
-# A server that listens everywhere is asked over the loopback interface.
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
-
-
-class ServerAddress(NamedTuple):
-    """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
-
-    ``port`` 0 is not known yet: the server chooses one. ``tls``: it is asked through TLS.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    prefix: str = ""
-    tls: bool = False
-
-    @property
-    def is_unix(self) -> bool:
-        """True if the address is a socket in the file system."""
-        return self.host.endswith(".sock")
-
-
-def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddress:
-    """Return the address for these arguments and variables; an argument overrides a variable."""
-
-    def chosen(option: str, variable: str) -> str | None:
-        value = env.get(variable)
-        # As llama-server reads them: the last one counts, and "_" may stand for "-".
-        for word, following in pairwise(arguments):
-            value = following if word.replace("_", "-") == option else value
-        return value
-
-    port = chosen("--port", "LLAMA_ARG_PORT") or ""
-    return ServerAddress(
-        host=chosen("--host", "LLAMA_ARG_HOST") or "127.0.0.1",
-        port=int(port) if port.isdecimal() else DEFAULT_PORT,
-        prefix=chosen("--api-prefix", "LLAMA_ARG_API_PREFIX") or "",
-        tls=chosen("--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE") is not None,
-    )
-
 
 class Readiness:
     """The decision whether one server serves, from its log and its answers to ``/health``.
@@ -93,6 +51,7 @@ class Readiness:
         self._log = LogReader()
         self._confirmed = False
         self._denied = False
+        self._found: int | None = None
 
     @property
     def facts(self) -> LogFacts:
@@ -103,7 +62,7 @@ class Readiness:
     def address(self) -> ServerAddress:
         """The address where it listens, as the arguments or the log say."""
         # One look at the facts: the copying thread replaces them as a whole.
-        port = self._log.facts.port
+        port = self._log.facts.port or (None if self._told.port else self._found)
         return self._told if port is None else self._told._replace(port=port)
 
     @property
@@ -123,11 +82,17 @@ class Readiness:
         if not self._confirmed:
             self._log.feed(data)
 
-    def wait(self, over: threading.Event, on_loading: Callable[[], None] = lambda: None) -> bool:
+    def wait(
+        self,
+        over: threading.Event,
+        on_loading: Callable[[], None] = lambda: None,
+        find_port: Callable[[], int | None] = lambda: None,
+    ) -> bool:
         """Ask until the server is ready; return False if ``over`` is set first.
 
         Calls ``on_loading`` after each question that is not answered with a yes, at least once
-        in 10 seconds; what it raises ends the wait.
+        in 10 seconds; what it raises ends the wait. ``find_port`` is asked for the port that the
+        system chose, as a server with a quiet log does not tell it.
         """
         pause, alone, listens = _SHORTEST, 0.0, False
         # The supervisor sets ``over`` at the end of the server, which wakes this at once.
@@ -135,6 +100,9 @@ class Readiness:
             # The copying thread goes on reading the log; the next round sees its new facts.
             listens = self._log.facts.listens
             address = self.address
+            if not (address.port or address.is_unix or listens):
+                self._found = find_port()
+                address = self.address
             # With TLS the log is enough: our library may refuse what the server's clients accept.
             # A port of 0 is not known yet; a Unix socket needs none.
             known = address.port or address.is_unix
@@ -172,21 +140,33 @@ class Readiness:
 
 
 def is_healthy(address: ServerAddress) -> bool:
-    """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503.
+    """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503."""
+    return _status_of(address, "/health") == b"200"
 
-    The server takes a port above 65535 modulo 65536, and so do we.
+
+def has_page(address: ServerAddress) -> bool | None:
+    """Tell whether the server has a web page; None if it gives no answer.
+
+    A build may lack the page, and builds differ in the variables that turn it off.
     """
+    status = _status_of(address, "/")
+    # Any other answer comes from the page: it may want a key, or a client that unpacks gzip.
+    return None if status is None else status != b"404"
+
+
+def _status_of(address: ServerAddress, path: str) -> bytes | None:
+    """Return the status of the answer to a GET; None without an answer."""
     # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
     with suppress(OSError, UnicodeError), closing(connect(address)) as plain:
         # ssl.SSLError is an OSError. The wrapped socket takes over the plain one's descriptor.
         connection = _through_tls(plain) if address.tls else plain
-        request = f"GET {address.prefix}/health HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
+        request = f"GET {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
         # The status line comes first and is short; the rest of the answer is not needed.
         with closing(connection):
             connection.sendall(request.encode("utf-8", "surrogateescape"))
             status = connection.recv(64).split(b" ", 2)
-        return len(status) > 1 and status[0].startswith(b"HTTP/") and status[1] == b"200"
-    return False
+        return status[1] if len(status) > 1 and status[0].startswith(b"HTTP/") else None
+    return None
 
 
 def _through_tls(connection: socket.socket) -> socket.socket:
@@ -228,5 +208,7 @@ def connect(address: ServerAddress) -> socket.socket:
             connection.close()
             raise
         return connection
-    host = _ANY.get(address.host, address.host)
-    return socket.create_connection((host, address.port % _PORTS), LIMIT)
+    # A port that the server says may be too large: then nobody listens there.
+    if address.port > LAST_PORT:
+        raise ConnectionRefusedError(address.port)
+    return socket.create_connection((address.reachable_host, address.port), LIMIT)

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.canary import takes_tasks
 from tsuku_llm.launch.fingerprint import seconds_asleep
-from tsuku_llm.launch.health import ServerAddress, is_healthy
+from tsuku_llm.launch.health import is_healthy
 from tsuku_llm.launch.life import DriverFault, LifeSample
 from tsuku_llm.launch.nvml import GpuMemory, NvidiaWatch, holders_of
 from tsuku_llm.launch.planning import LaunchPlan

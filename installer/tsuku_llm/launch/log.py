@@ -31,7 +31,7 @@ _LAYERS = re.compile(
 _LOADED = re.compile(r"load_backend: loaded (?P<backend>\w+) backend", re.IGNORECASE)
 _DEVICE = re.compile(r"using device (?P<name>\w+) \((?P<description>.+?)\) (?:\(|- )")
 _LISTENS = re.compile(
-    r"listening on:? (?:https?://)?(?:\[[^\]]+\]|[^\s:,]+)(?::(?P<port>[0-9]{1,5})(?![0-9]))?"
+    r"listening on:? (?:https?://)?(?:\[[^\]]+\]|[^\s:,]*)(?::(?P<port>[0-9]{1,5})(?![0-9]))?"
 )
 _ASKED = b"/health"
 """The path of our own questions: upstream logs each request with its path."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import GpuLost, NotOnGpu, SilentCpu, TsukuError
 from tsuku_llm.launch import health
+from tsuku_llm.launch.addresses import ServerAddress, urls_of, wants_page
 from tsuku_llm.launch.devices import ListedDevice, own_devices
 from tsuku_llm.launch.gpu_use import (
     Observed,
@@ -27,6 +28,7 @@ from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.nvml import GpuMemory
 from tsuku_llm.launch.observation import GpuObserver
 from tsuku_llm.launch.planning import Build, LaunchPlan
+from tsuku_llm.launch.proc import listening_port
 from tsuku_llm.launch.report import Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.supervise import StopHandle, oom_kills
 from tsuku_llm.launch.verdict import decide
@@ -123,7 +125,11 @@ class StartMonitor:
         observer = GpuObserver(start.plan, start.files, start.listed) if gpu else None
         try:
             # The server ended first: the supervisor explains why, or there is nothing to say.
-            if not readiness.wait(self._over, lambda: self._start.on_loading(pid, readiness.said)):
+            if not readiness.wait(
+                self._over,
+                lambda: self._start.on_loading(pid, readiness.said),
+                lambda: listening_port(pid),
+            ):
                 return
             # The libraries and plugins are loaded now. A tree that changed during the load
             # may have put foreign code into the server.
@@ -143,7 +149,7 @@ class StartMonitor:
         if self.failure is None:
             self._look_after(readiness.address, observer)
 
-    def _look_after(self, address: health.ServerAddress, observer: GpuObserver | None) -> None:
+    def _look_after(self, address: ServerAddress, observer: GpuObserver | None) -> None:
         """Watch a server that serves until it ends, or until it has to be ended."""
         from tsuku_llm.launch.life import (  # noqa: PLC0415 - only now
             FAULT,
@@ -216,11 +222,7 @@ class StartMonitor:
         if warm_up and warm_up.first().problem:
             # It ends, or wants another key: the canary request below tells what it is.
             warm_up = None
-        report = self.report._replace(
-            host=address.host,
-            port=None if address.is_unix else address.port,
-            ready=True,
-        )
+        report = _reachable(self.report, address, start.plan)
         if observer is None:
             self.report = report._replace(backend="cpu", verdict=Verdict.ON_CPU)
             return True
@@ -283,6 +285,20 @@ class StartMonitor:
 
 _MOVED = 0.02
 """Part of the memory in use that must come or go to be written down."""
+
+
+def _reachable(report: StartReport, address: ServerAddress, plan: LaunchPlan) -> StartReport:
+    """Fill in where a server that is ready listens, and its URLs."""
+    page = health.has_page(address)
+    urls = urls_of(address, page=wants_page(plan.argv, plan.env) if page is None else page)
+    return report._replace(
+        host=address.host,
+        port=None if address.is_unix else address.port,
+        page_url=urls.page,
+        base_url=urls.base,
+        curl=urls.curl,
+        ready=True,
+    )
 
 
 def _present(report: StartReport, sampler: LifeSampler) -> StartReport:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection
 
 from tsuku_llm.backends import facts_of
 from tsuku_llm.launch import nvml
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.canary import ask_canary
 from tsuku_llm.launch.devices import ListedDevice
 from tsuku_llm.launch.gguf import ModelLayout, read_header, read_layout
 from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample, collect_signs
-from tsuku_llm.launch.health import ServerAddress
 from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.memory_options import memory_options
 from tsuku_llm.launch.need import estimate_need

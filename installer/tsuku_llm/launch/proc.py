@@ -87,6 +87,31 @@ def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
     return tuple(computing) or tuple(found)
 
 
+def listening_port(pid: int) -> int | None:
+    """Return the TCP port at which a server listens; None if it has none, or several.
+
+    The server's children count, too.
+    """
+    if sys.platform != "linux":
+        return None
+    ports: set[int] = set()
+    # Without any file of a build: all processes of the server.
+    for each in computing_processes(pid, frozenset()):
+        # A process may end between two of these steps.
+        with suppress(OSError):
+            sockets = {name for name in _open_files(f"/proc/{each}/fd") if name[:7] == "socket:"}
+            # Its own network namespace counts. The columns (proc(5)) are: sl local_address
+            # rem_address st and six more before the inode; 0A is a socket that listens.
+            for table in ("tcp", "tcp6"):
+                rows = [line.split() for line in _read(f"/proc/{each}/net/{table}").splitlines()]
+                ports |= {
+                    int(row[1].rpartition(":")[2], 16)
+                    for row in rows[1:]
+                    if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+                }
+    return ports.pop() if len(ports) == 1 else None
+
+
 def sample_processes(pids: Collection[int], model: str | None = None) -> ProcessSample:
     """Read the facts about processes of this user; a fact that cannot be read is None.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tsuku_llm import records
 from tsuku_llm.errors import CorruptStore
+from tsuku_llm.launch.addresses import is_everywhere
 
 FORMAT = 1
 
@@ -125,7 +126,8 @@ class StartReport(NamedTuple):
     name. ``ready`` is true from the first good answer to ``/health`` on. ``trouble`` is what is
     wrong now, None if nothing is; ``holders`` are the other processes with memory of the GPUs.
     ``restarts`` is how often the server was started again after it had lost its GPU. ``placement``
-    is where the model was placed at the start, None for a build for the CPU.
+    is where the model was placed at the start, None for a build for the CPU. ``page_url``,
+    ``base_url`` and ``curl`` are those of ``ServerUrls``, None until the server is ready.
     """
 
     name: str
@@ -158,6 +160,14 @@ class StartReport(NamedTuple):
     holders: tuple[GpuHolder, ...] = ()
     restarts: int = 0
     placement: Placement | None = None
+    page_url: str | None = None
+    base_url: str | None = None
+    curl: str | None = None
+
+    @property
+    def is_everywhere(self) -> bool:
+        """True if the server listens on every interface of the machine."""
+        return is_everywhere(self.host)
 
     @property
     def gpu_share(self) -> float | None:
@@ -226,6 +236,7 @@ READ_REPORT = records.record(
             records.record(Sign, {"name": _text, "says": _verdict, "evidence": _text})
         ),
         **dict.fromkeys(("backend", "device", "driver"), records.optional(_text)),
+        **dict.fromkeys(("page_url", "base_url", "curl"), records.optional(_text)),
         **dict.fromkeys(("port", "memory_total", "memory_used"), records.optional(_count)),
         **dict.fromkeys(("layers_offloaded", "layers_total"), records.optional(_count)),
         **dict.fromkeys(("model_bytes", "gpu_bytes"), records.optional(_count)),

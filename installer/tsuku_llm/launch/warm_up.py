@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.canary import api_key, post
-from tsuku_llm.launch.health import ServerAddress
 from tsuku_llm.launch.wishes import Wishes
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 512, 1100)

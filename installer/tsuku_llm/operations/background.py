@@ -153,6 +153,27 @@ def server(session: Session, name: str) -> Record:
     return instances.find(checked_name(name)) or _raise_not_running(instances, name)
 
 
+def page_of(session: Session, name: str) -> str:
+    """Return the URL of a server's web page.
+
+    Raises NotRunning, and LaunchError for a server that is not ready or has no page.
+    """
+    record = server(session, name)
+    if not record.state.is_up:
+        raise NotRunning(f"the server {name} does not run any more", hint="see: tsuku-llm status")
+    if record.report is None or not record.report.ready:
+        raise LaunchError(
+            f"the server {name} is not ready yet", hint=f"see its log: {record.log_command}"
+        )
+    if record.report.page_url is None:
+        raise LaunchError(
+            f"the server {name} has no web page",
+            facts=(f"it listens at {record.address}",),
+            hint="start it at a port, with its web page (--ui) and a build that has one",
+        )
+    return record.report.page_url
+
+
 @dataclass(frozen=True, slots=True)
 class StoppedServer:
     """The way a server was stopped.

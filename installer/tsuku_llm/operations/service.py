@@ -11,7 +11,7 @@ from pathlib import Path
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UsageError
 from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.launch.health import ServerAddress
+from tsuku_llm.launch.addresses import ServerAddress
 
 _USUAL = ("render", "video")
 """The groups that udev's own rules give to GPUs."""

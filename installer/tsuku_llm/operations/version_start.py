@@ -218,10 +218,8 @@ class VersionStart(NamedTuple):
         )
         # A server that was killed leaves its Unix socket, and the next one could not bind it.
         if self.restarts:
-            from tsuku_llm.launch.health import (  # noqa: PLC0415 - only then
-                address_of,
-                remove_dead_socket,
-            )
+            from tsuku_llm.launch.addresses import address_of  # noqa: PLC0415 - only then
+            from tsuku_llm.launch.health import remove_dead_socket  # noqa: PLC0415
 
             remove_dead_socket(address_of(plan.argv, plan.env))
         stop_handle = self._own_stop_handle()

@@ -21,7 +21,8 @@ from tsuku_llm.instances.idle import BUSY_SECONDS, IdleWatch, sample_activity
 from tsuku_llm.instances.loading import LoadSample, LoadWatch, sample_loading
 from tsuku_llm.instances.log import open_log, rotate_log
 from tsuku_llm.instances.record import Record, checked_name
-from tsuku_llm.launch.health import ServerAddress, address_of, is_healthy
+from tsuku_llm.launch.addresses import ServerAddress, address_of
+from tsuku_llm.launch.health import is_healthy
 from tsuku_llm.launch.report import DIED, StartReport
 from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.operations.serve import serve

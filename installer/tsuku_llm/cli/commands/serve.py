@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,6 +123,12 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
     callback=_exclusive,
     help="Report to systemd when the server is ready (Type=notify), and its state.",
 )
+@click.option(
+    "--open",
+    "opens_page",
+    is_flag=True,
+    help="Open the server's web page in your browser once the server is ready.",
+)
 @click.option("--supervised", is_flag=True, callback=_exclusive, hidden=True)
 @options.name
 @options.setting("idle_timeout", "TIME")
@@ -149,6 +155,7 @@ def serve_command(  # noqa: PLR0913
     on_demand: bool,
     output: Path | None,
     notify: bool,
+    opens_page: bool,
     supervised: bool,
     name: str,
     idle_timeout: str | None,
@@ -172,6 +179,8 @@ def serve_command(  # noqa: PLR0913
     if not unit and (scope or on_demand or output):
         given = "--scope" if scope else "--on-demand" if on_demand else "--output"
         raise UsageError(f"{given} applies to units", hint="add --systemd-unit, or omit it")
+    ways = {"--exec": replace, "--systemd-unit": unit, "--notify": notify}
+    _require_user(ways if opens_page else {})
     if min_gpu_share is not None and not require_gpu:
         raise UsageError("--min-gpu-share needs --require-gpu", hint="add --require-gpu")
     with open_session(
@@ -184,6 +193,9 @@ def serve_command(  # noqa: PLR0913
         idle_timeout=idle_timeout,
         start_timeout=start_timeout,
     ) as session:
+        from tsuku_llm.launch.addresses import require_address
+
+        require_address(arguments, session.machine.environ)
         if model is not None:
             argv, arguments = _with_model(session, model, argv, arguments)
         elif not (supervised or notify or unit):
@@ -201,7 +213,7 @@ def serve_command(  # noqa: PLR0913
 
             # The process in the background has no terminal to offer a missing build.
             wanted_version(session)
-            return background.detach(console, session, name, argv)
+            return background.detach(console, session, name, argv, opens_page=opens_page)
         if unit:
             from tsuku_llm.cli import units
 
@@ -230,20 +242,54 @@ def serve_command(  # noqa: PLR0913
 
             way = background.supervise if supervised else background.notify
             return way(console, session, arguments, how)
-        # Only a program is told of the start and of a failure: people have read the server's
-        # output. The thread that follows the start appends, but not after ``serve`` has returned.
-        # One is enough, and there is one each minute for as long as the server lives.
-        reports: deque[StartReport] = deque(maxlen=1)
-        sink = reports.append if console.json else None
-        code = serve(session, arguments, how._replace(sink=sink))
-    trouble = reports[-1].trouble if reports else None
+        follower = _Follower(console, opens_page=opens_page)
+        # With --exec nobody follows: this process becomes the server.
+        code = serve(session, arguments, how if replace else how._replace(sink=follower))
+    trouble = follower.report.trouble if follower.report else None
     failure = ReportedError(
         "server-exit",
         f"the server ended with exit code {code}",
         facts=(trouble.text,) if trouble else (),
     )
-    data = {"server_exit_code": code, "start": reports[-1] if reports else None}
+    # Only a program is told of the start and of a failure: people have read the server's output.
+    data = {"server_exit_code": code, "start": follower.report}
     return CommandResult(data, exit_code=code, failure=failure if code and console.json else None)
+
+
+def _require_user(ways: Mapping[str, bool]) -> None:
+    """Refuse --open with a way to serve in which no user waits for the page."""
+    for way, is_given in ways.items():
+        if is_given:
+            raise UsageError(f"--open and {way} cannot be combined", hint="omit one of them")
+
+
+class _Follower:
+    """The follower of a server in the foreground; ``report`` is the last one, None before any.
+
+    The thread that follows the start calls it, but not after ``serve`` has returned.
+    """
+
+    def __init__(self, console: Console, *, opens_page: bool) -> None:
+        self.report: StartReport | None = None
+        self._console = console
+        self._opens_page = opens_page
+        self._told = 0
+
+    def __call__(self, report: StartReport) -> None:
+        self.report = report
+        # Once for each process: after a restart the server may have another port.
+        if not report.ready or report.pid == self._told:
+            return
+        self._told = report.pid
+        from tsuku_llm.cli.render import servers as render
+
+        for line in render.address_lines(report):
+            self._console.note(line)
+        if self._opens_page:
+            from tsuku_llm.cli.background import open_or_tell
+
+            self._opens_page = False
+            open_or_tell(self._console, report)
 
 
 def _with_model(
@@ -260,10 +306,10 @@ def _with_model(
 
 
 def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
-    """Tell how to name a model, if a start names none."""
+    """Tell how to name a model, if a start names none and there is a build for it."""
     from tsuku_llm.launch.wishes import names_a_model
 
-    if not names_a_model(arguments, session.machine.environ):
+    if not names_a_model(arguments, session.machine.environ) and session.reader.active():
         from tsuku_llm.operations.models import without_a_model
 
         session.user.note(without_a_model(session))

@@ -13,9 +13,9 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.errors import UsageError
+from tsuku_llm.errors import LaunchError, UsageError
 from tsuku_llm.files import write_output
-from tsuku_llm.operations.background import log_of, servers, stop, stop_all
+from tsuku_llm.operations.background import log_of, page_of, servers, stop, stop_all
 
 
 @click.command("status", cls=Command)
@@ -76,6 +76,26 @@ def logs_command(
         for data in said:
             streams.pass_on(sys.stdout, data)
     return CommandResult()
+
+
+@click.command("open", cls=Command)
+@options.server_option
+@options.server
+@click.pass_obj
+def open_command(console: Console, *, name: str | None, server: str | None) -> CommandResult:
+    """Open the web page of a server in the background in your browser.
+
+    Without NAME, of the one called default.
+    """
+    named = options.server_named(server, name)
+    chosen = options.DEFAULT_NAME if named is None else named
+    with open_session(console, looking=True) as session:
+        url = page_of(session, chosen)
+    from tsuku_llm.cli.browser import open_page, why_none
+
+    if not open_page(url):
+        raise LaunchError(why_none(), hint=f"open it in a browser yourself: {url}")
+    return CommandResult({"name": chosen, "page_url": url}, (f"opening {url}",))
 
 
 @click.command("stop", cls=Command)

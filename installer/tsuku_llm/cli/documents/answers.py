@@ -25,6 +25,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "models": (models.ModelsAnswer,),
     "status": (running.StatusAnswer, running.MetricsAnswer),
     "logs": (running.LogsAnswer,),
+    "open": (running.OpenAnswer,),
     "stop": (running.StopAnswer,),
     "fallback": (builds.FallbackAnswer,),
     "run": (running.PlanAnswer,),

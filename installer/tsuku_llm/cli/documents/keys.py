@@ -28,6 +28,16 @@ Publisher = Annotated[str, "Who built a release, in the publisher's own words."]
 RepositoryName = Annotated[str, "The signed repository, by the name that this machine gives it."]
 Unattested = Annotated[str, "Why it was not verified who built the release; null if it was."]
 Device = Annotated[str, "A GPU, by the name that its driver gives it."]
+PageUrl = Annotated[
+    str,
+    "The web page of a server that is ready, for a browser on this machine; null if it has none, "
+    "or listens at a Unix socket.",
+]
+BaseUrl = Annotated[
+    str,
+    "The base URL of the OpenAI API of a server that is ready, for a client on this machine; null "
+    "at a Unix socket.",
+]
 Requested = Annotated[str, "The backend, variant or vendor that was asked for, or auto."]
 Bytes = Annotated[int, "Bytes."]
 Moment = Annotated[str, "A time in UTC, to the second, such as 2026-11-22T12:00:00Z."]
@@ -46,5 +56,7 @@ KEYS: dict[str, Any] = {
     "unattested": Unattested,
     "requested": Requested,
     "device": Device,
+    "page_url": PageUrl,
+    "base_url": BaseUrl,
 }
 """The keys with one meaning each, in any document; a value may also be null."""

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TypedDict
 
 from tsuku_llm.cli.documents.builds import Standing
-from tsuku_llm.cli.documents.keys import File, Id, Number, RepositoryName, Sha256, VariantName
+from tsuku_llm.cli.documents.keys import (
+    BaseUrl,
+    File,
+    Id,
+    Number,
+    PageUrl,
+    RepositoryName,
+    Sha256,
+    VariantName,
+)
 from tsuku_llm.config.keys import Value
 from tsuku_llm.launch.report import Placement, StartReport
 from tsuku_llm.operations.background import StoppedServer
@@ -55,14 +64,18 @@ class SelfUpdateAnswer(TypedDict):
 class ServerDocument(TypedDict):
     """A server in the background; ``report`` is the last one of its start, with what has changed.
 
-    ``port`` is null if ``host`` is a Unix socket. ``supervisor`` and ``pid`` are numbers of
-    processes. ``idle_timeout`` is in seconds, 0 for none.
+    ``port`` is null if ``host`` is a Unix socket; then ``curl`` is the command that asks it for its
+    models. ``supervisor`` and ``pid`` are numbers of processes. ``idle_timeout`` is in seconds, 0
+    for none.
     """
 
     name: str
     state: str
     host: str
     port: int | None
+    page_url: PageUrl | None
+    base_url: BaseUrl | None
+    curl: str | None
     supervisor: int
     pid: int | None
     idle_timeout: int
@@ -99,6 +112,13 @@ class LogsAnswer(TypedDict):
 
     name: str
     lines: list[str]
+
+
+class OpenAnswer(TypedDict):
+    """The answer of ``open``."""
+
+    name: str
+    page_url: PageUrl
 
 
 class StopAnswer(TypedDict):

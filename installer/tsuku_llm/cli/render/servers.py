@@ -31,11 +31,15 @@ def data(found: Servers) -> documents.StatusAnswer:
 
 def record_data(record: Record) -> documents.ServerDocument:
     """Return one server for programs; ``report`` is the launcher's last one."""
+    reached = _reached(record)
     return {
         "name": record.name,
         "state": record.state.value,
         "host": record.host,
         "port": record.port,
+        "page_url": reached.page_url if reached else None,
+        "base_url": reached.base_url if reached else None,
+        "curl": reached.curl if reached else None,
         "supervisor": record.supervisor.pid,
         "pid": record.server.pid if record.server else None,
         "idle_timeout": record.idle_timeout,
@@ -65,6 +69,11 @@ def started_lines(record: Record) -> tuple[str, ...]:
     return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
 
 
+def address_lines(report: StartReport) -> tuple[str, ...]:
+    """Return the addresses of a server that has just become ready, for people."""
+    return tuple(f"{what}: {text}" for what, text in _addresses(report))
+
+
 def loading_line(seconds: float, sample: LoadSample) -> str:
     """Return how far a server is that loads its model."""
     gpu = f", {size(sample.gpu_memory)} of the GPU's" if sample.gpu_memory else ""
@@ -87,7 +96,8 @@ def status_line(record: Record) -> str:
     if report.trouble:
         return _trouble(report.trouble)
     device = f", {report.device}" if report.device else ""
-    return f"{_runs_on(report)}{device}; at {record.address}; {line(record)}"
+    where = report.page_url or report.base_url or record.address
+    return f"{_runs_on(report)}{device}; at {where}; {line(record)}"
 
 
 def stopped_data(stopped: tuple[StoppedServer, ...]) -> documents.StopAnswer:
@@ -147,6 +157,8 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     server = f"{record.server.pid}, " if record.server else ""
     processes = f"{server}watched by {record.supervisor.pid}"
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
+    reached = _reached(record)
+    addresses = _addresses(reached) if reached else ()
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
         "runs on": _runs_on(report),
@@ -167,7 +179,23 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     ]
     passed = [(f"not {each.variant}", each.reason) for each in report.fallen_back_from]
     # Facts that are unknown have no line.
-    return [*((name, text) for name, text in facts.items() if text), *others, *passed]
+    known = ((name, text) for name, text in facts.items() if text)
+    return [*addresses, *known, *others, *passed]
+
+
+def _reached(record: Record) -> StartReport | None:
+    """Return the report of a server that can be reached now; None for any other one."""
+    return record.report if record.state.is_up and record.report and record.report.ready else None
+
+
+def _addresses(report: StartReport) -> tuple[tuple[str, str], ...]:
+    """Return what each address of a ready server is for, and the address."""
+    facts = {"web page": report.page_url, "OpenAI API": report.base_url or report.curl}
+    if report.is_everywhere:
+        facts["open to"] = (
+            f"other machines, too: the server listens on every interface ({report.host})"
+        )
+    return tuple((what, text) for what, text in facts.items() if text)
 
 
 def _trouble(trouble: Trouble) -> str:
