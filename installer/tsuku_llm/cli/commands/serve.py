@@ -326,10 +326,10 @@ def _with_model(
 
 
 def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
-    """Tell how to name a model, if a start names none."""
+    """Tell how to name a model, if a start names none and there is a build for it."""
     from tsuku_llm.launch.wishes import names_a_model
 
-    if not names_a_model(arguments, session.machine.environ):
+    if not names_a_model(arguments, session.machine.environ) and session.reader.active():
         from tsuku_llm.operations.models import without_a_model
 
         session.user.note(without_a_model(session))
