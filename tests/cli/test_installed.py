@@ -97,6 +97,9 @@ def test_a_changed_tree_is_not_served(home: Path) -> None:
     result = run_program("serve", env=environment(home))
     assert (result.code, result.stdout) == (5, "")
     assert result.stderr.splitlines()[0].startswith("error[tampered-install]: ")
+    receipt = installed.receipt
+    which = f"--release {receipt.release} --backend cpu --repository official"
+    assert f"install it again: tsuku-llm install --force {which}" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
