@@ -216,7 +216,7 @@ class Server:
 
     ``state`` is ``starting``, ``running``, ``unwatched``, ``ended`` or ``lost``, as it was when
     this value was made. ``base_url`` is that of its OpenAI API, ``page_url`` its web page; None
-    where it has none, or does not listen yet. ``host`` is a socket's path if ``port`` is None.
+    where it has none, or is not ready yet. ``host`` is a socket's path if ``port`` is None.
     ``verdict`` is ``on_gpu``, ``partly``, ``on_cpu`` or ``unknown``.
     """
 
@@ -467,8 +467,8 @@ def _server(record: Record, options: Options, *, started: bool = False) -> Serve
         state=record.state.value,
         host=record.host,
         port=record.port,
-        base_url=f"http://{record.address}/v1" if record.port else None,
-        page_url=f"http://{record.address}/" if record.port else None,
+        base_url=report.base_url if report else None,
+        page_url=report.page_url if report else None,
         pid=record.server.pid if record.server else None,
         release=report.release if report else None,
         variant=report.selected if report else None,

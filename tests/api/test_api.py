@@ -92,7 +92,7 @@ def test_threads_that_need_a_server_get_the_same_one(shop: ReleaseServer) -> Non
     assert len(shop.downloads()) == 1
     (server,) = api.status()
     assert server.state == "running"
-    with urllib.request.urlopen(f"{server.page_url}health") as answer:  # noqa: S310 - ours
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health") as answer:
         assert answer.status == 200
     assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
     assert "listening on" in server.logs()

@@ -112,6 +112,19 @@ def test_a_server_is_started_listed_logged_and_stopped_and_leaves_nothing(home: 
     assert home.run("stop").code == 7
 
 
+def test_a_typo_in_the_config_file_keeps_no_server_from_being_stopped(home: Home) -> None:
+    started = home.start()
+    config = home.path / "config.toml"
+    config.write_text("[llm]\nbackend = cpu\n")
+    assert home.servers() == {"default": started}
+    assert "listening on" in home.run("logs").stdout
+    stopped = home.run("stop")
+    assert (stopped.code, stopped.stdout) == (0, "default has ended\n")
+    assert f"warning: the config file {config} is not valid TOML" in stopped.stderr
+    assert "line 2" in stopped.stderr
+    assert gone(started["pid"])
+
+
 def test_a_server_is_named_as_an_argument_or_with_an_option(home: Home) -> None:
     home.start("--name", "big")
     home.start("--name", "small")

@@ -1,12 +1,18 @@
 """Help in every form, its snapshots, and what a mistyped command or option is answered with."""
 
+import os
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from support.help_texts import COLUMNS, SNAPSHOTS, contexts, snapshot
+from support.man_page import PAGE, escaped, man_page
 from support.program import Result, environment, run_program
+from support.tools import require_tool
 
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.program import COMMANDS
@@ -91,6 +97,43 @@ def test_every_example_is_a_call_with_its_meaning() -> None:
         for call, meaning in examples.items():
             assert "tsuku-llm " in call
             assert meaning.endswith((".", "?"))
+
+
+def test_the_man_page_is_current() -> None:
+    kept = PAGE.read_text("utf-8")
+    assert man_page() == kept, "run: python tests/support/help_texts.py"
+
+
+def test_man_shows_every_command_and_option_without_a_warning() -> None:
+    shown = subprocess.run(
+        [require_tool("man"), "-l", "--warnings", PAGE],
+        env={**os.environ, "MANWIDTH": "1000", "LC_ALL": "C.UTF-8", "MANROFFOPT": "-c"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stderr == ""
+    # man prints bold as a character over itself.
+    words = set(re.sub(r".\x08", "", shown.stdout).replace(",", " ").split())
+    for each in contexts(group, 80):
+        assert set(each.command_path.split()) <= words
+        for option in each.command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert set(option.opts) <= words, option.opts
+
+
+@pytest.mark.parametrize(
+    ("text", "roff"),
+    [
+        ("--a-b", "\\-\\-a\\-b"),
+        (".x", "\\&.x"),
+        ("'x", "\\&'x"),
+        ("a\\b", "a\\eb"),
+        ('"', "\\(dq"),
+    ],
+)
+def test_a_text_is_no_instruction_to_man(text: str, roff: str) -> None:
+    assert escaped(text) == roff
 
 
 # --- did you mean ------------------------------------------------------------------------

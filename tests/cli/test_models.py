@@ -38,7 +38,15 @@ def run(home: Path, user: Path) -> Run:
     """Run the program as that user."""
     kept = {"TSUKU_LLM_MODEL_PATH": str(user / "own"), "HOME": str(user), "XDG_CACHE_HOME": ""}
     env = environment(home, **kept, HF_HOME="", HF_HUB_CACHE="", LLAMA_CACHE="", OLLAMA_MODELS="")
-    return lambda *words, **extra: run_program(*words, env={**env, **extra}, cwd=user)
+
+    def start(*words: str, **extra: str) -> Result:
+        changed = {**env, **extra}
+        # A setting of ours must not be empty.
+        if not changed["TSUKU_LLM_MODEL_PATH"]:
+            del changed["TSUKU_LLM_MODEL_PATH"]
+        return run_program(*words, env=changed, cwd=user)
+
+    return start
 
 
 def argv_of(run: Run, *words: str) -> list[str]:

@@ -41,7 +41,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
     server = str(build.tree / "llama-server")
     model = str(tmp_path / "a b.gguf")
     assert told == {
-        "version": build.id,
+        "id": build.id,
         "argv": [server, "-m", model],
         "cwd": str(build.tree),
         "environment": {

@@ -535,7 +535,6 @@ URLS = st.from_regex(
 )
 TEXTS = {
     "llm.prefer": PREFERENCES,
-    "llm.model_path": st.sampled_from(["/m", "~/m", os.pathsep.join(("/a b", "/c"))]),
     "llm.repository_url": URLS,
     "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
@@ -552,6 +551,9 @@ TEXTS = {
     "llm.fallback": st.sampled_from(keys.FALLBACKS),
     "llm.on_gpu_loss": st.sampled_from(keys.ON_GPU_LOSS),
     "llm.placement": st.sampled_from(keys.PLACEMENTS),
+    "llm.model_path": st.lists(
+        st.from_regex(r"~/[a-z \[\"'#]{0,9}[a-z]", fullmatch=True), min_size=1
+    ).map(os.pathsep.join),
     **dict.fromkeys(
         ("llm.idle_timeout", "llm.start_timeout"),
         st.from_regex(r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True),

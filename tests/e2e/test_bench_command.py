@@ -175,7 +175,8 @@ UNKNOWN_END = (
             ("err cannot do it", "exit 3"),
             f"{UNKNOWN_END}; cannot do it",
         ),
-        ((), "the server could not be measured; KeyError: 'prompt_n'"),
+        ((), "the server's answers lack what a measurement needs"),
+        (("refuse 500 500",), "the server refused to be measured: "),
         (
             (
                 "err load_tensors: offloaded 0/33 layers to GPU",

@@ -103,7 +103,8 @@ def reason(line: str) -> str | None:
 
 def serves(line: str) -> bool:
     """Tell whether a line is a server in the foreground, which does not end by itself."""
-    ended = ("--detach", "--systemd-unit", "--dry-run", "--service", "--help")
+    files = ("--systemd-unit", "--launchd-plist", "--windows-task")
+    ended = ("--detach", *files, "--dry-run", "--service", "--help")
     return plain(line).startswith("tsuku-llm serve") and not any(each in line for each in ended)
 
 

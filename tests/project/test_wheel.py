@@ -19,10 +19,13 @@ ROOT = Path(__file__).parents[2]
 WHEEL = f"tsuku_llm-{__version__}-py3-none-any.whl"
 SDIST = f"tsuku_llm-{__version__}"
 
+MAN_PAGE = f"tsuku_llm-{__version__}.data/data/share/man/man1/tsuku-llm.1"
 TOP_LEVEL = {"tsuku_llm", "tsuku_publish", f"tsuku_llm-{__version__}.dist-info"}
+TOP_LEVEL |= {f"tsuku_llm-{__version__}.data"}
 DIST_INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
 SDIST_TOP_LEVEL = {
     ".ci",
+    ".github",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -32,6 +35,7 @@ SDIST_TOP_LEVEL = {
     "README.md",
     "ci",
     "docs",
+    "install.ps1",
     "install.sh",
     "installer",
     "manifests",
@@ -113,7 +117,7 @@ def expected(source: Path) -> set[str]:
 
 def test_the_wheel_has_exactly_both_packages(wheel: Path, source: Path) -> None:
     info = {f"tsuku_llm-{__version__}.dist-info/{name}" for name in DIST_INFO}
-    assert members(wheel) == expected(source) | info
+    assert members(wheel) == expected(source) | info | {MAN_PAGE}
     assert {name.partition("/")[0] for name in members(wheel)} == TOP_LEVEL
 
 

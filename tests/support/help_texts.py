@@ -1,8 +1,9 @@
 """The help of every command, as docs/cli.md, docs/releases.md and the snapshots show it.
 
-python tests/support/help_texts.py     writes all of them again
+python tests/support/help_texts.py     writes all of them again, and the man page
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,3 +64,8 @@ if __name__ == "__main__":
         (DOCS / name).write_text(before + HEADING + help_texts(group), "utf-8")
     for columns in COLUMNS:
         (SNAPSHOTS / f"{columns}.txt").write_text(snapshot(columns), "utf-8")
+    # A script has only its own folder on the path.
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from support.man_page import PAGE, man_page
+
+    PAGE.write_text(man_page(), "utf-8")

@@ -78,6 +78,6 @@ def _absolute(what: str, text: str) -> Path:
     if not path.is_absolute():
         raise ConfigError(
             f"{what} is {text!r}, which is not an absolute path",
-            hint="set TSUKU_HOME to an absolute path, or unset it and have a home folder",
+            hint="set TSUKU_HOME to an absolute path, or unset it and make sure that HOME is set",
         )
     return path

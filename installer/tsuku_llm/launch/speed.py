@@ -25,6 +25,10 @@ _TEXT = (
     "In the year before the railway came, the town had one street, two wells and a clock that "
     "nobody trusted. Travellers asked the way to the river; the answer was always the same. "
 )
+_HINT = "try the model with tsuku-llm serve: one that completes no text cannot be measured"
+_LONGEST = 200
+"""Characters of the server's message that are shown."""
+
 _FILLING = 60
 """Repetitions of the text: with any vocabulary it has more tokens than are needed."""
 
@@ -51,11 +55,17 @@ def measure(host: str, port: int) -> Speed:
         # The answer is dropped: this one warms the server up.
         _ask(host, port, "/completion", request)
         return _speed(_ask(host, port, "/completion", request)["timings"], request)
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+    except OSError as error:
         raise LaunchError(
-            "the server could not be measured",
-            facts=(f"{type(error).__name__}: {error}",),
-            hint="check that it answers with tsuku-llm serve",
+            "the server broke off the connection while it was measured",
+            facts=(str(error),),
+            hint=_HINT,
+        ) from error
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise LaunchError(
+            "the server's answers lack what a measurement needs",
+            facts=("it needs the context, the tokens and the timings of the answer",),
+            hint="install another release: its server may be too old or too new for this program",
         ) from error
 
 
@@ -87,6 +97,14 @@ def _speed(timings: dict[str, Any], request: dict[str, Any]) -> Speed:
     )
 
 
+def _message(text: bytes) -> str:
+    """Return the server's own message in an answer that refuses a request."""
+    try:
+        return str(json.loads(text)["error"]["message"])[:_LONGEST]
+    except (ValueError, KeyError, TypeError):
+        return text[:_LONGEST].decode("utf-8", "replace").strip() or "it gave no reason"
+
+
 def _ask(host: str, port: int, path: str, body: object = None) -> dict[str, Any]:
     from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - nothing else asks so
 
@@ -98,7 +116,11 @@ def _ask(host: str, port: int, path: str, body: object = None) -> dict[str, Any]
         except HTTPException as error:
             raise OSError(str(error)) from error
     if answer.status != 200:  # noqa: PLR2004
-        raise ValueError(f"{path}: HTTP status {answer.status}: {text[:200]!r}")
+        raise LaunchError(
+            f"the server refused to be measured: {_message(text)}",
+            facts=(f"HTTP status {answer.status} for {path}",),
+            hint=_HINT,
+        )
     document = json.loads(text)
     if not isinstance(document, dict):
         raise TypeError(f"{path}: not an object")

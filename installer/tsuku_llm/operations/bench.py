@@ -297,7 +297,8 @@ def _report(
         raise LaunchError(
             "no variant could be measured",
             facts=tuple(f"{each.variant}: {each.reason}" for each in failed),
-            hint="see: tsuku-llm doctor",
+            # What helps the first one: the same model was given to all of them.
+            hint=next((each.failure.hint for each in runs if each.failure), ""),
         )
     results.sort(key=lambda each: -each.generation)
     return Report(model, rounds, tuple(results), failed, skipped)

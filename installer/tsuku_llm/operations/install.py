@@ -233,7 +233,7 @@ def passed_over(
         if other is not chosen:
             name, size = other.variant.name, other.variant.download_size
             cost = f", {size / 1e6:,.0f} MB" if size else ""
-            fits_too = f"fits too, as number {other.rank}{cost}: --backend {name}"
+            fits_too = f"also fits (choice {other.rank}{cost}); to take it: --backend {name}"
             reasons[name] = failed.get(name) or fits_too
     return reasons
 

@@ -82,10 +82,12 @@ def closed_to_others(paths: Iterable[Path]) -> Iterator[Path]:
                     break
 
 
-def write_units(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
+def write_units(
+    folder: Path, texts: Mapping[str, str], encoding: str = "utf-8"
+) -> tuple[Path, ...]:
     """Write each unit into the folder; return the files. Raises StoreError."""
     with disk_errors("writing the units", folder):
         make_folder(folder)
         for name, text in texts.items():
-            replace_file(folder / name, text.encode("utf-8", "surrogateescape"), mode=0o644)
+            replace_file(folder / name, text.encode(encoding, "surrogateescape"), mode=0o644)
     return tuple(folder / name for name in texts)

@@ -102,6 +102,18 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
     help="Print a systemd unit with these options; start nothing.",
 )
 @click.option(
+    "--launchd-plist",
+    is_flag=True,
+    callback=_exclusive,
+    help="Print an agent of launchd (macOS) that serves at login; start nothing.",
+)
+@click.option(
+    "--windows-task",
+    is_flag=True,
+    callback=_exclusive,
+    help="Print a task of Windows' Task Scheduler that serves at logon; start nothing.",
+)
+@click.option(
     "--scope",
     type=click.Choice(["user", "system"]),
     help="With --systemd-unit: a service of this user (the default), or of the system.",
@@ -115,7 +127,7 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
     "--output",
     type=options.FILE,
     metavar="FOLDER",
-    help="With --systemd-unit: write the units into FOLDER.",
+    help="With one of these three: write the files into FOLDER.",
 )
 @click.option(
     "--notify",
@@ -137,7 +149,7 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
 @options.allow_revoked
 @options.arguments
 @click.pass_context
-def serve_command(  # noqa: PLR0913
+def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
     context: click.Context,
     *,
     model: str | None,
@@ -151,6 +163,8 @@ def serve_command(  # noqa: PLR0913
     replace: bool,
     detach: bool,
     unit: bool,
+    launchd_plist: bool,
+    windows_task: bool,
     scope: str | None,
     on_demand: bool,
     output: Path | None,
@@ -174,12 +188,14 @@ def serve_command(  # noqa: PLR0913
     console: Console = context.obj
     argv: tuple[str, ...] = context.meta[ARGV]
     # After exec this program can no longer print a document.
+    at_login = launchd_plist or windows_task
     if replace and console.json and not (dry_run or unit):
         raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
-    if not unit and (scope or on_demand or output):
+    if not unit and (scope or on_demand or (output and not at_login)):
         given = "--scope" if scope else "--on-demand" if on_demand else "--output"
         raise UsageError(f"{given} applies to units", hint="add --systemd-unit, or omit it")
     ways = {"--exec": replace, "--systemd-unit": unit, "--notify": notify}
+    ways |= {"--launchd-plist": launchd_plist, "--windows-task": windows_task}
     _require_user(ways if opens_page else {})
     if min_gpu_share is not None and not require_gpu:
         raise UsageError("--min-gpu-share needs --require-gpu", hint="add --require-gpu")
@@ -198,7 +214,7 @@ def serve_command(  # noqa: PLR0913
         require_address(arguments, session.machine.environ)
         if model is not None:
             argv, arguments = _with_model(session, model, argv, arguments)
-        elif not (supervised or notify or unit):
+        elif not (supervised or notify or unit or at_login):
             _hint_at_models(session, arguments)
         # Before the other ways: a dry run starts nothing.
         if dry_run:
@@ -214,6 +230,10 @@ def serve_command(  # noqa: PLR0913
             # The process in the background has no terminal to offer a missing build.
             wanted_version(session)
             return background.detach(console, session, name, argv, opens_page=opens_page)
+        if at_login:
+            from tsuku_llm.cli.login import login_file
+
+            return login_file(session, name, argv, windows=windows_task, output=output)
         if unit:
             from tsuku_llm.cli import units
 
@@ -306,10 +326,10 @@ def _with_model(
 
 
 def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
-    """Tell how to name a model, if a start names none."""
+    """Tell how to name a model, if a start names none and there is a build for it."""
     from tsuku_llm.launch.wishes import names_a_model
 
-    if not names_a_model(arguments, session.machine.environ):
+    if not names_a_model(arguments, session.machine.environ) and session.reader.active():
         from tsuku_llm.operations.models import without_a_model
 
         session.user.note(without_a_model(session))

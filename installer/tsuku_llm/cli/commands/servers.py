@@ -89,7 +89,7 @@ def open_command(console: Console, *, name: str | None, server: str | None) -> C
     """
     named = options.server_named(server, name)
     chosen = options.DEFAULT_NAME if named is None else named
-    with open_session(console, looking=True) as session:
+    with open_session(console, looking=True, tolerant=True) as session:
         url = page_of(session, chosen)
     from tsuku_llm.cli.browser import open_page, why_none
 

@@ -152,7 +152,10 @@ class PlanAnswer(TypedDict):
 
 
 class UnitsAnswer(TypedDict):
-    """The answer of ``serve --systemd-unit``; ``units`` has each text by its file's name."""
+    """The answer of ``serve --systemd-unit``, ``--launchd-plist`` and ``--windows-task``.
+
+    ``units`` has each text by its file's name.
+    """
 
     unit: str
     units: dict[str, str]

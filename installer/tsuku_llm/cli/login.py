@@ -1,0 +1,61 @@
+"""``serve --launchd-plist`` and ``--windows-task``: a start at login, printed or written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.background import serve_again
+from tsuku_llm.cli.render import login as render
+from tsuku_llm.errors import UsageError
+from tsuku_llm.instances.record import checked_name, unit_name
+from tsuku_llm.operations.credentials import handover
+from tsuku_llm.operations.service import write_units
+from tsuku_llm.operations.session import Session, working_folder
+
+_FLAGS = ("--launchd-plist", "--windows-task")
+
+
+def login_file(
+    session: Session, name: str, argv: Sequence[str], *, windows: bool, output: Path | None
+) -> CommandResult:
+    """Return the file that serves with these arguments at login.
+
+    Raises ``UsageError`` for a secret: other programs of the user can read such a file.
+    """
+    at = argv.index("--") + 1 if "--" in argv else len(argv)
+    given = handover(argv[at:], session.machine.environ)
+    if given.secret:
+        raise UsageError(
+            "a file for the login must not hold a secret",
+            facts=tuple(given.secret),
+            hint="unset these variables, and let the server read its keys: -- --api-key-file FILE",
+        )
+    label = unit_name(checked_name(name))
+    # launchd watches its own process. A task that detaches shows no window after the start.
+    options = ["--detach"] if windows else []
+    line = serve_again(argv, without=_FLAGS, without_values=("--output",), options=options)
+    folder = working_folder()
+    if windows:
+        file, text = f"{label}.xml", render.windows_task(line, folder)
+        if given.told:
+            session.user.note(
+                f"warning: a task has no variables of its own; set them for your user with setx: "
+                f"{', '.join(given.told)}"
+            )
+    else:
+        log = Path("~/Library/Logs").expanduser() / f"{label}.log"
+        file = f"{label}.plist"
+        text = render.launchd_plist(label, line, folder, given.told, log)
+    data = {"unit": text, "units": {file: text}, "credentials": None, "written": ()}
+    if output is None:
+        return CommandResult(data, tuple(text.splitlines()), exact=True)
+    (path,) = write_units(output, {file: text}, "utf-16" if windows else "utf-8")
+    start = (
+        f'schtasks /Create /TN {label} /XML "{path}"'
+        if windows
+        else f"launchctl bootstrap gui/$(id -u) {render.AGENTS}/{file}"
+    )
+    lines = (f"written: {path}", f"start it with: {start}")
+    return CommandResult({**data, "written": (path,)}, lines)

@@ -1,0 +1,80 @@
+"""The workflows of the hosted CI: pinned, with few permissions, from the repository's own scripts.
+
+No run of them was seen yet. actionlint reads them too, where it is installed.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+TESTS = ROOT / ".github/workflows/tests.yml"
+
+each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+
+
+def load(path: Path) -> dict[Any, Any]:
+    found = yaml.safe_load(path.read_text("utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    return [step for job in load(path)["jobs"].values() for step in job["steps"]]
+
+
+@each_workflow
+def test_actions_are_pinned_by_commit_and_named_by_version(path: Path) -> None:
+    used = re.findall(r"uses: (.*)$", path.read_text("utf-8"), re.MULTILINE)
+    assert len(used) == sum("uses" in step for step in steps(path)) > 0
+    for each in used:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each), each
+
+
+@each_workflow
+def test_a_job_may_only_read_and_ends(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "cancel-in-progress" in workflow["concurrency"]
+    for job in workflow["jobs"].values():
+        assert "permissions" not in job
+        assert job["timeout-minutes"] <= 180
+    for step in steps(path):
+        if "actions/checkout@" in step.get("uses", ""):
+            assert step["with"]["persist-credentials"] is False
+        # What others choose, such as a branch's name, must not become a command.
+        assert "github.event" not in step.get("run", "")
+
+
+def test_the_matrix_has_every_python_and_system_that_the_package_names() -> None:
+    project = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    matrix = load(TESTS)["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python"] == named
+    kinds = {(name.split("-")[0], "arm" in name or name == "macos-15") for name in matrix["os"]}
+    assert kinds == {(system, arm) for system in ("ubuntu", "macos", "windows") for arm in (0, 1)}
+
+
+def test_the_jobs_run_the_repositorys_own_scripts() -> None:
+    for job, script in (("test", "ci/test"), ("everything", ".ci/run")):
+        runs = [step.get("run", "") for step in load(TESTS)["jobs"][job]["steps"]]
+        assert any(f"{script} 2>&1 | tee test.log" in run for run in runs)
+        assert (ROOT / script).is_file()
+    # Windows' own shell cannot run them; and bash is started with pipefail by its name only.
+    assert load(TESTS)["defaults"]["run"]["shell"] == "bash"
+
+
+@each_workflow
+def test_actionlint_has_nothing_to_say(path: Path) -> None:
+    program = shutil.which("actionlint")
+    if not program:
+        pytest.skip("actionlint is not installed")
+    done = subprocess.run([program, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
