@@ -73,9 +73,7 @@ def test_a_version_can_be_named_by_anything_unique(
     assert (result.code, result.stderr) == (0, "")
     origin = "built by ggml-org, from repository official"
     assert result.stdout == (
-        "The CPU build b100 is active now.\n"
-        f"  vulkan of b100 (0.1.0), {origin}\n"
-        f"  in {old.tree}\n"
+        f"The CPU build b100 is active now.\n  vulkan of b100 (0.1.0), {origin}\n  in {old.tree}\n"
     )
     assert active(store) == old.id
     assert program("which").stdout == f"{old.tree / 'llama-server'}\n"
