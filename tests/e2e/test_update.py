@@ -67,7 +67,7 @@ def test_a_check_without_a_newer_release(owner: User) -> None:
     assert (data["available"], data["newest"]["release"], data["to_download"]) == (False, "b1", 0)
     assert data["installed"] == {
         "release": "b1",
-        "version": "b1",
+        "version": None,
         "variant": "vulkan",
         "revoked": False,
         "revocation": None,
