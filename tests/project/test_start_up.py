@@ -26,14 +26,14 @@ WATCHING = {"ctypes", "selectors", "subprocess"}
 
 BUDGETS = {
     "--version": (4, 5),
-    "--help": (16, 69),
-    "list": (51, 103),
-    "which": (46, 96),
-    "serve --exec -- -m x": (71, 133),
-    "serve --exec --fallback -- -m x": (71, 133),
-    "serve -- -m x": (85, 154),
-    "run llama-server": (53, 114),
-    "config list": (26, 72),
+    "--help": (17, 70),
+    "list": (52, 104),
+    "which": (47, 97),
+    "serve --exec -- -m x": (72, 134),
+    "serve --exec --fallback -- -m x": (72, 134),
+    "serve -- -m x": (86, 155),
+    "run llama-server": (54, 115),
+    "config list": (27, 73),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -106,6 +106,29 @@ def plain(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def details(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the data of an answer for people: a line for each key, indented as it is nested."""
+    return ("", *_nested(plain(data), "  ")) if data else ()
+
+
+def _nested(value: Any, indent: str) -> Iterator[str]:
+    rows = value.items() if isinstance(value, Mapping) else ((None, item) for item in value)
+    for key, item in rows:
+        mark = "-" if key is None else f"{key}:"
+        if isinstance(item, (Mapping, list)):
+            if item:
+                yield f"{indent}{mark}"
+                yield from _nested(item, f"{indent}  ")
+        # A text of several lines, such as a help text, is the answer itself.
+        elif item is not None and "\n" not in (text := _word(item)):
+            yield f"{indent}{mark} {text}".rstrip()
+
+
+def _word(value: object) -> str:
+    """Return a value as JSON writes it, a text without the quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fields_of(value: object) -> tuple[str, ...]:

@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from tsuku_llm.operations.session import Session
     from tsuku_llm.operations.version_start import Serving
 
+_OF_THIS_CALL = ("--detach", "--open", "--quiet", "-q")
+"""What is not for the supervisor; its log gets every note."""
+
 
 def detach(
     console: Console, session: Session, name: str, argv: Sequence[str], *, opens_page: bool
 ) -> CommandResult:
     """Start a supervisor; answer when its server is ready, or when it did not start."""
-    line = serve_again(argv, without=("--detach", "--open"), options=("--supervised", "--json"))
+    line = serve_again(argv, without=_OF_THIS_CALL, options=("--supervised", "--json"))
     try:
         said, code = background.start(line, console.status.show)
     finally:

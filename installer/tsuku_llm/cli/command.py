@@ -10,6 +10,7 @@ import click
 
 from tsuku_llm.cli.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.style import COLORS
 from tsuku_llm.errors import UsageError
 
 
@@ -38,6 +39,51 @@ JSON = click.Option(
     expose_value=False,  # ``program.wants_json`` reads it first: errors need it too
     help="Print one JSON document on stdout, and nothing else there.",
 )
+
+
+def _be_quiet(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        _one_of_both(context, "quiet")
+        context.ensure_object(Console).be_quiet()
+
+
+def _be_verbose(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        _one_of_both(context, "verbose")
+        context.ensure_object(Console).verbose = True
+
+
+def _one_of_both(context: click.Context, wanted: str) -> None:
+    console = context.ensure_object(Console)
+    if console.verbose if wanted == "quiet" else console.quiet:
+        raise UsageError("--quiet and --verbose cannot be combined", hint="omit one of them")
+
+
+# Eager: a note may come from the first option that is checked.
+QUIET = click.Option(
+    ["-q", "--quiet"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_be_quiet,
+    help="Print results, questions and errors only.",
+)
+VERBOSE = click.Option(
+    ["-v", "--verbose"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_be_verbose,
+    help="Print all details of the answer, too.",
+)
+COLOR = click.Option(
+    ["--color"],
+    type=click.Choice(COLORS),
+    expose_value=False,  # ``program.wanted_color`` reads it first: errors need it too
+    help="Use colours; auto: on a terminal.",
+)
+GLOBAL = (JSON, QUIET, VERBOSE, COLOR)
+"""The options that each command has, and that may also come before it."""
 
 
 ARGV = "tsuku_llm.argv"
@@ -105,7 +151,7 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
-        self.params.append(JSON)
+        self.params.extend(GLOBAL)
 
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
         """Return our help option: help is an answer."""

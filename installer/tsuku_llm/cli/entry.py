@@ -13,9 +13,9 @@ from typing import TextIO
 
 from tsuku_llm._version import REPORTS
 from tsuku_llm.cli import streams
-from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, document
+from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, details, document
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.program import invoke, wants_json
+from tsuku_llm.cli.program import invoke, wanted_color, wants_json
 from tsuku_llm.errors import Declined, StoreError, SystemLimitReached, TsukuError
 from tsuku_llm.safe_text import printable
 
@@ -42,13 +42,13 @@ def run(argv: Sequence[str], invoke: Invoke = invoke) -> int:
 
     ``invoke`` runs the commands of another program with the same rules (tsuku-publish).
     """
-    console = Console(json=wants_json(argv))
+    console = Console(json=wants_json(argv), color=wanted_color(argv))
     try:
         with termination_unwinds():
             run_as = _run_as_json if console.json else _run_as_text
             return run_as(argv, console, invoke)
     except StoreError as error:  # the answer could not be written
-        _tell(ReportedError.of(error))
+        _tell(ReportedError.of(error), console)
         return error.exit_code
 
 
@@ -56,11 +56,14 @@ def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
     answer = _answer(argv, console, invoke)
     # To stderr; stdout gets the lines of the answer.
     if answer.failure:
-        _tell(answer.failure)
+        _tell(answer.failure, console)
     # Texts may come from elsewhere (names of devices, releases): escape control characters.
     lines = answer.lines
     if not answer.exact:
-        lines = tuple(printable(streams.as_typed(line)) for line in answer.lines)
+        style = console.style(sys.stdout)
+        if console.verbose:
+            lines += details(answer.data)
+        lines = tuple(style.shaped(printable(streams.as_typed(line))) for line in lines)
     text = "".join(f"{line}\n" for line in lines)
     _say(sys.stdout, text, answer)
     return answer.exit_code
@@ -72,7 +75,7 @@ def _run_as_json(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
         console.stdout = stdout
         answer = _answer(argv, console, invoke)
         if answer.failure:
-            _tell(answer.failure)
+            _tell(answer.failure, console)
         _say(stdout, document(console.command, answer, console.simulated), answer)
     return answer.exit_code
 
@@ -90,9 +93,9 @@ def _say(stream: TextIO | None, text: str, answer: CommandResult) -> None:
         raise
 
 
-def _tell(failure: ReportedError) -> None:
+def _tell(failure: ReportedError, console: Console) -> None:
     for line in failure.lines():
-        streams.note(sys.stderr, line)
+        console.tell(line)
 
 
 def _answer(  # noqa: PLR0911 - one return for each way to end

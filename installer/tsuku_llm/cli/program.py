@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,6 +12,7 @@ from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, show
 from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.style import COLORS
 from tsuku_llm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,10 +142,14 @@ program = Program(
 )
 
 
-# Parses any arguments of ours, right or wrong, and keeps only ``--json``.
-_JSON_ONLY = click.Command(
+# Parses any arguments of ours, right or wrong, and keeps only what errors need as well.
+_FORM_ONLY = click.Command(
     PROGRAM,
-    params=[click.Option(["--json"], is_flag=True), click.Argument(["rest"], nargs=-1)],
+    params=[
+        click.Option(["--json"], is_flag=True),
+        click.Option(["--color"]),
+        click.Argument(["rest"], nargs=-1),
+    ],
     context_settings={"ignore_unknown_options": True},
     add_help_option=False,
 )
@@ -158,8 +163,21 @@ def wants_json(argv: Sequence[str]) -> bool:
     # Most command lines lack the word: then spare each start a second parser.
     if "--json" not in argv:
         return False
-    context = _JSON_ONLY.make_context(PROGRAM, list(argv), resilient_parsing=True)
-    return bool(context.params["json"])
+    return bool(_form(argv)["json"])
+
+
+def wanted_color(argv: Sequence[str]) -> str:
+    """Return what ``--color`` says among our arguments, even if the rest is wrong."""
+    if not any(word.startswith("--color") for word in argv):
+        return "auto"
+    color = _form(argv)["color"]
+    # Another word is an error, which click finds.
+    return color if color in COLORS else "auto"
+
+
+def _form(argv: Sequence[str]) -> dict[str, Any]:
+    context = _FORM_ONLY.make_context(PROGRAM, list(argv), resilient_parsing=True)
+    return context.params
 
 
 def invoke(

@@ -54,6 +54,9 @@ _SAME_OPTIONS = (
     "--model -m",
     "--exec --foreground",
     "--check --outdated",
+    "--color --colour",
+    "--quiet --silent -s",
+    "--verbose --debug --details",
 )
 """An option, then what it is called elsewhere. A command takes the lines of its own options."""
 

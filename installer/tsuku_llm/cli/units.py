@@ -28,7 +28,7 @@ from tsuku_llm.operations.session import Session, working_folder
 _IDLE = 300
 """Seconds without a connection after which a server on demand ends, if no setting says so."""
 
-_FLAGS = ("--systemd-unit", "--on-demand", "--exec")
+_FLAGS = ("--systemd-unit", "--on-demand", "--exec", "--quiet", "-q")
 _WITH_VALUE = ("--scope", "--output")
 
 

@@ -304,7 +304,7 @@ class _Follower:
         from tsuku_llm.cli.render import servers as render
 
         for line in render.address_lines(report):
-            self._console.note(line)
+            self._console.tell(line)
         if self._opens_page:
             from tsuku_llm.cli.background import open_or_tell
 

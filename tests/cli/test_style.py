@@ -1,0 +1,257 @@
+"""Colours, wrapped lines, --quiet and --verbose: the rules, and the program in real terminals."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.program import COMMAND, Result, environment, run_program
+from support.screens import screen
+
+from tsuku_llm.cli.answer import details
+from tsuku_llm.cli.background import serve_again
+from tsuku_llm.cli.program import wanted_color
+from tsuku_llm.cli.style import Style, painted, wants_color, wrapped
+
+Run = Callable[..., Result]
+MACHINE = Path(__file__).parents[1] / "snapshots" / "a100-driver-550-without-vulkan.json"
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+# --- colours: the rule -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("color", "environ", "on_terminal", "wanted"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"NO_COLOR": ""}, True, True),
+        ("auto", {"CLICOLOR_FORCE": "1"}, False, True),
+        ("auto", {"CLICOLOR_FORCE": "0"}, False, False),
+        ("auto", {"NO_COLOR": "1", "CLICOLOR_FORCE": "1"}, True, False),
+        ("auto", {"CLICOLOR": "0"}, True, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {"CLICOLOR_FORCE": "1"}, True, False),
+    ],
+)
+def test_who_decides_about_colours(
+    color: str, environ: Mapping[str, str], on_terminal: bool, wanted: bool
+) -> None:
+    assert wants_color(color, environ, on_terminal=on_terminal) is wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("error[not-found]: it is gone", "\x1b[1;31merror[not-found]:\x1b[0m it is gone"),
+        ("warning: old", "\x1b[1;33mwarning:\x1b[0m old"),
+        ("hint: run it", "\x1b[1mhint:\x1b[0m run it"),
+        ("Options:", "\x1b[1mOptions:\x1b[0m"),
+        ("not taken:", "\x1b[1mnot taken:\x1b[0m"),
+        ("Usage: tsuku-llm list", "\x1b[1mUsage:\x1b[0m tsuku-llm list"),
+        ("  fact: no mark", "  fact: no mark"),
+        ("installed: cpu", "installed: cpu"),
+    ],
+)
+def test_marks_and_headings_have_colours(line: str, shown: str) -> None:
+    assert painted(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "color"),
+    [
+        (["list"], "auto"),
+        (["--color", "never", "list"], "never"),
+        (["list", "--color=always"], "always"),
+        (["list", "--frob", "--color", "always"], "always"),
+        (["list", "--color", "blue"], "auto"),
+        (["list", "--color"], "auto"),
+        (["serve", "--", "--color", "always"], "auto"),
+    ],
+)
+def test_the_option_counts_also_where_the_rest_is_wrong(argv: list[str], color: str) -> None:
+    assert wanted_color(argv) == color
+
+
+# --- wrapped lines: the rule -------------------------------------------------------------
+
+
+def test_a_long_line_is_wrapped_between_words_with_a_hanging_indent() -> None:
+    assert wrapped("  fix: take another build, or a newer one of the system", 24).splitlines() == [
+        "  fix: take another",
+        "    build, or a newer",
+        "    one of the system",
+    ]
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "tsuku-llm serve -- -hf OWNER/REPOSITORY",
+        "tsuku-llm config set llm.backend cuda",
+        "/home/user/.local/bin/tsuku-llm install --release b11429 --backend vulkan",
+        "tsuku-llm serve --require-gpu -- -m '/a folder/of models/x.gguf'",
+        "sudo apt install libvulkan1 mesa-vulkan-drivers",
+        "https://releases.example/a-very-long-path/with-hyphens/and-more-of-it/file.tar.gz",
+        "/var/lib/a-very-long-path/with-hyphens/and-more-of-it/file.tar.gz",
+        "'/mnt/a folder with many blanks in its name/file'",
+    ],
+)
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_what_people_copy_stays_on_one_line(whole: str, width: int) -> None:
+    line = f"hint: the one way that is left to you now is this: {whole}; then try it again"
+    shown = wrapped(line, width)
+    assert whole in shown
+    assert shown.count("\n") > 0
+
+
+def test_a_whole_command_to_run_stays_on_one_line() -> None:
+    line = "would run: /opt/llama-server -m /models/x.gguf --host 127.0.0.1"
+    assert wrapped(line, 40).splitlines() == ["would run:", line.replace("would run: ", "  ")]
+
+
+@given(st.lists(st.from_regex(r"[a-z'-]{1,12}", fullmatch=True)), st.integers(40, 120))
+def test_wrapping_loses_no_word_and_fits(words: list[str], width: int) -> None:
+    line = " ".join(words)
+    shown = wrapped(line, width)
+    assert shown.split() == line.split()
+    if "'" not in line:
+        assert all(len(each) <= width for each in shown.splitlines())
+
+
+def test_without_a_terminal_a_line_stays_as_it_is() -> None:
+    line = "hint: " + "word " * 50
+    assert Style().shaped(line) == line
+
+
+# --- the program -------------------------------------------------------------------------
+
+
+def test_a_pipe_gets_neither_colours_nor_wrapped_lines(
+    program: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    result = program("serve", "--gpu-layers", "20")
+    assert "\x1b" not in result.stderr
+    assert len(result.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "words", [("--color", "always", "frob"), ("config", "frob", "--color=always")]
+)
+def test_colours_on_demand(words: tuple[str, ...], program: Run) -> None:
+    result = program(*words)
+    assert result.stderr.startswith("\x1b[1;31merror[bad-usage]:\x1b[0m there is no command")
+    assert "\n\x1b[1mhint:\x1b[0m " in result.stderr
+
+
+def test_json_has_no_colours(program: Run) -> None:
+    result = program("--color", "always", "--json", "frob")
+    assert result.code == 2
+    assert "\x1b" not in result.stderr
+    assert "\\u001b" not in result.stdout
+
+
+def test_exact_answers_have_no_colours(program: Run) -> None:
+    shown = program("completion", "bash", "--color", "always", "-v")
+    assert shown == program("completion", "bash")
+
+
+@pytest.mark.parametrize("words", [("-q", "explain"), ("explain", "--quiet")])
+def test_quiet_leaves_the_answer_and_drops_the_notes(words: tuple[str, ...], home: Path) -> None:
+    env = environment(home, TSUKU_LLM_FAKE_HARDWARE=str(MACHINE))
+    loud = run_program("explain", env=env)
+    assert "the hardware is simulated" in loud.stderr
+    assert run_program(*words, env=env) == Result(0, loud.stdout, "")
+
+
+def test_quiet_leaves_errors(home: Path) -> None:
+    result = run_program("serve", "-q", "--", "-m", "x.gguf", env=environment(home))
+    assert result.code == 7
+    assert result.stderr.startswith("error[")
+
+
+@pytest.mark.parametrize("words", [("-v", "config", "get"), ("config", "get", "--verbose")])
+def test_verbose_adds_the_details(words: tuple[str, ...], program: Run) -> None:
+    plain = program("config", "get", "llm.backend")
+    told = program(*words, "llm.backend").stdout
+    assert told.startswith(plain.stdout)
+    assert "  source: default\n" in told
+
+
+def test_details_have_a_line_for_each_key() -> None:
+    data = {"a": 1, "b": {"c": [{"d": True}, "x"]}, "none": None, "empty": [], "text": "two\nlines"}
+    assert details(data) == (
+        "",
+        "  a: 1",
+        "  b:",
+        "    c:",
+        "      -",
+        "        d: true",
+        "      - x",
+    )
+    assert details({}) == ()
+
+
+@pytest.mark.parametrize("words", [("-q", "-v", "list"), ("-v", "list", "-q")])
+def test_quiet_and_verbose_exclude_each_other(words: tuple[str, ...], program: Run) -> None:
+    result = program(*words)
+    assert result.code == 2
+    assert "cannot be combined" in result.stderr
+
+
+def test_after_two_dashes_they_are_the_servers() -> None:
+    line = serve_again(("-q", "--", "-q", "-v"), without=("-q",), options=())
+    assert line[-4:] == ["serve", "--", "-q", "-v"]
+
+
+# --- real terminals ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize(
+    "words", [("serve", "--gpu-layers", "20"), ("-q", "explain")], ids=" ".join
+)
+def test_no_word_is_cut_in_a_terminal(words: tuple[str, ...], columns: int, tmp_path: Path) -> None:
+    # Only a word that is wider than the terminal is cut, such as the name of the snapshot.
+    machine = tmp_path / "m.json"
+    machine.write_bytes(MACHINE.read_bytes())
+    env = environment(tmp_path / "home", TSUKU_LLM_FAKE_HARDWARE=str(machine))
+    piped = run_program(*words, env=env)
+    command = (*COMMAND, *words)
+    with screen(tmp_path / "tmux", command, env, columns=columns, rows=60) as shown:
+        shown.exit_code()
+        lines, coloured = shown.lines, shown.coloured()
+    assert len(lines) > len((piped.stdout + piped.stderr).splitlines())
+    assert " ".join(lines).split() == (piped.stderr + piped.stdout).split()
+    assert ("\x1b[" in coloured) is (words[0] == "serve")
+
+
+def test_no_color_holds_on_a_terminal(tmp_path: Path) -> None:
+    env = environment(tmp_path / "home", NO_COLOR="1")
+    with screen(tmp_path / "tmux", (*COMMAND, "frob"), env, columns=80) as shown:
+        shown.exit_code()
+        assert "error[bad-usage]: there is no command 'frob'" in shown.text
+        assert not ESCAPE.search(shown.coloured())
+
+
+def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    try:
+        subprocess.run(
+            [*COMMAND, "frob"],
+            env=environment(tmp_path, TERM="dumb"),
+            stderr=slave,
+            stdout=slave,
+            check=False,
+        )
+        assert b"\x1b" not in os.read(master, 10_000)
+    finally:
+        os.close(master)
+        os.close(slave)
