@@ -245,6 +245,11 @@ def facts_of(name: str) -> BackendFacts:
     return _BY_NAME.get(name) or BackendFacts(name, title=name, plugin=name)
 
 
+def build_name(backend: str, release: str) -> str:
+    """Return a build as people know it: ``the Vulkan build b11429``."""
+    return f"the {facts_of(backend).title} build {release}"
+
+
 def backend_of_api(api: str) -> BackendFacts | None:
     """Return the row of the backend that needs this driver API."""
     return _BY_API.get(api)

@@ -514,9 +514,10 @@ def test_prune_removes_the_logs_of_servers_that_were_stopped(home: Home) -> None
         f"{name}.{end}" for name in ("ended", "up") for end in ("json", "log")
     ]
     home.run("stop", "--all")
-    assert home.run("prune").stdout.splitlines()[:2] == [
-        "removed the log of the server ended",
-        "removed the log of the server up",
+    assert home.run("prune").stdout.splitlines()[:3] == [
+        "Removed 2 items:",
+        "  the log of the server ended",
+        "  the log of the server up",
     ]
 
 

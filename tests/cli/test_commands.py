@@ -212,7 +212,8 @@ def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJ
     url = "https://127.0.0.1:1/ours/"
     added = program("repository", "add", "ours", url, "--root", root)
     fingerprint = sha256(Path(root).read_bytes()).hexdigest()
-    assert (added.code, added.stdout.splitlines()[0]) == (0, f"added ours: {url}")
+    assert (added.code, added.stdout.splitlines()[0]) == (0, "Added the repository ours.")
+    assert f"  its address is {url}\n" in added.stdout
     assert f"fingerprint (SHA-256) {fingerprint}\n" in added.stdout
     assert "  targets    2 of 3 keys  " in added.stdout
     told = as_json("repository", "list")["data"]["repositories"]
@@ -232,7 +233,8 @@ def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJ
     assert [line.split()[:2] for line in shown] == [[each["name"], each["url"]] for each in told]
     assert "embedded, signed on 20" in shown[0]
     assert shown[1].endswith(f"root sha256 {fingerprint}")
-    assert program("repository", "remove", "ours") == Result(0, "removed ours\n", "")
+    said = "Removed the repository ours; its builds stay installed.\n"
+    assert program("repository", "remove", "ours") == Result(0, said, "")
     assert len(as_json("repository", "list")["data"]["repositories"]) == 1
 
 

@@ -96,7 +96,10 @@ def test_a_changed_tree_is_not_served(home: Path) -> None:
     (installed.tree / "libggml-evil.so").write_bytes(b"x")
     result = run_program("serve", env=environment(home))
     assert (result.code, result.stdout) == (5, "")
-    assert result.stderr.splitlines()[0].startswith("error[tampered-install]: ")
+    assert "\nerror[tampered-install]: " in f"\n{result.stderr}"
+    receipt = installed.receipt
+    which = f"--release {receipt.release} --backend cpu --repository official"
+    assert f"install it again: tsuku-llm install --force {which}" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -136,19 +136,26 @@ def test_a_plan_lists_addresses_sizes_and_digests() -> None:
     assert data["passed_over"] == {"cuda-12.8": "fits too"}
     assert data["line"].endswith("selected=vulkan")
     lines = install_render.lines(report("planned", None))
+    assert lines[0] == "Would install the Vulkan build b1 for discrete 0."
+    assert "selected=" not in "\n".join(lines)
     assert "  https://example.invalid/vulkan.tar.gz (1.0 kB)" in lines
     assert f"    sha256 {'0' * 64}" in lines
     assert lines[-1].split() == ["cuda-12.8", "fits", "too"]
 
 
 @pytest.mark.parametrize(
-    ("outcome", "word"), [("installed", "installed: "), ("unchanged", "already installed: ")]
+    ("outcome", "said"),
+    [
+        ("installed", "Installed the Vulkan build b1 for discrete 0."),
+        ("unchanged", "The Vulkan build b1 is installed already."),
+    ],
 )
-def test_an_install_says_what_where_and_what_to_do_next(outcome: str, word: str) -> None:
+def test_an_install_says_what_where_and_what_to_do_next(outcome: str, said: str) -> None:
     where = installed()
     lines = install_render.lines(report(outcome, where))
-    assert lines[1] == f"{word}vulkan of b1 (0.1.0), built by tests, from repository official"
-    assert lines[2] == f"  in {where.tree}"
+    assert lines[0] == said
+    assert lines[1] == "  vulkan of b1 (0.1.0), built by tests, from repository official"
+    assert lines[3] == f"  in {where.tree}"
     assert lines[-1] == "start it: tsuku-llm serve -m MODEL.gguf"
     assert as_document(install_render.data(report(outcome, where)))["path"] == str(where.tree)
 
@@ -180,22 +187,24 @@ def test_a_simulated_machine_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "newer", "last"),
+    ("newer", "said"),
     [
-        (GPU, True, "would install vulkan, 200 B to download of 1.0 kB; run: tsuku-llm update"),
-        (GPU, False, "up to date"),
+        (True, "An update would install the Vulkan build b1."),
+        (False, "The CPU build b100 is up to date."),
     ],
 )
-def test_a_check_says_what_would_change(hardware: Hardware, newer: bool, last: str) -> None:
+def test_a_check_says_what_would_change(newer: bool, said: str) -> None:
     checked = UpdateReport(
-        installed(), chosen(hardware), newer, revocation=None, download=200, changes=()
+        installed(), chosen(GPU), newer, revocation=None, download=200, changes=()
     )
     lines = install_render.update_lines(checked)
     origins = ("built by ggml-org", "built by tests")
     before, after = (f", {origin}, from repository official" for origin in origins)
-    assert lines[0] == f"installed: cpu of b100 (0.1.0){before}"
-    assert lines[1] == f"newest in channel stable: b1 (0.1.0){after}"
-    assert lines[2] == last
+    assert lines[0] == said
+    assert lines[1] == f"installed: cpu of b100 (0.1.0){before}"
+    assert lines[2] == f"newest in channel stable: b1 (0.1.0){after}"
+    cost = "vulkan, 200 B to download of 1.0 kB; run: tsuku-llm update"
+    assert (cost in lines) == newer
     assert ("  instead of cpu: " in "\n".join(lines)) == newer
     data = as_document(install_render.update_data(checked))
     assert (data["available"], data["variant"]) == (newer, "vulkan" if newer else None)
@@ -210,7 +219,8 @@ def test_an_update_without_a_fitting_variant_is_shown() -> None:
         download=None,
         changes=(),
     )
-    assert install_render.update_lines(checked)[-1].startswith("no variant of it fits")
+    said = "b1 is newer, and no variant of it fits this machine and the request."
+    assert install_render.update_lines(checked)[0] == said
     data = as_document(install_render.update_data(checked))
     assert data["variant"] is None
     assert set(data["not_compatible"]) == set(machines.linux_variants())

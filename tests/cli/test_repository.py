@@ -227,6 +227,7 @@ def test_the_setting_changes_the_url_of_the_official_repository(
     monkeypatch.setenv("TSUKU_LLM_REPOSITORY_URL", mirror.as_uri())
     fetched = program("repository", "refresh")
     assert (fetched.code, "b11429" in fetched.stdout) == (0, True), fetched.stderr
+    assert fetched.stdout.startswith("Refreshed the repository official.\n")
     shutil.rmtree(mirror)
     gone = program("repository", "refresh")
     assert (gone.code, "no file timestamp.json" in gone.stderr) == (4, True)

@@ -260,9 +260,11 @@ def test_prune_leaves_the_caches_of_a_running_server(way: tuple[str, ...], home:
         shader.write_bytes(bytes(2000))
         pruned = run_program("prune", "--caches", env=env)
         server.terminate()
-    assert pruned.stdout == "nothing to remove\nkept the drivers' caches: a server uses them\n"
+    assert pruned.stdout == (
+        "There was nothing to remove.\nkept the drivers' caches: a server uses them\n"
+    )
     assert shader.exists()
     pruned = run_program("prune", "--caches", "--json", env=env)
     assert pruned.document["data"]["caches"] == {"size": 2000, "in_use": False}
     assert not shader.exists()
-    assert run_program("prune", env=env).stdout == "nothing to remove\n"
+    assert run_program("prune", env=env).stdout == "There was nothing to remove.\n"

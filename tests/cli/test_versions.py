@@ -72,7 +72,9 @@ def test_a_version_can_be_named_by_anything_unique(
     result = program("use", word or old.id)
     assert (result.code, result.stderr) == (0, "")
     origin = "built by ggml-org, from repository official"
-    assert result.stdout == f"active: vulkan of b100 (0.1.0), {origin}\n  in {old.tree}\n"
+    assert result.stdout == (
+        f"The CPU build b100 is active now.\n  vulkan of b100 (0.1.0), {origin}\n  in {old.tree}\n"
+    )
     assert active(store) == old.id
     assert program("which").stdout == f"{old.tree / 'llama-server'}\n"
 
@@ -183,9 +185,10 @@ def test_uninstall_all_removes_damaged_versions_too(store: Store, program: Progr
     damaged = put(store, "b200")
     (damaged.path / "receipt.json").unlink()
     result = program("uninstall", "--all")
-    assert (result.code, len(result.stdout.splitlines())) == (0, 3)
+    lines = result.stdout.splitlines()
+    assert (result.code, lines[0], len(lines)) == (0, "Removed 2 items:", 4)
     assert list((store.data / "versions").iterdir()) == []
-    assert program("uninstall", "--all").stdout.startswith("nothing to remove\n")
+    assert program("uninstall", "--all").stdout.startswith("There was nothing to remove.\n")
 
 
 def test_a_damaged_version_is_removed_by_its_id(store: Store, program: Program) -> None:
@@ -250,7 +253,7 @@ def test_prune_keeps_the_active_the_previous_and_the_youngest(
 
 
 def test_prune_of_nothing_makes_nothing(tsuku_home: Path, program: Program) -> None:
-    assert program("prune") == Result(0, "nothing to remove\n", "")
+    assert program("prune") == Result(0, "There was nothing to remove.\n", "")
     assert not tsuku_home.exists()
     assert program("prune", "--keep", "-1").code == 2
 
@@ -267,7 +270,7 @@ def test_prune_removes_leftovers_and_damaged_versions(store: Store, program: Pro
     (damaged.path / "receipt.json").unlink()
     (store.partials / f"{'a' * 64}.part").write_bytes(b"half")
     (store.data / "staging" / ("01" * 8)).mkdir()
-    assert program("prune").stdout == f"removed {damaged.id}\n"
+    assert program("prune").stdout == f"Removed {damaged.id}.\n"
     assert list(store.partials.iterdir()) == []
     assert list((store.data / "staging").iterdir()) == []
 
@@ -281,9 +284,10 @@ def test_L07_prune_keeps_versions_in_use(
     with running(*flags) as server:
         put(store, "b200")
         put(store, "b300")
-        assert program("prune").stdout == f"nothing to remove\nkept {used.id}: it is in use\n"
+        kept = f"kept {used.id}: it is in use\n"
+        assert program("prune").stdout == f"There was nothing to remove.\n{kept}"
         assert server.poll() is None
-    assert program("prune").stdout == f"removed {used.id}\n"
+    assert program("prune").stdout == f"Removed {used.id}.\n"
 
 
 def test_the_earlier_addon_is_named_and_removed_when_asked(
@@ -324,9 +328,12 @@ def unsigned(release: str) -> str:
 
 
 def test_verify_reports_intact_versions(store: Store, program: Program, as_json: AsJson) -> None:
-    assert program("verify").stdout == "nothing is installed; run: tsuku-llm install\n"
+    assert (
+        program("verify").stdout == "Nothing is installed.\nto install a build: tsuku-llm install\n"
+    )
     old, new = put(store, "b100"), put(store, "b200")
     lines = [f"{each.id}: intact, {unsigned(each.receipt.release)}" for each in (old, new)]
+    lines.insert(0, "2 versions were checked: every file is as it was installed.")
     assert program("verify") == Result(0, "\n".join([*lines, ""]), "")
     assert [each["id"] for each in as_json("verify", "b200")["data"]["versions"]] == [new.id]
 
@@ -342,19 +349,21 @@ def test_verify_names_changed_missing_and_foreign_files_at_once(
     (old.tree / "libggml-evil.so").write_bytes(b"x")
     result = program("verify")
     assert result.code == 5
+    repair = "tsuku-llm install --force --release b100 --backend cpu --repository official"
     assert result.stdout == (
+        "2 versions were checked: 1 is not as it was installed.\n"
         f"{old.id}: not as it was installed\n"
         "  missing: share/licenses/LICENSE\n"
         "  not part of the build: libggml-evil.so\n"
         "  content changed: llama-server\n"
         f"  {unsigned('b100')}\n"
-        "  to repair it: tsuku-llm install --force --release b100 --backend cpu\n"
+        f"  to repair it: {repair}\n"
         f"{new.id}: intact, {unsigned('b200')}\n"
     )
     assert result.stderr == (
         "error[tampered-install]: 1 of 2 installed versions are not as they were installed\n"
         f"  {old.id}\n"
-        "hint: run: tsuku-llm install --force --release b100 --backend cpu\n"
+        f"hint: run: {repair}\n"
     )
     told = as_json("verify", old.id)
     assert told["error"]["code"] == "tampered-install"

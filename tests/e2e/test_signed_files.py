@@ -129,7 +129,8 @@ def test_T34_files_rewritten_together_with_their_receipt_are_found(
     code, found = verdict(owner)
     assert (code, found["intact"]) == (5, False)
     assert any(each.startswith(said) for each in found["differences"]), found["differences"]
-    assert found["repair"].startswith("tsuku-llm install --force")
+    assert found["repair"].startswith("tsuku-llm install --force --release b1 --backend ")
+    assert found["repair"].endswith(f" --repository {NAME}")
 
 
 def test_T34_an_intact_version_says_who_signed_it(owner: User) -> None:

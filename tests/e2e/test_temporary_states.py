@@ -281,7 +281,7 @@ def test_an_update_reports_the_active_variant_and_not_the_best(
     assert (data["backend"], data["device"], data["id"]) == ("cpu", None, version)
     assert data["better"]["variant"] == "cuda"
     shown = updated(user, WORKING).stdout
-    assert "already installed: cpu of b1" in shown
+    assert shown.startswith("The CPU build b1 is installed already.\n")
     assert "cuda would be chosen now (NVIDIA H200); to move to it: tsuku-llm install" in shown
     assert "to move to it: tsuku-llm install" in updated(user, WORKING, "--check").stdout
     assert installed(user, WORKING)["variant"] == "cuda"

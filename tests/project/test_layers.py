@@ -525,12 +525,13 @@ ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
 """The modules of ``probe`` that put the sources together."""
 
 WRITES_SETTINGS = {
+    "tsuku_llm.backends.build_name",
     "tsuku_llm.config.keys.text_of",
     "tsuku_llm.config.settings.warning_of",
     "tsuku_llm.safe_text.redacted",
     "tsuku_llm.safe_text.shortened",
 }
-"""The functions that ``cli.render`` may import: they write a setting or a URL as a text."""
+"""The functions that ``cli.render`` may import: they write a setting, URL or build as a text."""
 
 WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}
 """The packages whose ``__init__`` has more than a docstring."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tsuku_llm import fetch
-from tsuku_llm.backends import facts_of
+from tsuku_llm.backends import build_name
 from tsuku_llm.errors import Declined, StoreError, TooLarge
 from tsuku_llm.operations.choice import Choice, version_of
 from tsuku_llm.operations.reuse import Space, to_download
@@ -34,11 +34,6 @@ def cost(size: int | None) -> str:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"  # noqa: PLR2004
-
-
-def build_name(backend: str, release: str) -> str:
-    """Return a build as people know it: ``the Vulkan build b11429``."""
-    return f"the {facts_of(backend).title} build {release}"
 
 
 def require_consent(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.errors import CorruptStore, SelectionError, StoreError, TrustError
 from tsuku_llm.manifest import ReleaseEntry, Variant
 from tsuku_llm.operations.choice import load_catalog, version_of
@@ -67,7 +66,7 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
             # Platforms may share a build: it is enough that one of them matches.
             found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
             differences = (*differences, *min(found_each, key=len))
-        repair = _repair(receipt) if differences else ""
+        repair = receipt.reinstall if differences else ""
         return VersionCheck(version, differences, repair, receipt, unsigned)
 
     return tuple(check(version) for version in ids)
@@ -128,12 +127,3 @@ def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) 
     for path in sorted(signed_links.keys() | links.keys()):
         if links.get(path) != signed_links.get(path):
             yield f"not the link that was signed: {path}"
-
-
-def _repair(receipt: Receipt) -> str:
-    """Return the command that installs exactly this build again."""
-    words = ["tsuku-llm install --force", f"--release {receipt.release}"]
-    words.append(f"--backend {receipt.variant}")
-    if receipt.repository != OFFICIAL:
-        words.append(f"--repository {receipt.repository}")
-    return " ".join(words)

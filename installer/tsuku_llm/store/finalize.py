@@ -44,7 +44,7 @@ def finalize(
         _drop_empty_folders(tree, receipt)
         found = differences(list_tree(tree), receipt)
         if found:
-            raise tampered(f"the unpacked {receipt.id}", found)
+            raise tampered(f"the unpacked {receipt.id}", found, receipt.reinstall)
         # Link before flushing: the copies that links replace are removed unflushed.
         digests = share(staging, receipt.files, sources)
         _seal_files(tree, receipt.files)

@@ -92,7 +92,7 @@ def check_version(
     """
     found = find_differences(version, receipt, full=full, known=known)
     if found:
-        raise tampered(version.name, found)
+        raise tampered(version.name, found, receipt.reinstall)
 
 
 def find_differences(
@@ -241,15 +241,17 @@ def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
     return before, "changing"
 
 
-def tampered(name: str, found: Sequence[str]) -> TamperedInstall:
-    """Make the error for a tree that differs, with the names."""
+def tampered(
+    name: str, found: Sequence[str], repair: str = "tsuku-llm install --force"
+) -> TamperedInstall:
+    """Make the error for a tree that differs, with the names and the command that repairs it."""
     facts = tuple(found[:_SHOWN])
     if len(found) > _SHOWN:
         facts += (f"and {len(found) - _SHOWN} more",)
     return TamperedInstall(
         f"{name} is not as it was installed",
         facts=facts,
-        hint="tsuku-llm install --force installs it again",
+        hint=f"install it again: {repair}",
     )
 
 

@@ -85,6 +85,14 @@ class Receipt(NamedTuple):
         # ``version`` repeats the tag then.
         return None if self.version == self.release else self.version
 
+    @property
+    def reinstall(self) -> str:
+        """The command that installs exactly this build again, whatever the settings say."""
+        return (
+            f"tsuku-llm install --force --release {self.release} --backend {self.variant} "
+            f"--repository {self.repository}"
+        )
+
     def to_json(self) -> bytes:
         """Encode the receipt as it is stored."""
         return records.encode({"format": FORMAT, **self._asdict()})

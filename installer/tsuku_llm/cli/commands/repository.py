@@ -64,7 +64,10 @@ def refresh(console: Console, *, name: str) -> CommandResult:
     """
     with open_session(console, needs=_FETCHING) as session:
         catalog = operations.fetch_metadata(session, name)
-    return CommandResult(installed.available_data(catalog), installed.available_lines(catalog))
+    return CommandResult(
+        installed.available_data(catalog),
+        (f"Refreshed the repository {name}.", *installed.available_lines(catalog)),
+    )
 
 
 @repository_command.command("list")
@@ -83,7 +86,9 @@ def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository; installed versions stay."""
     with open_session(console, needs=()) as session:
         operations.remove(session, name)
-    return CommandResult({"name": name}, (f"removed {name}",))
+    return CommandResult(
+        {"name": name}, (f"Removed the repository {name}; its builds stay installed.",)
+    )
 
 
 # Gone after the next release: until then its users are told the new name.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tsuku_llm.backends import build_name
 from tsuku_llm.cli.render.choice import head
-from tsuku_llm.cli.render.installed import revocation_data
-from tsuku_llm.cli.render.text import named, origin, size, table, unattested
+from tsuku_llm.cli.render.installed import build_lines, revocation_data, title
+from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.operations.install import InstallReport
     from tsuku_llm.operations.update import FitChange, UpdateReport, UpToDate
     from tsuku_llm.selection import Candidate
-
-_DONE = {"planned": "would install", "installed": "installed", "unchanged": "already installed"}
 
 
 def data(report: InstallReport) -> documents.InstallAnswer:
@@ -45,11 +44,16 @@ def data(report: InstallReport) -> documents.InstallAnswer:
 
 
 def lines(report: InstallReport) -> tuple[str, ...]:
-    """Return the report for people."""
+    """Return the report for people: first what was done, in one sentence."""
+    release, variant = report.choice.release, report.candidate.variant
     return (
-        report.choice.line(report.candidate),
-        _headline(report),
-        *unattested(report.choice.release.unattested),
+        _sentence(report),
+        (
+            f"  {variant.name} of {named(release.release, release.version)}, "
+            f"{origin(release.publisher, report.choice.catalog.repository.name)}"
+        ),
+        *unattested(release.unattested),
+        f"  {_why(report)}",
         *_details(report),
         *_binding(report),
         *_note(report),
@@ -58,13 +62,30 @@ def lines(report: InstallReport) -> tuple[str, ...]:
     )
 
 
-def _headline(report: InstallReport) -> str:
-    release = report.choice.release
-    return (
-        f"{_DONE[report.outcome]}: {report.candidate.variant.name} of "
-        f"{named(release.release, release.version)}, "
-        f"{origin(release.publisher, report.choice.catalog.repository.name)}"
-    )
+def _sentence(report: InstallReport) -> str:
+    candidate = report.candidate
+    build = build_name(candidate.variant.backend, report.choice.release.release)
+    if report.outcome == "unchanged":
+        return _unchanged(build)
+    done = "would install" if report.outcome == "planned" else "installed"
+    return sentence(f"{done} {build}{f' for {candidate.gpu.name}' if candidate.gpu else ''}")
+
+
+def _unchanged(build: str) -> str:
+    return sentence(f"{build} is installed already")
+
+
+def _why(report: InstallReport) -> str:
+    """Say why this variant was chosen."""
+    choice, rank = report.choice, report.candidate.rank
+    simulated, requested = choice.hardware.simulated, choice.selection.requested
+    machine = f"the simulated machine {simulated}" if simulated else "this machine"
+    asked = "" if requested == "auto" else f" and the request {requested}"
+    count = len(choice.selection.compatible)
+    if count == 1:
+        return f"the only variant that fits {machine}{asked}"
+    place = "the best" if rank == 1 else f"number {rank}"
+    return f"{place} of the {count} variants that fit {machine}{asked}"
 
 
 def _details(report: InstallReport) -> tuple[str, ...]:
@@ -143,17 +164,10 @@ def up_to_date_data(found: UpToDate) -> documents.InstallAnswer:
 def up_to_date_lines(found: UpToDate) -> tuple[str, ...]:
     """Return what is active after an update that changed nothing, for people."""
     installed = found.report.installed
-    receipt = installed.receipt
     passed_over = table(list(found.passed_over.items()))
     return (
-        receipt.line,
-        (
-            f"{_DONE['unchanged']}: {receipt.variant} of "
-            f"{named(receipt.release, receipt.version)}, "
-            f"{origin(receipt.publisher, receipt.repository)}"
-        ),
-        *unattested(receipt.unattested),
-        f"  in {installed.tree}",
+        _unchanged(title(installed)),
+        *build_lines(installed),
         *((f"  it does not fit this machine now: {found.obstacle}",) if found.obstacle else ()),
         *(("not in use:", *passed_over) if passed_over else ()),
         *_better(found.report),
@@ -221,12 +235,13 @@ def update_data(report: UpdateReport) -> documents.UpdateCheckAnswer:
 
 
 def update_lines(report: UpdateReport) -> tuple[str, ...]:
-    """Return the report for people."""
+    """Return the report for people: first whether there is an update, in one sentence."""
     receipt, release = report.installed.receipt, report.choice.release
     installed = named(receipt.release, receipt.version)
     newest = named(release.release, release.version)
     repository = report.choice.catalog.repository.name
     return (
+        _verdict(report),
         (
             f"installed: {receipt.variant} of {installed}, "
             f"{origin(receipt.publisher, receipt.repository)}"
@@ -235,7 +250,7 @@ def update_lines(report: UpdateReport) -> tuple[str, ...]:
         f"{_sought(report)}: {newest}, {origin(release.publisher, repository)}",
         *unattested(release.unattested),
         *_revoked(report),
-        *_verdict(report),
+        *_plan(report),
     )
 
 
@@ -255,22 +270,36 @@ def _revoked(report: UpdateReport) -> tuple[str, ...]:
     return (f"{release} was {report.revocation.summary}; serve does not start it",)
 
 
-def _verdict(report: UpdateReport) -> tuple[str, ...]:
+def _verdict(report: UpdateReport) -> str:
+    """Say in one sentence whether there is an update."""
+    installed, release = title(report.installed), report.choice.release.release
+    if candidate := report.candidate:
+        # Otherwise it is a better variant of the installed release.
+        release = release if report.newer else report.installed.receipt.release
+        return sentence(f"an update would install {build_name(candidate.variant.backend, release)}")
+    if report.newer:
+        return f"{release} is newer, and no variant of it fits this machine and the request."
+    if report.revocation:
+        return sentence(f"{installed} is revoked, and there is nothing newer")
+    return sentence(f"{installed} is up to date")
+
+
+def _plan(report: UpdateReport) -> tuple[str, ...]:
     if not report.newer:
-        return (report.way_back or "up to date", *_better(report))
+        return (*((report.way_back,) if report.way_back else ()), *_better(report))
     if report.candidate is None:
-        return ("no variant of it fits this machine and the request; see: tsuku-llm explain",)
-    return (_plan(report), *_replaced(report), *map(_change, report.changes))
+        return ("what each variant lacks: tsuku-llm explain",)
+    return (_cost(report), *_replaced(report), *map(_change, report.changes))
 
 
-def _plan(report: UpdateReport) -> str:
+def _cost(report: UpdateReport) -> str:
     assert report.candidate  # noqa: S101 - asked before
     variant = report.candidate.variant
     cost = f"{size(report.download)} to download"
     # Other versions, or an earlier run, have a part of it.
     if report.download != variant.download_size:
         cost += f" of {size(variant.download_size)}"
-    return f"would install {variant.name}, {cost}; run: tsuku-llm update"
+    return f"{variant.name}, {cost}; run: tsuku-llm update"
 
 
 def _replaced(report: UpdateReport) -> tuple[str, ...]:

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.answer import ReportedError
-from tsuku_llm.cli.render.text import named, origin, size, table, unattested
+from tsuku_llm.cli.render.text import (
+    listed,
+    named,
+    origin,
+    sentence,
+    size,
+    table,
+    unattested,
+)
 from tsuku_llm.errors import TamperedInstall
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
@@ -120,10 +128,22 @@ def active_data(installed: Installed) -> documents.BuildDocument:
 
 def active_lines(installed: Installed) -> tuple[str, ...]:
     """Return the version that is active now, for people."""
+    return (sentence(f"{title(installed)} is active now"), *build_lines(installed))
+
+
+def title(installed: Installed) -> str:
+    """Return the build of a version as people know it."""
+    from tsuku_llm.backends import build_name  # noqa: PLC0415 - list and which do without
+
+    return build_name(installed.receipt.backend, installed.receipt.release)
+
+
+def build_lines(installed: Installed) -> tuple[str, ...]:
+    """Return what a version is exactly, who built it, and where it is, for people."""
     receipt = installed.receipt
     return (
         (
-            f"active: {receipt.variant} of {named(receipt.release, receipt.version)}, "
+            f"  {receipt.variant} of {named(receipt.release, receipt.version)}, "
             f"{origin(receipt.publisher, receipt.repository)}"
         ),
         *unattested(receipt.unattested),
@@ -221,11 +241,20 @@ def uninstalled_data(report: Uninstalled) -> documents.UninstallAnswer:
 
 def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
     """Return an uninstall for people."""
-    removed = tuple(f"removed {version}" for version in report.removed) or ("nothing to remove",)
-    removed += foreign_lines(report.foreign)
-    if report.active:
-        return (*removed, f"active: {report.active.id}")
-    return (*removed, "nothing is active; to change that: tsuku-llm use VERSION, or install")
+    active = report.active
+    return (
+        *_removed(report.removed),
+        *foreign_lines(report.foreign),
+        (
+            f"active: {title(active)}"
+            if active
+            else "nothing is active; to change that: tsuku-llm use VERSION, or install"
+        ),
+    )
+
+
+def _removed(items: Sequence[str]) -> tuple[str, ...]:
+    return listed("Removed", items) if items else ("There was nothing to remove.",)
 
 
 def pruned_data(report: Cleaned) -> documents.PruneAnswer:
@@ -247,13 +276,13 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
     pruned, caches = report.pruned, report.caches
     dropped = caches.size if caches and not caches.in_use else 0
     removed = (
-        *(f"removed {version}" for version in pruned.removed),
-        *(f"removed the log of the server {name}" for name in report.logs),
-        *(f"removed {addon.path}, left by {addon.what}" for addon in pruned.legacy),
-        *([f"removed the drivers' caches, {size(dropped)}"] if dropped else []),
+        *pruned.removed,
+        *(f"the log of the server {name}" for name in report.logs),
+        *(f"{addon.path}, left by {addon.what}" for addon in pruned.legacy),
+        *([f"the drivers' caches, {size(dropped)}"] if dropped else []),
     )
     return (
-        *(removed or ("nothing to remove",)),
+        *_removed(removed),
         *(f"kept {version}: it is in use" for version in pruned.in_use),
         *(["kept the drivers' caches: a server uses them"] if caches and caches.in_use else []),
         *legacy_lines(report.legacy),
@@ -314,8 +343,19 @@ def verified_data(verdicts: Sequence[VersionCheck]) -> documents.VerifyAnswer:
 def verified_lines(verdicts: Sequence[VersionCheck]) -> tuple[str, ...]:
     """Return every version for people."""
     if not verdicts:
-        return ("nothing is installed; run: tsuku-llm install",)
-    return tuple(line for verdict in verdicts for line in _verdict_lines(verdict))
+        return ("Nothing is installed.", "to install a build: tsuku-llm install")
+    lines = (line for verdict in verdicts for line in _verdict_lines(verdict))
+    return (_verified_sentence(len(verdicts), len(_broken(verdicts))), *lines)
+
+
+def _verified_sentence(checked: int, broken: int) -> str:
+    versions = "1 version was" if checked == 1 else f"{checked} versions were"
+    if not broken:
+        return f"{versions} checked: every file is as it was installed."
+    if checked == broken == 1:
+        return f"{versions} checked: it is not as it was installed."
+    are = "is not as it was" if broken == 1 else "are not as they were"
+    return f"{versions} checked: {broken} {are} installed."
 
 
 def _verdict_lines(verdict: VersionCheck) -> Iterator[str]:

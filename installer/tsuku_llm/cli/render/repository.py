@@ -40,7 +40,8 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
         for name, (threshold, keys) in root.roles.items()
     ]
     return (
-        f"added {repository.name}: {redacted(repository.url)}",
+        f"Added the repository {repository.name}.",
+        f"  its address is {redacted(repository.url)}",
         f"  its root {root.version} has the fingerprint (SHA-256) {root.fingerprint}",
         *table(rows),
         "compare the fingerprint with the one that the repository's owner gives you separately",

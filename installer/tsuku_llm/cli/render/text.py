@@ -50,3 +50,15 @@ def unattested(reason: str | None) -> tuple[str, ...]:
 def named(release: str, version: str | None) -> str:
     """Return a release as people know it: ``b11429 (0.6.0)``."""
     return f"{release} ({version})" if version and version != release else release
+
+
+def sentence(text: str) -> str:
+    """Return a text as a sentence: a capital first, a full stop last."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def listed(text: str, items: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence about one item, or about several with the list of them below."""
+    if len(items) == 1:
+        return (sentence(f"{text} {items[0]}"),)
+    return (f"{text} {len(items)} items:", *(f"  {item}" for item in items))
