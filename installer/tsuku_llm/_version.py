@@ -2,6 +2,8 @@
 
 __version__ = "0.1.0"
 
-HOME_PAGE = "https://github.com/tsuku/tsuku-llm"
+# Below the domain that serves the releases, which redirects to the repository. An account of that
+# name at a code host may belong to somebody else.
+HOME_PAGE = "https://tsuku.dev/tsuku-llm"
 REPORTS = f"{HOME_PAGE}/issues"
 """Where people report a bug, or attach the file of ``probe --record``."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.model_shelves import hub_file, ollama_model, small_model, small_projector
-from support.program import Result, environment, run_program
+from support.program import Result, environment, run_on_terminal, run_program
 from support.servers import install_stand_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -34,10 +34,16 @@ def user(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(home: Path, user: Path) -> Run:
-    """Run the program as that user."""
+def env(home: Path, user: Path) -> dict[str, str]:
+    """The environment of that user."""
     kept = {"TSUKU_LLM_MODEL_PATH": str(user / "own"), "HOME": str(user), "XDG_CACHE_HOME": ""}
-    env = environment(home, **kept, HF_HOME="", HF_HUB_CACHE="", LLAMA_CACHE="", OLLAMA_MODELS="")
+    others = dict.fromkeys(("HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS"), "")
+    return environment(home, **kept, **others)
+
+
+@pytest.fixture
+def run(env: dict[str, str], user: Path) -> Run:
+    """Run the program as that user."""
 
     def start(*words: str, **extra: str) -> Result:
         changed = {**env, **extra}
@@ -252,18 +258,26 @@ def test_a_unit_has_the_file_and_not_the_name(run: Run, user: Path) -> None:
 
 
 @pytest.mark.usefixtures("build")
-def test_a_start_without_a_model_tells_how_to_name_one(run: Run, user: Path) -> None:
-    assert "5 are here" in run("serve", "--dry-run").stderr
+def test_a_start_without_a_model_tells_how_to_name_one(
+    run: Run, env: dict[str, str], user: Path
+) -> None:
+    def said(*words: str, **extra: str) -> str:
+        code, text = run_on_terminal(b"", "serve", "--dry-run", *words, env={**env, **extra})
+        assert code == 0, text
+        return " ".join(text.split())
+
+    assert "5 are here" in said()
     named = (("-m", "x"), ("-hf", "a/b", "--offline"), ("--models-dir", "/x"), ("--version",))
     for words in named:
-        assert "no model is named" not in run("serve", "--dry-run", "--", *words).stderr
-    assert "no model is named" not in run("serve", "--dry-run", LLAMA_ARG_MODEL="/x").stderr
+        assert "no model is named" not in said("--", *words)
+    assert "no model is named" not in said(LLAMA_ARG_MODEL="/x")
+    # A script may start the server as a router.
+    assert "no model is named" not in run("serve", "--dry-run").stderr
+    del env["TSUKU_LLM_MODEL_PATH"]
     alone = user / "alone"
     small_model(alone / ".cache" / "llama.cpp" / "one.gguf")
-    only = {"HOME": str(alone), "TSUKU_LLM_MODEL_PATH": ""}
-    assert "tsuku-llm serve -m one" in run("serve", "--dry-run", **only).stderr
-    nobody = {"HOME": str(user / "nobody"), "TSUKU_LLM_MODEL_PATH": ""}
-    assert "-hf OWNER/REPOSITORY" in run("serve", "--dry-run", **nobody).stderr
+    assert "serve -m one" in said(HOME=str(alone))
+    assert "-hf OWNER/REPOSITORY" in said(HOME=str(user / "nobody"))
 
 
 # --- the other commands, and the setting ---------------------------------------------------

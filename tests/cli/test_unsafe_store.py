@@ -57,6 +57,7 @@ LOOKING = {
     "status": (("status",), 0),
     "logs": (("logs",), 7),
     "stop": (("stop",), 7),
+    "open": (("open",), 7),
     "list": (("list",), 0),
     "which": (("which",), 0),
     "fallback": (("fallback",), 0),
@@ -69,7 +70,7 @@ LOOKING = {
 }
 """Commands that only look, and their exit codes: they go on."""
 
-NEITHER = {"help", "repository pack", "self-update", "version"}
+NEITHER = {"completion", "help", "repository pack", "self-update", "version"}
 """They touch no store; ``repository pack`` only names the command that it has become."""
 
 

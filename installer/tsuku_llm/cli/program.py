@@ -67,7 +67,9 @@ SECTIONS = {
         "help": LazyCommand("about", "Show the help of a command."),
         "version": LazyCommand("about", "Show the version of this program."),
         "completion": LazyCommand("about", "Print a script that completes words in a shell."),
-        "self-update": LazyCommand("self_update", "Update this program itself."),
+        "self-update": LazyCommand(
+            "self_update", "Update this program with the tool that installed it."
+        ),
     },
 }
 """The commands by purpose, the most used first, so that ``--help`` imports none of them.

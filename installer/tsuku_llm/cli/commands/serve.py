@@ -214,7 +214,8 @@ def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
         require_address(arguments, session.machine.environ)
         if model is not None:
             argv, arguments = _with_model(session, model, argv, arguments)
-        elif not (supervised or notify or unit or at_login):
+        elif console.can_ask and not (supervised or notify or unit or at_login):
+            # A script that starts llama-server as a router needs no advice.
             _hint_at_models(session, arguments)
         # Before the other ways: a dry run starts nothing.
         if dry_run:

@@ -83,9 +83,9 @@ def logs_command(
 @options.server
 @click.pass_obj
 def open_command(console: Console, *, name: str | None, server: str | None) -> CommandResult:
-    """Open the web page of a server in the background in your browser.
+    """Open the web page of a server in the background.
 
-    Without NAME, of the one called default.
+    It opens in your browser. Without NAME: the page of the server called default.
     """
     named = options.server_named(server, name)
     chosen = options.DEFAULT_NAME if named is None else named
