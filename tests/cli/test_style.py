@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from support.program import COMMAND, Result, environment, run_program
 from support.screens import screen
 
-from tsuku_llm.cli.answer import details
+from tsuku_llm.cli.answer import CommandResult, details
 from tsuku_llm.cli.background import serve_again
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import wanted_color
 from tsuku_llm.cli.style import Style, painted, wants_color, wrapped
 
@@ -169,6 +171,21 @@ def test_quiet_leaves_the_answer_and_drops_the_notes(words: tuple[str, ...], hom
     loud = run_program("explain", env=env)
     assert "the hardware is simulated" in loud.stderr
     assert run_program(*words, env=env) == Result(0, loud.stdout, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [(["list"], "done\nstart it\n"), (["list", "-q"], "done\n")]
+)
+def test_quiet_drops_the_next_step(
+    words: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(argv: Sequence[str], console: Console) -> CommandResult:
+        if "-q" in argv:
+            console.be_quiet()
+        return CommandResult(lines=("done",), next_step="start it")
+
+    assert run(words, answer) == 0
+    assert capsys.readouterr() == (shown, "")
 
 
 def test_quiet_leaves_errors(home: Path) -> None:

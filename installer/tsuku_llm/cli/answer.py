@@ -49,6 +49,7 @@ class CommandResult(NamedTuple):
 
     ``exact`` lines are for scripts (a path): they are printed unchanged. ``undo`` is called if the
     answer cannot be written, as the command then ends with an error; it returns what it did.
+    ``next_step`` ends the text, unless the user wants results only.
     """
 
     data: Mapping[str, Any] = MappingProxyType({})
@@ -57,6 +58,7 @@ class CommandResult(NamedTuple):
     failure: ReportedError | None = None
     exact: bool = False
     undo: Callable[[], str] | None = None
+    next_step: str = ""
 
 
 class EarlyExit(Exception):

@@ -63,6 +63,8 @@ def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
         style = console.style(sys.stdout)
         if console.verbose:
             lines += details(answer.data)
+        if answer.next_step and not console.quiet:
+            lines += (answer.next_step,)
         lines = tuple(style.shaped(printable(streams.as_typed(line))) for line in lines)
     text = "".join(f"{line}\n" for line in lines)
     _say(sys.stdout, text, answer)

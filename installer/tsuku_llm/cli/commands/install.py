@@ -64,7 +64,9 @@ def install_command(  # noqa: PLR0913
         from tsuku_llm.operations.install import install
 
         report = install(session, release=release, dry_run=dry_run, force=force)
-    return CommandResult(render.data(report), render.lines(report))
+    return CommandResult(
+        render.data(report), render.lines(report), next_step=render.next_step(report)
+    )
 
 
 @click.command(
@@ -96,4 +98,6 @@ def update_command(
         report = update(session)
     if isinstance(report, UpToDate):
         return CommandResult(render.up_to_date_data(report), render.up_to_date_lines(report))
-    return CommandResult(render.data(report), render.lines(report))
+    return CommandResult(
+        render.data(report), render.lines(report), next_step=render.next_step(report)
+    )

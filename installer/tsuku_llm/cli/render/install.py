@@ -58,7 +58,6 @@ def lines(report: InstallReport) -> tuple[str, ...]:
         *_binding(report),
         *_note(report),
         *_passed_over(report),
-        *_next_step(report),
     )
 
 
@@ -115,8 +114,9 @@ def _passed_over(report: InstallReport) -> tuple[str, ...]:
     return ("not taken:", *table(list(report.passed_over.items())))
 
 
-def _next_step(report: InstallReport) -> tuple[str, ...]:
-    return ("start it: tsuku-llm serve -m MODEL.gguf",) if report.installed else ()
+def next_step(report: InstallReport) -> str:
+    """Return what a user may want to do next; empty after a dry run."""
+    return "start it: tsuku-llm serve -m MODEL.gguf" if report.installed else ""
 
 
 # --- an update ----------------------------------------------------------------------------
