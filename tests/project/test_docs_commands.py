@@ -6,7 +6,6 @@ cannot run here is in ``NOT_RUN``, with its reason.
 """
 
 import os
-import plistlib
 import re
 import shlex
 import socket
@@ -200,13 +199,3 @@ def test_each_line_that_is_not_run_is_printed_somewhere() -> None:
 )
 def test_a_line_is_known_without_its_folder_and_comment(line: str, plainly: str) -> None:
     assert plain(line) == plainly
-
-
-def test_the_agent_for_macos_is_a_property_list_that_calls_serve() -> None:
-    text = (ROOT / "docs" / "guide.md").read_text("utf-8")
-    (block,) = re.findall(r"^```xml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    agent = plistlib.loads(block.encode())
-    program, command, *rest = agent["ProgramArguments"]
-    assert (Path(program).name, command) == ("tsuku-llm", "serve")
-    assert rest[-2:] == ["--port", "8080"]
-    assert agent["Label"] in text.partition("launchctl bootstrap")[2]
