@@ -71,12 +71,19 @@ def run_program(
 
 
 def run_on_terminal(typed: bytes, *arguments: str, env: Mapping[str, str]) -> tuple[int, str]:
-    """Run it on a terminal with this input; return its exit code and the terminal's text."""
+    """Run it on a terminal with this input; return its exit code and the terminal's text.
+
+    The terminal is so wide that no line is wrapped.
+    """
     ours, theirs = open_terminal()
     try:
         os.write(ours, typed)
         child = subprocess.Popen(
-            [*COMMAND, *arguments], env=dict(env), stdin=theirs, stdout=theirs, stderr=theirs
+            [*COMMAND, *arguments],
+            env={**env, "COLUMNS": "1000"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
         )
         os.close(theirs)
         said = b"".join(iter(lambda: _read(ours), b""))
