@@ -17,9 +17,16 @@ if [ "$(uname -s)" = Linux ] && ! /sbin/ldconfig -p 2>/dev/null | grep -q 'libgo
     missing="$missing libgomp1"
 fi
 if [ -n "$missing" ] && command -v apt-get >/dev/null; then
-    echo "installing what the system lacks:$missing" >&2
     sudo=
     [ "$(id -u)" = 0 ] || sudo=sudo
+    # Without these packages the download would be in vain.
+    if [ -n "$sudo" ] && ! command -v sudo >/dev/null; then
+        echo "this system lacks$missing, and there is no sudo: as root, run" >&2
+        echo "  apt-get install$missing" >&2
+        echo "then run ./install.sh again" >&2
+        exit 3
+    fi
+    echo "installing what the system lacks:$missing" >&2
     # shellcheck disable=SC2086  # a list of package names
     { $sudo apt-get update -qq && $sudo apt-get install -qq -y --no-install-recommends $missing; } >&2
 elif [ -n "$missing" ]; then

@@ -163,9 +163,11 @@ def test_a_log_gets_the_begin_some_steps_and_the_end() -> None:
     ]
 
 
-def test_an_archive_that_did_not_arrive_is_not_called_downloaded() -> None:
+def test_an_archive_that_did_not_arrive_is_not_called_downloaded_or_unpacked() -> None:
     said: list[str] = []
     lines = Lines(said.append)
+    # What unpacks waits for the first byte.
+    lines.stage("small.zip", "unpacking")
     lines.begin("small.zip", 1000)
     lines.advance(999)
     lines.end()

@@ -120,7 +120,7 @@ def test_X18_a_dry_run_shows_the_arguments_and_the_removed_variables(
     told = run(home, folder, *words[:2], "--json", *words[2:], **extra).document["data"]
     path = str(installed.tree / "llama-cli")
     assert told == {
-        "version": installed.id,
+        "id": installed.id,
         "argv": [path, "-m", "a b.gguf"],
         "cwd": str(folder),
         "environment": {"LLAMA_ARG_CTX_SIZE": "512"},

@@ -241,3 +241,19 @@ def test_an_environment_that_does_not_start_is_made_again(clone: Path, home: Pat
 def test_the_tests_program_is_where_a_shell_finds_it() -> None:
     # ``environment`` relies on it: otherwise every expected hint would have another name.
     assert Path(sysconfig.get_path("scripts"), "tsuku-llm").is_file()
+
+
+def test_without_root_and_sudo_it_ends_before_the_download(
+    clone: Path, home: Path, tmp_path: Path
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("sh", "dirname", "uname", "rm"):
+        (tools / tool).symlink_to(f"/bin/{tool}" if tool != "dirname" else "/usr/bin/dirname")
+    write(tools / "id", "#!/bin/sh\necho 1000\n")
+    write(tools / "apt-get", "#!/bin/sh\nexit 9\n")
+    write(tools / "python", "#!/bin/sh\nexit 1\n")  # it has no venv
+    done = install(clone, settings(home, PATH=str(tools), PYTHON=str(tools / "python")))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "there is no sudo: as root, run\n  apt-get install python3-venv" in done.stderr
+    assert not (home / ".local").exists()

@@ -371,11 +371,13 @@ class Lines(Tracker):
         # An archive that did not arrive has an error of its own.
         if job.done == job.total:
             self._note(f"downloaded {job.name}")
-        if job.stage:
+        if job.stage and job.done and job.total in (None, job.done):
             self._staged(job)
 
     def _staged(self, job: Job) -> None:
-        self._note(f"{job.stage} {job.name}")
+        # Unpacking waits for bytes from the beginning; it is told when all of them are there.
+        if job.done or job.stage != "unpacking":
+            self._note(f"{job.stage} {job.name}")
 
     def _emptied(self) -> None:
         pass
