@@ -207,6 +207,24 @@ def test_an_interrupt_is_an_error_like_others(
     assert as_json("config")["error"]["code"] == "interrupted"
 
 
+class Interrupting(str):
+    """A text that is interrupted while it is made ready to be shown."""
+
+    __slots__ = ()
+
+    def __contains__(self, _: object) -> bool:
+        raise entry.Terminated(15)
+
+
+def test_C02_a_signal_while_the_answer_is_made_is_one_error(
+    program: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = CommandResult(lines=(Interrupting("start it: tsuku-llm serve"),))
+    command = Command("config", callback=lambda: answer)
+    monkeypatch.setattr(group, "get_command", lambda _ctx, _name: command)
+    assert program("config") == Result(143, "", "error[interrupted]: stopped on request\n")
+
+
 def test_a_bug_shows_a_traceback_and_what_to_do(
     program: Run, as_json: AsJson, raising: Callable[[BaseException], None]
 ) -> None:

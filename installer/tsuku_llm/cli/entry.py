@@ -21,6 +21,7 @@ from tsuku_llm.safe_text import printable
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 and the number of SIGINT."""
+STOPPED = ReportedError("interrupted", "stopped on request")
 BUG = 1
 """The exit code for an error in this program."""
 
@@ -50,6 +51,14 @@ def run(argv: Sequence[str], invoke: Invoke = invoke) -> int:
     except StoreError as error:  # the answer could not be written
         _tell(ReportedError.of(error), console)
         return error.exit_code
+    except KeyboardInterrupt as stop:
+        # After the command, while its answer was made: finding out how this program is called
+        # looks at the disk.
+        answer = _stopped(stop)
+        _tell(STOPPED, console)
+        if console.json:
+            _say(sys.stdout, document(console.command, answer, console.simulated), answer)
+        return answer.exit_code
 
 
 def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
@@ -112,11 +121,7 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
             return CommandResult(lines=(error.message,))
         return CommandResult(exit_code=error.exit_code, failure=ReportedError.of(error))
     except KeyboardInterrupt as stop:
-        # Ctrl-C, or a signal of ``termination_unwinds``.
-        code = stop.exit_code if isinstance(stop, Terminated) else INTERRUPTED
-        return CommandResult(
-            exit_code=code, failure=ReportedError("interrupted", "stopped on request")
-        )
+        return _stopped(stop)
     except Exception as error:  # noqa: BLE001
         # Any module may need a thread, a process or a file: a limit of the system is named here.
         from tsuku_llm import system_limits  # noqa: PLC0415 - few runs reach a limit
@@ -127,6 +132,12 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
             return CommandResult(exit_code=refused.exit_code, failure=ReportedError.of(refused))
         # An error that is not ours: a JSON document and a report are better than a traceback alone.
         return _bug(error)
+
+
+def _stopped(stop: KeyboardInterrupt) -> CommandResult:
+    """Return the answer after Ctrl-C, or after a signal of ``termination_unwinds``."""
+    code = stop.exit_code if isinstance(stop, Terminated) else INTERRUPTED
+    return CommandResult(exit_code=code, failure=STOPPED)
 
 
 def _bug(error: Exception) -> CommandResult:
