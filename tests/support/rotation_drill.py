@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.folder_shop import FolderShop
