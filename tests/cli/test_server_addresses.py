@@ -1,7 +1,6 @@
 """The addresses of servers as ``serve``, ``status`` and ``open`` tell them; each one is tried."""
 
 import http.client
-import json
 import socket
 import ssl
 import subprocess
@@ -12,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support import python_server
+from support import python_server, schemas
 from support.certificates import Authority
 from support.program import COMMAND, Result, environment, run_program
 from support.stored import install
@@ -212,7 +211,7 @@ def test_serve_in_the_foreground_tells_its_urls(home: Home) -> None:
         assert fetched(told["web page"])[0] == 200
         serving.terminate()
         output = serving.communicate()[0]
-    start = json.loads(output)["data"]["start"]
+    start = schemas.read(output)["data"]["start"]
     assert (start["page_url"], start["base_url"]) == (told["web page"], told["OpenAI API"])
 
 
