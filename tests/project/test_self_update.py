@@ -158,7 +158,6 @@ def test_a_wheel_from_a_file_has_no_newer_one(tmp_path: Path, shop: Path) -> Non
     assert version_of(program, env) == __version__
 
 
-@pytest.mark.skip(reason="needs uv, which CI does not install yet")
 def test_uv_updates_its_tool(tmp_path: Path, shop: Path) -> None:
     env = settings(tmp_path, shop)
     install = [require_tool("uv"), "tool", "install", "--quiet", "tsuku-llm"]
