@@ -95,15 +95,24 @@ class HostingService:
     def _ask(self, path: str, headers: Mapping[str, str] | None = None) -> "_Answer":
         if self._closed_until and self._now() < self._closed_until:
             raise RateLimited(self._host, self._closed_until)
-        try:
-            answer = _get(self._url(path), {"Accept": _JSON, **(headers or {})}, self._network)
-        except TsukuError as error:
-            raise PublishError(in_one_line(error), hint=error.hint) from error
-        if answer.refused:
+        answer = self._once(path, headers or {})
+        wait = answer.wait
+        if wait is not None and wait <= self._network.limits.max_retry_after:
+            self._network.pause(wait)
+            answer = self._once(path, headers or {})
+        if answer.limited:
             raise RateLimited(self._host, answer.until(self._now()))
+        if answer.status in _REFUSED:
+            raise PublishError(f"{self._host} answered {answer.status} to a request for {path}")
         if answer.remaining == 0:
             self._closed_until = answer.until(self._now())
         return answer
+
+    def _once(self, path: str, headers: Mapping[str, str]) -> "_Answer":
+        try:
+            return _get(self._url(path), {"Accept": _JSON, **headers}, self._network)
+        except TsukuError as error:
+            raise PublishError(in_one_line(error), hint=error.hint) from error
 
     @property
     def _host(self) -> str:
@@ -120,10 +129,8 @@ class HostingService:
 
 
 _JSON = "application/vnd.github+json"
-_ALLOWED = (
-    HTTPStatus.OK, HTTPStatus.NOT_MODIFIED, HTTPStatus.NOT_FOUND,
-    HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS,
-)  # fmt: skip
+_REFUSED = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
+_ALLOWED = (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED, HTTPStatus.NOT_FOUND, *_REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +149,25 @@ class _Answer:
         return int(left) if left.isdecimal() else None
 
     @property
-    def refused(self) -> bool:
+    def wait(self) -> float | None:
+        """The seconds of a refusal's Retry-After; None if it does not say them."""
+        after = self.headers.get("retry-after", "")
+        return float(after) if self.status in _REFUSED and after.isdecimal() else None
+
+    @property
+    def limited(self) -> bool:
         """Whether a limit is the reason: of an hour, or of requests that come too fast."""
-        return self.status in {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS or self.wait is not None:
+            return True
+        return self.status == HTTPStatus.FORBIDDEN and self.remaining == 0
 
     def until(self, now: datetime) -> datetime | None:
         """Return when the service answers again, if it says so."""
-        after, reset = self.headers.get("retry-after", ""), self.headers.get("x-ratelimit-reset")
-        seconds = int(after) if after.isdecimal() else None
         try:
-            if seconds is not None:
-                return datetime.fromtimestamp(now.timestamp() + seconds, timezone.utc)
-            return datetime.fromtimestamp(int(reset or ""), timezone.utc)
-        except (ValueError, OverflowError, OSError):
+            if self.wait is not None:
+                return datetime.fromtimestamp(now.timestamp() + self.wait, timezone.utc)
+            return datetime.fromtimestamp(int(self.headers["x-ratelimit-reset"]), timezone.utc)
+        except (KeyError, ValueError, OverflowError, OSError):
             return None
 
     def found(self, what: str) -> bytes:
