@@ -344,7 +344,6 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "links": set(),
         "driver": {"links"},
         "judging": {"driver", "links"},
-        "remedy": {"judging", "links"},
     },
     "model_caches": {
         # Pure: the names, and what belongs together.
