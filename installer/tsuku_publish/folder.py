@@ -84,7 +84,8 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
         # Going back is refused by every client that has seen the newer versions.
         served = verify(RepositoryFolder(target), files[FIRST_ROOT])
         new = verify(MemoryCopy(files), files[FIRST_ROOT])
-        older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]
+        known = {role: state.version for role, state in served.roles.items()} | served.versions
+        older = trust.setbacks(known, new.versions | {"root": new.roles["root"].version})
         if older:
             raise PublishError(f"{target} has newer versions of: {', '.join(older)}")
     _put(target, files)

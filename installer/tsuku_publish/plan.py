@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import msgspec
 import tomli
+from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.files import replace_file
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.trust import RELEASES, ROLES
 from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.keys import PublicKeyTable, read_public_keys
 from tsuku_publish.promoted import NAME as PROMOTED
 from tsuku_publish.promoted import Promotion, load_promoted
 from tsuku_publish.revoked import NAME as REVOKED
@@ -51,15 +53,15 @@ class Plan:
     """The content of ``repository.toml``.
 
     ``signed`` is the folder of the signed repository. ``channels`` name releases, newest first.
-    ``keys`` are the signers' public keys in hexadecimal digits. ``warn`` are the days left at which
-    ``check`` fails. ``revoked`` is the list that is signed with the targets, and ``promoted`` are
-    the releases that people took from a delegated channel. ``roles`` are the four of TUF, and one
-    for each channel that has signers of its own; ``since`` is what these state.
+    ``keys`` are the signers' public keys. ``warn`` are the days left at which ``check`` fails.
+    ``revoked`` is the list that is signed with the targets, and ``promoted`` are the releases that
+    people took from a delegated channel. ``roles`` are the four of TUF, and one for each channel
+    that has signers of its own; ``since`` is what these state.
     """
 
     signed: Path
     channels: Mapping[str, tuple[str, ...]]
-    keys: Mapping[str, str]
+    keys: Mapping[str, SSlibKey]
     roles: Mapping[str, RolePlan]
     warn: Mapping[str, int]
     revoked: tuple[Revocation, ...] = ()
@@ -90,7 +92,7 @@ class _RepositoryFile(msgspec.Struct, kw_only=True):
 
     signed: str = SIGNED
     channels: dict[str, list[str]]
-    keys: dict[str, str]
+    keys: dict[str, str | PublicKeyTable]
     roles: dict[str, _Role]
     warn: dict[str, int] = {}
 
@@ -103,7 +105,7 @@ def load_plan(data: Path) -> Plan:
         return Plan(
             signed=data / raw.signed,
             channels={name: tuple(releases) for name, releases in raw.channels.items()},
-            keys=raw.keys,
+            keys=read_public_keys(raw.keys),
             roles=_roles(raw),
             warn=dict.fromkeys(raw.roles, _WARN_DELEGATED) | _WARN | raw.warn,
             revoked=load_revoked(data),

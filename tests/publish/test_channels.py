@@ -3,9 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomlkit
@@ -56,7 +57,7 @@ class Team:
             path.write_text(json.dumps(release(tag)))
         add_to_channel(self.data, channel, tags)
 
-    def edit(self, change) -> None:  # type: ignore[no-untyped-def]
+    def edit(self, change: Callable[[Any], object]) -> None:
         path = self.data / "repository.toml"
         document = tomlkit.parse(path.read_text())
         change(document)
@@ -126,6 +127,7 @@ class Client:
             data = files.get(url.removeprefix(URL))
             if data is None:
                 raise HttpStatusError(f"{url}: 404", status=404)
+            assert len(data) <= limit
             return data
 
         refreshing.refresh(self.repository, self.home, download)
@@ -302,7 +304,7 @@ def test_a_channel_that_people_have_not_delegated_is_not_signed(team: Team) -> N
 def test_a_plan_that_delegates_wrongly_is_refused(
     delegated: Team, change: dict[str, dict[str, object]], told: str
 ) -> None:
-    def edit(document) -> None:  # type: ignore[no-untyped-def]
+    def edit(document: Any) -> None:
         for name, fields in change.items():
             table = dict(document["roles"].get(name) or document["roles"]["nightly"])
             document["roles"][name] = {**table, **fields}
@@ -398,6 +400,63 @@ def test_a_channel_that_people_sign_again_stays_known_to_old_clients(
     delegated.run("sign", "--raise", signers=(*PEOPLE, "host"))
     user.refresh(delegated.files())
     assert user.channels == {"stable": ["b1"], "nightly": ["b2"]}
+
+
+# --- published and checked ----------------------------------------------------------------
+
+
+def test_the_old_state_is_not_published_over_a_newer_channel(delegated: Team) -> None:
+    served = delegated.home / "served"
+    old = delegated.home / "old"
+    shutil.copytree(delegated.signed, old)
+    delegated.run("publish", served)
+    delegated.run("sign", "--channel", "nightly", signers=MACHINE)
+    delegated.run("publish", served)
+    code, _, err = delegated.tried("publish", served, "--from", old)
+    assert (code, "newer versions of" in err, "nightly" in err) == (1, True, True), err
+
+
+def test_a_channel_begins_and_ends_where_it_is_served(team: Team) -> None:
+    served = team.home / "served"
+    team.run("publish", served)
+    team.delegate()
+    team.run("sign", "--raise")
+    team.run("publish", served)
+    team.edit(lambda document: document["roles"].pop("nightly"))
+    team.run("sign", "--raise")
+    team.run("publish", served)
+
+
+def test_check_tells_of_a_channel_that_must_be_signed(delegated: Team) -> None:
+    served = delegated.home / "served"
+    delegated.run("publish", served)
+    said = delegated.run("check", "--published", served, "--on", "2026-12-10")
+    assert "nightly   version 2, 11 days left (2026-12-21)" in said
+    assert "nightly   2 embedded, 2 published" in said
+    code, _, err = delegated.tried("check", "--on", "2026-12-15")
+    assert (code, "sign again: nightly (6 days left)" in err) == (1, True), err
+    delegated.run("sign", "--channel", "nightly", "--issued", "2026-12-14", signers=MACHINE)
+    assert "nightly   version 3, 29 days left" in delegated.run("check", "--on", "2026-12-15")
+
+
+def test_people_revoke_a_release_of_a_channel(delegated: Team, tmp_path: Path) -> None:
+    user = Client(tmp_path / "user", delegated)
+    delegated.add("nightly", "b3")
+    delegated.run("sign", "--channel", "nightly", signers=MACHINE)
+    user.refresh(delegated.files())
+    delegated.run("revoke", "b3", "--reason", "it leaks", "--on", "2026-11-23")
+    delegated.run("sign", "--raise", signers=(*PEOPLE, "host"))
+    user.refresh(delegated.files())
+    found = user.catalog.revocation(user.catalog.entry("b3"))
+    assert found is not None
+    assert found.reason == "it leaks"
+    # The machine says it in the release file, and may drop the release; the list stays.
+    delegated.run("sign", "--channel", "nightly", signers=MACHINE)
+    delegated.edit(lambda document: document["channels"].update(nightly=["b2"]))
+    delegated.run("sign", "--channel", "nightly", signers=MACHINE)
+    delegated.run("sign", "--raise", signers=(*PEOPLE, "host"))
+    user.refresh(delegated.files())
+    assert [each.release for each in user.catalog.revoked] == ["b3"]
 
 
 # --- nobody signs at the same time ---------------------------------------------------------
