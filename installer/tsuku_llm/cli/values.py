@@ -32,7 +32,6 @@ from tsuku_llm.embedded import REPOSITORY
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.metadata_status import configured
-from tsuku_llm.model_caches.naming import LocalModel
 from tsuku_llm.operations.models import local_models
 from tsuku_llm.operations.which import tools_of
 from tsuku_llm.store.installed import Installed
@@ -60,22 +59,18 @@ def complete(kind: str, context: click.Context, typed: str) -> list[CompletionIt
 
 def complete_model(typed: str) -> list[CompletionItem]:
     """Return the names of models that begin with what was typed, and the files that do."""
+    folders: tuple[str, ...] = ()
+    with suppress(TsukuError):
+        folders = load(_paths(), os.environ, looking=True).settings.model_path
     named = [
         CompletionItem(model.name, help=f"{size(model.size)}, {model.source}")
-        for model in _models()
+        for model in local_models(os.environ, folders).models
         if model.name.startswith(typed) and model.name.isprintable()
     ]
     if not named:
         return [CompletionItem(typed, type="file")]
     # A shell would complete names or files, not both: bash asks for files only if there is no name.
     return [*named, *map(CompletionItem, _model_files(typed))]
-
-
-def _models() -> tuple[LocalModel, ...]:
-    folders: tuple[str, ...] = ()
-    with suppress(TsukuError):
-        folders = load(_paths(), os.environ, looking=True).settings.model_path
-    return local_models(os.environ, folders).models
 
 
 def _model_files(typed: str) -> Iterator[str]:
