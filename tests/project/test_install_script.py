@@ -208,7 +208,7 @@ def test_what_is_in_the_way_of_the_page_stays(kind: str, clone: Path, home: Path
     assert done.returncode == 0, done.stderr
     assert starts(env, "tsuku-llm")
     assert there.read_text() == "mine"
-    assert (f"to read it: man \"{clone / PAGE}\"" in done.stderr) == (kind != "a page")
+    assert (f'to read it: man "{clone / PAGE}"' in done.stderr) == (kind != "a page")
 
 
 FOREIGN = ["file", "folder", "link", "dangling link", "link to another clone"]

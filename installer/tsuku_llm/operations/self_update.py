@@ -41,7 +41,7 @@ def self_update(*, dry_run: bool, agreed: Callable[[Updater], bool]) -> SelfUpda
 
     Raises ``NoUpdater`` if nothing does, and ``UpdaterFailed``.
     """
-    updater = updater_of(copy_facts())
+    updater = own_updater()
     found = SelfUpdate(updater, __version__)
     if dry_run:
         return found
@@ -92,6 +92,11 @@ def _installed_version() -> str | None:
         check=False,
     )
     return done.stdout.split()[-1] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def own_updater() -> Updater:
+    """Return how this copy was installed, and what updates it."""
+    return updater_of(copy_facts())
 
 
 def copy_facts() -> CopyFacts:
