@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.schemas import checked
+from support.schemas import check_output
 from support.tools import open_terminal
 
-from tsuku_llm.cli.program import wants_json
+from ci import schemas
 
 COMMAND = (sys.executable, "-m", "tsuku_llm")
 PUBLISHER = (sys.executable, "-m", "tsuku_publish")
@@ -55,7 +55,7 @@ def run_program(
     cwd: Path | None = None,
     command: tuple[str, ...] = COMMAND,
 ) -> Result:
-    """Run it, or the publisher's ``command``, to its end; check its JSON document."""
+    """Run it, or another command of ours, to its end; check its JSON document."""
     done = subprocess.run(
         [*command, *arguments],
         env=env,
@@ -65,8 +65,9 @@ def run_program(
         timeout=TIMEOUT,
         check=False,
     )
-    if command == COMMAND and wants_json(arguments) and done.stdout:
-        checked(json.loads(done.stdout))
+    is_publisher = any("tsuku_publish" in word for word in command)
+    program = schemas.PUBLISHER if is_publisher else schemas.CLIENT
+    check_output(arguments, done.stdout, program)
     return Result(done.returncode, done.stdout, done.stderr)
 
 

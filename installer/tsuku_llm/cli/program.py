@@ -12,7 +12,7 @@ import click
 from tsuku_llm._version import REPORTS
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult
-from tsuku_llm.cli.command import Group, show
+from tsuku_llm.cli.command import Group, early_flag, show
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.style import COLORS
 from tsuku_llm.errors import UsageError
@@ -71,9 +71,7 @@ SECTIONS = {
             "about", "Show the version of this program, and how it was installed."
         ),
         "completion": LazyCommand("about", "Print a script that completes words in a shell."),
-        "self-update": LazyCommand(
-            "self_update", "Update this program with the tool that installed it."
-        ),
+        "self-update": LazyCommand("about", "Update this program with the tool that installed it."),
     },
 }
 """The commands by purpose, the most used first, so that ``--help`` imports none of them.
@@ -132,13 +130,10 @@ def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> 
     show(CommandResult(render.version_data(updater), shown))
 
 
-VERSION = click.Option(
-    ["--version"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
+VERSION = early_flag(
+    "--version",
     callback=_show_version,
-    help="Show the version and how this copy was installed; without a terminal only the version.",
+    text="Show the version and how this copy was installed; without a terminal only the version.",
 )
 
 
