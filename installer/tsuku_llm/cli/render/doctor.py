@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tsuku_llm import __version__
+from tsuku_llm._version import __version__
 from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.program import PROGRAM

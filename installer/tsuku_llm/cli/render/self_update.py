@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from tsuku_llm import __version__
+from tsuku_llm._version import __version__
 from tsuku_llm.cli.program import PROGRAM
 from tsuku_llm.operations.self_update import SelfUpdate
 from tsuku_llm.own_copy import Updater
