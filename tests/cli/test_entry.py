@@ -25,7 +25,7 @@ from tsuku_llm.cli.program import COMMANDS, wants_json
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.errors import Declined, StillRunning, TsukuError
 from tsuku_llm.hardware import GpuKind, Libc
-from tsuku_llm.operations.self_update import own_updater
+from tsuku_llm.operations.copy_facts import own_updater
 
 Run = Callable[..., Result]
 AsJson = Callable[..., Any]

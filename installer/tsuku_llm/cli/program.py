@@ -121,7 +121,7 @@ def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> 
     if not wanted:
         return
     from tsuku_llm.cli.render import self_update as render  # noqa: PLC0415 - only then
-    from tsuku_llm.operations.self_update import own_updater  # noqa: PLC0415
+    from tsuku_llm.operations.copy_facts import own_updater  # noqa: PLC0415
 
     updater, name = own_updater(), context.info_name or PROGRAM
     lines = render.version_lines(name, updater)

@@ -13,9 +13,9 @@ from tsuku_llm.launch.gate import gate
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.caches import CacheState, look_at_caches, would_give
 from tsuku_llm.operations.choice import Choice, choose, choose_like
+from tsuku_llm.operations.copy_facts import own_updater
 from tsuku_llm.operations.names import without_unknown
 from tsuku_llm.operations.revocation import ReleaseStatus
-from tsuku_llm.operations.self_update import own_updater
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.which import build_of, meets, requested_version

@@ -41,7 +41,7 @@ def version_command() -> CommandResult:
     To see the installed builds: tsuku-llm list
     """
     from tsuku_llm.cli.render import self_update as render
-    from tsuku_llm.operations.self_update import own_updater
+    from tsuku_llm.operations.copy_facts import own_updater
 
     updater = own_updater()
     return CommandResult(render.version_data(updater), render.version_lines(PROGRAM, updater))
