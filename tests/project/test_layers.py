@@ -95,7 +95,9 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset({"caches", "choice", "names", "revocation", "session", "staying", "which"}),
+    "doctor": frozenset(
+        {"caches", "choice", "copy_facts", "names", "revocation", "session", "staying", "which"}
+    ),
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
@@ -103,7 +105,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
-    "self_update": frozenset(),
+    "copy_facts": frozenset(),
+    "self_update": frozenset({"copy_facts"}),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
@@ -119,7 +122,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
     | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
-    "refresh": frozenset({"choice", "revocation", "session"}),
+    "places": frozenset({"session"}),
+    "refresh": frozenset({"choice", "places", "revocation", "session"}),
     "recovery": frozenset(
         {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
     ),
@@ -434,6 +438,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "folder": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
+    "wheel": frozenset({"checking", "copies", "errors"})
+    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},
     "ceremony": frozenset({"checking", "copies", "documents", "errors", "folder", "plan"})
     | {"releases", "sightings", "signing", "tsuku_llm.files"},
     "secrets": frozenset({"errors"}),
@@ -444,7 +450,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
     | {"documents", "packing", "plan", "refresh", "releases", "revoked", "secrets", "signers"}
-    | {"signing", "tsuku_llm.cli", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
+    | {"signing", "wheel"}
+    | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
 
