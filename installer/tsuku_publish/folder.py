@@ -84,8 +84,9 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
         # Going back is refused by every client that has seen the newer versions.
         served = verify(RepositoryFolder(target), files[FIRST_ROOT])
         new = verify(MemoryCopy(files), files[FIRST_ROOT])
-        known = {role: state.version for role, state in served.roles.items()} | served.versions
-        older = trust.setbacks(known, new.versions | {"root": new.roles["root"].version})
+        # The four roles first. The snapshot also names a channel that has no own role any more.
+        known = {**{role: served.roles[role].version for role in trust.ROLES}, **served.versions}
+        older = trust.setbacks(known, {**new.versions, "root": new.roles["root"].version})
         if older:
             raise PublishError(f"{target} has newer versions of: {', '.join(older)}")
     _put(target, files)
