@@ -29,7 +29,7 @@ from tsuku_publish.plan import (
 )
 from tsuku_publish.releases import dated, release_files
 from tsuku_publish.sightings import SINCE, Sighting, parse_time, save_sightings, seen_now
-from tsuku_publish.signing import Signers, lacking, offline_files, sign
+from tsuku_publish.signing import Signers, due_roles, lacking, offline_files, sign
 
 
 def published_versions(into: Path) -> dict[str, int]:
@@ -105,6 +105,44 @@ def next_of_channel(
     since = seen_now(plan.since, channel, digests, now)
     plan = replace(plan, since={**plan.since, channel: since})
     return plan, dated(plan, files)
+
+
+def next_state(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    data: Path,
+    into: Path,
+    now: datetime,
+    trusted_root: Path | None,
+    gather: Path | None,
+    channel: str | None,
+    *,
+    higher: bool,
+) -> tuple[Plan, tuple[str, ...], tuple[ReleaseFile, ...]]:
+    """Return the plan that is to be signed, the roles that sign it, and their release files.
+
+    The plan is the one that other holders passed on, if they have begun. Otherwise it is that of
+    the data; ``higher`` gives it the next versions. Raises ``PublishError``.
+    """
+    plan, published = load_plan(data), RepositoryFolder(into)
+    if gather and is_begun(gather, into):
+        if higher:
+            raise PublishError(f"{gather} has signatures already: leave out --raise")
+        plan = replace(load_plan(gather), signed=plan.signed)
+    elif channel:
+        plan, files = next_of_channel(data, channel, now, into, trusted_root)
+        return plan, (channel,), files
+    elif higher:
+        roles = due_roles(plan, published)
+        plan = raised(caught_up(plan, published_versions(into)), now.date(), (*roles[1:], *ONLINE))
+    roles = (channel,) if channel else due_roles(plan, published)
+    return plan, roles, files_for(plan, roles, data, trusted_root, into)
+
+
+def files_for(
+    plan: Plan, roles: Collection[str], data: Path, trusted_root: Path | None, into: Path
+) -> tuple[ReleaseFile, ...]:
+    """Return the release files that these roles of a plan sign. Raises ``PublishError``."""
+    targets = [role for role in roles if role != "root"]
+    return release_files(plan, data, trusted_root, targets, RepositoryFolder(into))
 
 
 class Ceremony:
