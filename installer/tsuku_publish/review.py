@@ -7,7 +7,6 @@ variants, what these require and who built them, revocations, signers, versions 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
 from typing import Any
 
 from tuf.api.metadata import Metadata
@@ -17,6 +16,7 @@ from tsuku_llm.revocations import parse
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.plan import ONLINE, TARGETS, Plan
+from tsuku_publish.signing import public_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class RoleChange:
     role: str
     before: int
     after: int
-    expires: date
+    expires: str
     threshold: tuple[int, int]
     joined: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
@@ -238,13 +238,13 @@ def _role_changes(
         planned = plan.roles[role]
         old = had.get(role, _Keys())
         # A role that is still to be published, and the root of a plan, may name other signers.
-        keyids = [plan.keys[name].keyid for name in planned.signers]
+        keyids = [public_key(name, plan).keyid for name in planned.signers]
         version = known.roles[role].version if known and role in known.roles else 0
         change = RoleChange(
             role,
             version,
             planned.version,
-            planned.expires.date(),
+            f"{planned.expires:%Y-%m-%d}",
             (old.threshold, planned.threshold),
             joined=tuple(names[each] for each in keyids if each not in old.keyids),
             left=tuple(names.get(each, each[:12]) for each in old.keyids if each not in keyids),

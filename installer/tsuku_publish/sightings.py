@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -27,7 +28,7 @@ class Sighting(msgspec.Struct, frozen=True):
     """The digest of a release file, and the time at which a channel had it first."""
 
     sha256: str
-    time: datetime
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 Sightings = Mapping[str, Mapping[str, Sighting]]

@@ -438,7 +438,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "folder": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
-    "review": frozenset({"checking", "documents", "plan"})
+    "review": frozenset({"checking", "documents", "plan", "signing"})
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "wheel": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},

@@ -3,90 +3,20 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomlkit
 from support.own_publisher import ROLE, write_plan
 from support.release_data import copied_data, keys_of, release_tool, signers_file
-from support.repository import FrozenCopy, cpu_platform, release_document, signer
+from support.repository import signer
+from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, refreshing
-from tsuku_llm.catalog.repositories import Repository, add_repository
-from tsuku_llm.errors import HttpStatusError
-from tsuku_publish import ceremony, checking, copies, folder
+from tsuku_publish import checking, copies, folder
 from tsuku_publish.errors import PublishError
-from tsuku_publish.plan import add_to_channel, load_plan
-
-PEOPLE = ("anna", "ben")
-MACHINE = ("machine", "host")
-URL = "https://own.example/"
-
-
-def release(tag: str, **fields: object) -> dict[str, object]:
-    """A release file with one archive that no other release has."""
-    platform = cpu_platform()
-    platform["variants"]["cpu"]["artifacts"][0]["sha256"] = f"{int(tag[1:]):064x}"
-    return release_document(tag, platforms={"linux-amd64": platform}, **fields)
-
-
-@dataclass(frozen=True)
-class Team:
-    """Two people and a machine, with one folder of data; users know the first root."""
-
-    home: Path
-
-    @property
-    def data(self) -> Path:
-        return self.home / "data"
-
-    @property
-    def signed(self) -> Path:
-        return self.data / "signed"
-
-    def add(self, channel: str, *tags: str) -> None:
-        """Put releases at the head of a channel, and write their files."""
-        (self.data / "releases").mkdir(parents=True, exist_ok=True)
-        for tag in tags:
-            path = self.data / "releases" / f"{tag}.json"
-            path.write_text(json.dumps(release(tag)))
-        add_to_channel(self.data, channel, tags)
-
-    def edit(self, change: Callable[[Any], object]) -> None:
-        path = self.data / "repository.toml"
-        document = tomlkit.parse(path.read_text())
-        change(document)
-        path.write_text(tomlkit.dumps(document))
-
-    def tried(self, *words: str | Path, signers: Iterable[str] = ()) -> tuple[int, str, str]:
-        environ = signers_file(self.home / "signers.json", *(signers or (*PEOPLE, *MACHINE)))
-        environ["XDG_STATE_HOME"] = str(self.home / "state")
-        done = release_tool(*words, "--data", self.data, **environ)
-        return done.returncode, done.stdout, done.stderr
-
-    def run(self, *words: str | Path, signers: Iterable[str] = ()) -> str:
-        code, out, err = self.tried(*words, signers=signers)
-        assert code == 0, err
-        return out
-
-    def files(self) -> dict[str, bytes]:
-        found = (path for path in self.signed.rglob("*") if path.is_file())
-        return {path.relative_to(self.signed).as_posix(): path.read_bytes() for path in found}
-
-    def versions(self) -> dict[str, int]:
-        return ceremony.published_versions(self.signed)
-
-    def delegate(self, channel: str = "nightly", signers: tuple[str, ...] = MACHINE[:1]) -> None:
-        """Say in the plan that a channel has signers of its own."""
-        path = self.data / "repository.toml"
-        table = ROLE.format(name=channel, days=30, signers=[*signers], threshold=1)
-        head, mark, rest = path.read_text().partition("\n[warn]")
-        path.write_text(head + table + mark + rest)
+from tsuku_publish.plan import load_plan
 
 
 @pytest.fixture
@@ -108,43 +38,6 @@ def delegated(team: Team) -> Team:
     team.delegate()
     team.run("sign", "--raise", "--issued", "2026-11-21")
     return team
-
-
-class Client:
-    """A user of a team's repository: what the package embeds, and what refreshes brought."""
-
-    def __init__(self, home: Path, team: Team, *, embedded: bool = False) -> None:
-        self.home = home
-        files = team.files()
-        root = files["metadata/1.root.json"]
-        copy = FrozenCopy(files) if embedded else None
-        self.repository = Repository("own", URL, root, copy)
-        if not embedded:
-            self.repository = add_repository(home, "own", URL, root)
-
-    def refresh(self, files: dict[str, bytes]) -> None:
-        def download(url: str, limit: int) -> bytes:
-            data = files.get(url.removeprefix(URL))
-            if data is None:
-                raise HttpStatusError(f"{url}: 404", status=404)
-            assert len(data) <= limit
-            return data
-
-        refreshing.refresh(self.repository, self.home, download)
-
-    @property
-    def catalog(self) -> loading.Catalog:
-        return loading.load(self.repository, self.home)
-
-    @property
-    def channels(self) -> dict[str, list[str]]:
-        catalog = self.catalog
-        return {name: [e.release for e in catalog.releases(name)] for name in catalog.channels}
-
-
-def channels_of(team: Team) -> dict[str, list[str]]:
-    """What a client with the signed repository in its package offers."""
-    return Client(team.home / "nobody", team, embedded=True).channels
 
 
 # --- the way there ------------------------------------------------------------------------
@@ -503,8 +396,8 @@ def test_a_release_that_nightly_had_for_72_hours_becomes_stable(
     user.refresh(delegated.files())
     said = seen(delegated, "b3", on="2026-11-22T07:00:00Z")
     assert "b3 is too young" in said
-    assert "72 hours are left" in said
-    assert "1 hours are left" in seen(delegated, "b3", on="2026-11-25T06:30:00Z")
+    assert "left: 72 hours" in said
+    assert "left: 1 hour" in seen(delegated, "b3", on="2026-11-25T06:30:00Z")
     delegated.run("promote", "b3", "--to", "stable", "--on", "2026-11-25T07:00:00Z")
     # Facts that changed since change nothing: people sign what nightly had.
     (delegated.data / "releases" / "b3.json").unlink()
@@ -530,7 +423,7 @@ def test_a_machine_that_states_an_early_time_gains_nothing(delegated: Team) -> N
     said = seen(delegated, "b3", on="2026-11-22T06:00:00Z")
     assert "nightly states: since 2026-11-01 00:00 UTC" in said
     assert "seen by you: since 2026-11-22 06:00 UTC" in said
-    assert "72 hours are left" in said
+    assert "left: 72 hours" in said
 
 
 def test_a_release_that_changed_in_nightly_waits_again(delegated: Team) -> None:
@@ -541,7 +434,7 @@ def test_a_release_that_changed_in_nightly_waits_again(delegated: Team) -> None:
     at = ("--issued", "2026-11-24T06:00:00Z")
     delegated.run("sign", "--channel", "nightly", *at, signers=MACHINE)
     said = seen(delegated, "b3", on="2026-11-25T12:00:00Z")
-    assert "72 hours are left" in said
+    assert "left: 72 hours" in said
 
 
 def test_check_records_what_a_promoter_saw(delegated: Team) -> None:
