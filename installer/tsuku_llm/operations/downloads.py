@@ -30,7 +30,7 @@ def require_https(
     A repository that was downloaded before is served from its cache. Raises ``LaunchError``.
     """
     needed = _first_download(session, arguments, environ)
-    if needed is None or not _lacks_https(installed):
+    if needed is None or not lacks_https(installed):
         return
     receipt = installed.receipt
     upstreams = "use upstream's build, which has it: tsuku-llm install --channel stable; or "
@@ -69,7 +69,7 @@ def _repositories_here(session: Session) -> set[str]:
     return {each.repository.casefold() for each in found if each.repository}
 
 
-def _lacks_https(installed: Installed) -> bool:
+def lacks_https(installed: Installed) -> bool:
     """Tell whether the server, or a library of llama.cpp beside it, has the words of a refusal."""
     for file in installed.receipt.files:
         name = file.path.rpartition("/")[2]
