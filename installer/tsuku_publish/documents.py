@@ -1,5 +1,6 @@
 """Release files: one JSON document per release, with the same bytes for the same data."""
 
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +33,26 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
-    """One target of the repository: its path, its bytes, and the fields that are signed with it."""
+    """One target of the repository: its path, its bytes, and the fields that are signed with it.
+
+    ``role`` signs it: targets, or the role of a delegated channel.
+    """
 
     path: str
     data: bytes
     custom: Mapping[str, Any]
+    role: str = "targets"
+
+    @property
+    def sha256(self) -> str:
+        """The digest by which the role names it."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """The file's path in the repository."""
+        folder, _, file = self.path.rpartition("/")
+        return f"targets/{folder}/{self.sha256}.{file}"
 
 
 def release_document(
@@ -96,11 +112,13 @@ def recorded(digests: Iterable[str], contents: Mapping[str, Contents]) -> list[C
     return [each for each in records if each] if all(records) else []
 
 
-def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFile:
+def release_file(
+    data: Mapping[str, Any], channels: Iterable[str], role: str = "targets", **more: Any
+) -> ReleaseFile:
     """Return the bytes of a release file, and the entry that is signed with it.
 
     The entry has what a list of releases needs, so that no release file must be read for the list.
-    ``sequence`` orders releases: it is upstream's build number.
+    ``sequence`` orders releases: it is upstream's build number. ``more`` are further fields.
     """
     tag = data["release"]
     entry = {
@@ -109,7 +127,8 @@ def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFil
     return ReleaseFile(
         path=f"releases/{tag}.json",
         data=json_bytes(data),
-        custom={**entry, "sequence": _sequence(tag), "channels": sorted(channels)},
+        custom={**entry, "sequence": _sequence(tag), "channels": sorted(channels), **more},
+        role=role,
     )
 
 
@@ -210,7 +229,8 @@ def requirements(
     unknown = _unbundled(archives) - set(known)
     if unknown:
         raise PublishError(f"it needs libraries that no rule knows: {', '.join(sorted(unknown))}")
-    return {**assumed, **_measured_floors(archives), **_measured_cuda(assumed, archives[0])}
+    code = _measured_cuda(assumed, archives[0]) | _measured_rocm(assumed, archives[0])
+    return {**assumed, **_measured_floors(archives), **code}
 
 
 def _unbundled(archives: Sequence[Contents]) -> set[str]:
@@ -235,6 +255,18 @@ def _measured_cuda(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any
     if not codes or any(code != codes[0] for code in codes):
         raise PublishError(f"{len(codes)} of its files have CUDA code; one is expected")
     return {"cuda": {**assumed["cuda"], **codes[0]}}
+
+
+def _measured_rocm(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any]:
+    """Return the GPUs of a HIP build; a compressed list that cannot be read leaves the rule's."""
+    found = [*build.gfx.values()]
+    if not found:
+        return {}
+    if "rocm" not in assumed:
+        raise PublishError(f"{', '.join(build.gfx)}: HIP code that no rule expects")
+    if any(each != found[0] for each in found):
+        raise PublishError(f"{len(found)} of its files have HIP code; one is expected")
+    return {"rocm": {**assumed["rocm"], "gfx": found[0]}}
 
 
 def _number(text: str) -> tuple[int, ...]:
